@@ -1,0 +1,48 @@
+# Fulcrum: `make` alone prints what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SUITE ?= digits
+METHODS ?=
+SEEDS ?=
+DATA ?= data
+DEVICES ?= 1
+
+.PHONY: help install benchmark test check ranks board clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*  ## (.*)/  make \1|\2/' | column -t -s '|'
+	@echo
+	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 narrow down or widen `make benchmark`.'
+
+install: $(VENV)/.installed  ## make .venv with the pinned versions
+
+$(VENV)/.installed: constraints.txt setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+benchmark: install  ## run a suite (SUITE=digits) and print its board
+	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
+		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS))
+
+test: install  ## all tests
+	$(BIN)/python -m pytest
+
+check: install  ## format, lint, types and the import rule
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+ranks: install  ## the tests that run on two ranks
+	$(BIN)/python -m pytest -m ranks
+
+board: install  ## print the committed results and write leaderboards/README.md
+	$(BIN)/python -m benchmark board
+
+clean:  ## remove what checks and tests leave behind
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build *.egg-info
