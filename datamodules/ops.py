@@ -1,0 +1,186 @@
+"""Image operations on a whole batch, each with explicit per-sample parameters: what torchvision does one by one.
+
+Images are float `[B, C, H, W]` in [0, 1] with one or three channels; results equal torchvision's functional operations.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the colour operations, in the order of `Recipe.jitter`
+
+
+def resized_crop(
+    images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, mirror: Tensor | None = None
+) -> Tensor:
+    """Crop, resize to `[B, C, size, size]` (bilinear, antialiased), and mirror where bool `[B]` says so, for free.
+
+    `top`, `left`, `height` and `width` are `[B]` pixels; the crop lies inside the image.
+    """
+    y, x, h, w = send(torch.stack([top, left, height, width]).float(), images)
+    if mirror is not None:
+        mirror = send(mirror, images)
+    rows, columns = _resampling(y, h, images.shape[2], size), _resampling(x, w, images.shape[3], size, mirror)
+    return _separable(images, rows, columns)
+
+
+def _resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
+    """`[B, size, extent]`: row i holds the weights of output pixel i over the source's, zero outside the crop.
+
+    A triangle around the output pixel's centre, reaching one source or one output pixel to each side, whichever is
+    more, cut at the crop's edges and scaled to sum to one.
+    """
+    start, length = start[:, None, None], length[:, None, None]
+    scale = length / size
+    centre = (torch.arange(size, device=start.device) + 0.5)[:, None] * scale
+    if mirror is not None:
+        centre = torch.where(mirror[:, None, None], length - centre, centre)
+    source = torch.arange(extent, device=start.device) + 0.5 - start
+    weight = (1 - (source - centre).abs_().div_(scale.clamp(min=1))).clamp_(min=0)
+    weight *= (source > 0) & (source < length)
+    return weight.div_(weight.sum(2, keepdim=True))
+
+
+def _separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`rows[b] @ images[b, c] @ columns[b].T`, in full precision under autocast too: half would show in the pixels."""
+    with torch.autocast(images.device.type, enabled=False):
+        wide = torch.bmm(images.flatten(1, 2), columns.mT)
+        return rows[:, None] @ wide.unflatten(1, images.shape[1:3])
+
+
+def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
+    """Mirror the images whose bool `mask` `[B]` is set."""
+    return torch.where(per_sample(mask), images.flip(3), images)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """`factor` `[B]`, >= 0, times the image, clamped to [0, 1]."""
+    return _blend(images, images.new_zeros(()), factor)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its mean luma, clamped to [0, 1]."""
+    return _blend(images, _luma(images).mean((2, 3), keepdim=True), factor)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its luma, clamped to [0, 1]."""
+    return _blend(images, _luma(images), factor)
+
+
+def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
+    """Shift the hue by `factor` `[B]` turns, in [-0.5, 0.5], at the same HSV value and saturation.
+
+    One channel has no hue and stays as it is.
+    """
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, 1)
+    high, low = red.maximum(green).maximum(blue), red.minimum(green).minimum(blue)
+    chroma = high - low
+    # on the hexagon of hues, side 1, this is the way from red, 0 to 3, on green's side if green > blue: no case by case
+    from_red = (green + blue).sub_(red).add_(high).sub_(low, alpha=2).div_(chroma.clamp(min=1e-12))
+    h = from_red.copysign_(green - blue).add_(6 * per_sample(factor))
+    h.sub_((h / 6).floor_(), alpha=6)
+    share = torch.cat([(h - 3).abs_().sub_(1), 2 - (h - 2).abs_(), 2 - (h - 4).abs_()], 1).clamp_(0, 1)
+    return torch.addcmul(low, chroma, share)
+
+
+def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue, each image in its own order.
+
+    All but the hue blend with a target, so a k-th blend runs on many images at once. Sorted by the place of the hue in
+    their order, last first, the images with the k-th blend before the hue are a slice, and so are the others.
+
+    Args:
+        images: `[B, C, H, W]`.
+        order: int64 `[B, 4]` on the CPU, a permutation of BRIGHTNESS, CONTRAST, SATURATION and HUE a row.
+        factors: `[B, 4]` on the CPU; column i belongs to op i, whatever its place.
+    """
+    place, rank = (order == HUE).int().argmax(1).sort(descending=True)
+    order, factors = order[rank], factors[rank]
+    ops = order[order != HUE].view(-1, 3)
+    cuts = [int((place > k).sum()) for k in range(3)]
+    blends = list(zip(cuts, send(ops.T, images), send(factors.gather(1, ops).T, images), strict=True))
+    x = images[send(rank, images)]
+    for cut, op, factor in blends:
+        x[:cut] = _blend_by_op(x[:cut], op[:cut], factor[:cut])
+    if factors[:, HUE].any():
+        x = adjust_hue(x, send(factors[:, HUE], images))
+    for cut, op, factor in blends:
+        x[cut:] = _blend_by_op(x[cut:], op[cut:], factor[cut:])
+    return x[send(rank.argsort(), images)]
+
+
+def _blend_by_op(images: Tensor, op: Tensor, factor: Tensor) -> Tensor:
+    luma = _luma(images)
+    contrast = luma.mean((2, 3), keepdim=True) * per_sample(op == CONTRAST)
+    return _blend(images, torch.addcmul(contrast, luma, per_sample(op == SATURATION).float()), factor)
+
+
+def _blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    return torch.lerp(target, images, per_sample(factor)).clamp_(0, 1)
+
+
+def _luma(images: Tensor) -> Tensor:
+    """ITU-R BT.601 luma `[B, 1, H, W]`, rounded as torchvision does; one channel is its own."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, 1)
+    return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def grayscale(images: Tensor) -> Tensor:
+    """The luma in every channel."""
+    return _luma(images).expand_as(images)
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Blur by a `kernel` x `kernel` Gaussian of `sigma` `[B]` pixels, reflecting at the border.
+
+    `kernel` is odd and below twice the image's sides.
+    """
+    offset = torch.arange(kernel) - kernel // 2
+    weight = send(torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, 1), images)
+    rows, columns = (_blurring(weight, extent) for extent in images.shape[2:])
+    return _separable(images, rows, columns)
+
+
+def _blurring(weight: Tensor, extent: int) -> Tensor:
+    """The convolution of `extent` pixels with `weight` `[B, kernel]` as a matrix, `[B, extent, extent]`."""
+    pixel, tap = (torch.arange(n, device=weight.device) for n in (extent, weight.shape[1]))
+    source = (pixel[:, None] + tap - weight.shape[1] // 2).abs()
+    source = extent - 1 - (extent - 1 - source).abs()
+    return torch.einsum("bk,ikj->bij", weight, (source[:, :, None] == pixel).float())
+
+
+def solarize(images: Tensor, threshold: float) -> Tensor:
+    """Invert the pixels of intensity `threshold` and above."""
+    return torch.where(images >= threshold, 1 - images, images)
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate counterclockwise about the centre by `degrees` `[B]`: nearest pixel, zeros outside."""
+    height, width = images.shape[2:]
+    angle = degrees.double().deg2rad()
+    cos, sin = send(torch.stack([angle.cos(), angle.sin()]).float(), images)[..., None, None]
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
+    grid = torch.stack([(x * cos - y * sin) * (2 / width), (x * sin + y * cos) * (2 / height)], 3)
+    return F.grid_sample(images, grid, mode="nearest", align_corners=False)
+
+
+def quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
+    """Rotate square images by `turns` quarters counterclockwise, int64 `[B]` in {0, 1, 2, 3}; exact."""
+    every = torch.stack([images.rot90(quarter, (2, 3)) for quarter in range(4)])
+    return every[turns, torch.arange(len(images), device=images.device)]
+
+
+def send(parameters: Tensor, images: Tensor) -> Tensor:
+    """To the images' device, which is not waited for."""
+    return parameters.to(images.device, non_blocking=True)
+
+
+def per_sample(values: Tensor) -> Tensor:
+    """`[B]` -> `[B, 1, 1, 1]`."""
+    return values.view(-1, 1, 1, 1)

@@ -1,0 +1,194 @@
+"""Which client holds which example: six rules of the literature, as pure functions of labels and a seed.
+
+The rules are not interchangeable: at the same Dirichlet concentration they leave clients of different sizes with
+different numbers of classes. Each takes `labels: [N] int` and returns one sorted int64 index array per client; no
+index appears twice, and every example has a client unless the rule's docstring says which are left out. Classes are
+the distinct values of `labels`, in increasing order. The same arguments give the same lists.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+NORMALISATIONS = 100
+"""Alternating normalisations of `dirichlet_balanced`: clients and classes in turn (Orchestra's released sampler)."""
+REDRAWS = 1000
+"""Draws after which `dirichlet_min` gives up."""
+
+
+class PartitionError(ValueError):
+    """A partition that cannot be made: what was given and what is possible, in one line."""
+
+
+def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
+    """Deal a random permutation in equal parts (sizes differ by at most one); labels play no role."""
+    _check(labels, num_clients)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return [np.sort(part).astype(np.int64) for part in np.array_split(order, num_clients)]
+
+
+def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, seed: int) -> list[np.ndarray]:
+    """Cut each class at random by its own draw of Dir(alpha) over clients (FedU2, SSD, FLESD).
+
+    Sizes differ and have no minimum: at small `alpha` a client may end up with nothing.
+    """
+    _check(labels, num_clients, alpha)
+    rng = np.random.default_rng(seed)
+    members = [rng.permutation(indices) for indices in _by_class(labels)]
+    shares = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
+    return _assign(members, np.stack([_cut(row, len(m)) for row, m in zip(shares, members, strict=True)]))
+
+
+def dirichlet_min(
+    labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 10, seed: int
+) -> list[np.ndarray]:
+    """As `dirichlet`, but a client holding N/K examples or more takes no further class (MOON, FedX, EasyFL).
+
+    Classes come one after another; the shares of full clients become 0 and the others' are scaled to sum to 1.
+    All is drawn again until the smallest client has `min_size` examples, at most `REDRAWS` times.
+
+    Raises:
+        PartitionError: also when no draw had a large enough smallest client.
+    """
+    _check(labels, num_clients, alpha)
+    if num_clients * min_size > len(labels):
+        raise PartitionError(
+            f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "
+            f"{len(labels)}: min_size can be at most {len(labels) // num_clients}"
+        )
+    rng = np.random.default_rng(seed)
+    members = [rng.permutation(indices) for indices in _by_class(labels)]
+    best = 0
+    for _ in range(REDRAWS):
+        counts = np.zeros((len(members), num_clients), dtype=np.int64)
+        for row, log_share in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
+            full = counts.sum(axis=0) >= len(labels) / num_clients
+            # in logarithms, so that open clients whose shares would all round to 0 still share the class
+            log_share = np.where(full, -np.inf, log_share)
+            counts[row] = _cut(np.exp(log_share - np.logaddexp.reduce(log_share)), len(members[row]))
+        smallest = counts.sum(axis=0).min()
+        if smallest >= min_size:
+            return _assign(members, counts)
+        best = max(best, smallest)
+    raise PartitionError(
+        f"no draw of {REDRAWS} gave every one of {num_clients} clients min_size={min_size} examples at alpha={alpha} "
+        f"(best smallest client: {best}); use a larger alpha, fewer clients or a smaller min_size"
+    )
+
+
+def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, seed: int) -> list[np.ndarray]:
+    """Draw Dir(alpha) over clients per class, then make clients equally large (Orchestra; after Hsu et al., 2019).
+
+    The class-by-client shares are normalised 100 times in turn, clients to 1/K of the data and classes to their own
+    size, classes last. Counts are rounded down and a class's examples are dealt in file order, so the last few of each
+    class, fewer than K, are left out. At very small `alpha` 100 normalisations do not converge and sizes still differ.
+    """
+    _check(labels, num_clients, alpha)
+    members = _by_class(labels)
+    log_shares = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
+    return _assign(members, balanced_counts(log_shares, np.array([len(m) for m in members])))
+
+
+def balanced_counts(log_shares: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
+    """Counts `[C, K]` of `dirichlet_balanced` from the drawn `log_shares: [C, K]` and the `class_sizes: [C]`."""
+    log_sizes = np.log(class_sizes)[:, None]
+    client_size = np.log(class_sizes.sum() / log_shares.shape[1])
+    log_counts = log_shares + log_sizes
+    for _ in range(NORMALISATIONS // 2):
+        # in logarithms: at alpha 0.001 most shares are below the smallest float, and 0/0 would spread over the matrix
+        log_counts = log_counts + client_size - np.logaddexp.reduce(log_counts, axis=0, keepdims=True)
+        log_counts = log_counts + log_sizes - np.logaddexp.reduce(log_counts, axis=1, keepdims=True)
+    # the sliver keeps a share of exactly n examples from being rounded down to n - 1
+    return np.floor(np.exp(log_counts) * (1 + 1e-12)).astype(np.int64)
+
+
+def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2, seed: int) -> list[np.ndarray]:
+    """Give every client equal parts of `classes_per_client` = c classes (FedU, FedEMA).
+
+    Each of the C classes is cut at random in ceil(cK/C) equal parts; clients in turn take one part of each of the c
+    classes with most parts left, ties drawn. Where C does not divide cK, the parts that nobody takes are left out.
+    """
+    _check(labels, num_clients)
+    members = _by_class(labels)
+    C = len(members)
+    if not 1 <= classes_per_client <= C:
+        raise PartitionError(f"classes_per_client={classes_per_client} and there are {C} classes: give 1 to {C}")
+    cuts = math.ceil(classes_per_client * num_clients / C)
+    if min(map(len, members)) < cuts:
+        raise PartitionError(
+            f"{num_clients} clients with {classes_per_client} of {C} classes each cut every class in {cuts} parts, and "
+            f"the smallest class has {min(map(len, members))} examples; use fewer clients or classes per client"
+        )
+    rng = np.random.default_rng(seed)
+    parts = [np.array_split(rng.permutation(indices), cuts) for indices in members]
+    taken: list[list[np.ndarray]] = []
+    for _ in range(num_clients):
+        left = np.array([len(waiting) for waiting in parts])
+        most = np.lexsort((rng.random(C), -left))[:classes_per_client]
+        taken.append([parts[c].pop() for c in most])
+    return [_join(pieces) for pieces in taken]
+
+
+def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
+    """Give client k the k-th block of C/K successive classes; with K > C, K/C clients share each class (FedSC).
+
+    A shared class is cut at random in equal parts. One of K and C has to divide the other.
+    """
+    _check(labels, num_clients)
+    members = _by_class(labels)
+    C = len(members)
+    if C % num_clients == 0:
+        return [_join(members[k : k + C // num_clients]) for k in range(0, C, C // num_clients)]
+    if num_clients % C:
+        divisors = ", ".join(str(k) for k in range(1, C + 1) if C % k == 0)
+        raise PartitionError(
+            f"{num_clients} clients cannot share {C} classes in equal blocks: use {divisors} or a multiple of {C}"
+        )
+    if min(map(len, members)) < num_clients // C:
+        raise PartitionError(
+            f"{num_clients // C} clients share each class and the smallest has {min(map(len, members))} examples; "
+            "use fewer clients"
+        )
+    rng = np.random.default_rng(seed)
+    return [_join([part]) for m in members for part in np.array_split(rng.permutation(m), num_clients // C)]
+
+
+def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> None:
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise PartitionError(f"labels are {labels.dtype} of shape {labels.shape}; a partition needs integers [N]")
+    if not 1 <= num_clients <= len(labels):
+        raise PartitionError(f"{num_clients} clients for {len(labels)} examples: give 1 to {len(labels)} clients")
+    if not 0 < alpha < math.inf:
+        raise PartitionError(f"alpha={alpha}: the Dirichlet concentration is a positive, finite number")
+
+
+def _by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """The indices of each class, in file order."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, num_clients: int) -> np.ndarray:
+    """Logarithms `[rows, K]` of draws of Dir(alpha), finite where the draws themselves round to 0.
+
+    A Dirichlet draw is normalised gammas, and Gamma(alpha) is Gamma(alpha + 1) U^(1/alpha) with U uniform.
+    """
+    shape = (rows, num_clients)
+    log_gamma = np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
+    return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
+
+
+def _cut(shares: np.ndarray, size: int) -> np.ndarray:
+    """Counts that sum to `size` from shares that sum to 1, rounding where each client's part ends."""
+    return np.diff(np.rint(np.cumsum(shares) * size).astype(np.int64), prepend=0)
+
+
+def _assign(members: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """Deal each class's `members` in order, `counts[c, k]` of class c to client k."""
+    dealt = [np.split(m, np.cumsum(row))[:-1] for m, row in zip(members, counts, strict=True)]
+    return [_join(pieces) for pieces in zip(*dealt, strict=True)]
+
+
+def _join(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    return np.sort(np.concatenate(pieces)).astype(np.int64)

@@ -1,0 +1,298 @@
+"""Where images come from: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
+
+A source's arrays are kept as `<cache>/<name>-<key>/{train,test}_{images,labels}.npy` beside `meta.json`; the key
+changes with whatever would change their content. Nothing here unpickles: torchvision reads its archives, having checked
+their md5, and `numpy.load` refuses objects.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+FORMAT = 1  # part of every key: to be raised when the same request gets other content
+CHUNK = 64  # images a thread decodes at a time, and between two reports of progress
+SPLITS = ("train", "test")
+SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
+ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
+ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
+Progress = Callable[[int, int], None]
+Files = dict[str, dict[str, list[os.DirEntry[str]]]]
+
+
+class DataError(ValueError):
+    """Data that are missing or unusable: what was looked at and what to do, in one line."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """`images: [N, C, H, W]` uint8, memory-mapped, and `labels: [N]` int64, positions in the source's `classes`."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set; `sha256` is of the shapes and bytes of images and labels, train before test."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """What is still to be decoded: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
+
+    classes: tuple[str, ...]
+    images: Mapping[str, Any]
+    labels: Mapping[str, np.ndarray]
+    read: Callable[[Any], np.ndarray]
+
+
+def load(
+    name: str,
+    *,
+    root: str | Path,
+    cache: str | Path,
+    download: bool = False,
+    image_size: int | None = None,
+    progress: Progress | None = None,
+    **options: int,
+) -> Source:
+    """Open a data set, decoding it into the cache the first time.
+
+    Args:
+        name: `digits`, `synthetic`, or the folder `root/<name>/{train,test}/<class>/*`, or else the torchvision
+            archive of that name.
+        root: the folder that holds image folders and archives; cache: the folder for decoded arrays.
+        download: let torchvision fetch an archive that is not there.
+        image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
+        progress: called with (images done, images in all) while decoding.
+        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`.
+
+    Raises:
+        DataError: for whatever the user can mend.
+    """
+    _check(name, image_size, options)
+    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
+    folder = Path(root) / name
+    if name == "digits":
+        raw: Callable[[], _Raw] = _digits
+    elif name == "synthetic":
+        settings = SYNTHETIC | options | {"image_size": image_size or 8}
+        request |= settings
+        raw = partial(_synthetic, **settings)
+    elif folder.is_dir():
+        files = _list_folder(folder)
+        every = (file for classes in files.values() for entries in classes.values() for file in entries)
+        stats = [(os.path.relpath(file.path, folder), file.stat()) for file in every]
+        request["files"] = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        raw = partial(_folder, files, image_size)
+    else:
+        raw = partial(_archive, name, Path(root), download)
+    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
+    target = Path(cache) / f"{name}-{key}"
+    if not (target / "meta.json").is_file():
+        _build(target, raw(), image_size, progress)
+    return _open(name, target)
+
+
+def _check(name: str, image_size: int | None, options: Mapping[str, int]) -> None:
+    if Path(name).name != name:
+        raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
+    if image_size is not None and image_size < 1:
+        raise DataError(f"data.image_size={image_size}: give a number of pixels, at least 1")
+    if unknown := sorted(options.keys() - (SYNTHETIC.keys() if name == "synthetic" else ())):
+        raise DataError(f"{name!r} has no option {unknown[0]!r}; only 'synthetic' has any: {', '.join(SYNTHETIC)}")
+
+
+def _open(name: str, folder: Path) -> Source:
+    meta = json.loads((folder / "meta.json").read_text())
+    train, test = (
+        Split(np.load(folder / f"{split}_images.npy", mmap_mode="r"), np.load(folder / f"{split}_labels.npy"))
+        for split in SPLITS
+    )
+    return Source(name, train, test, tuple(meta["classes"]), meta["sha256"])
+
+
+def _build(target: Path, raw: _Raw, image_size: int | None, progress: Progress | None) -> None:
+    """Decode into a sibling folder and rename it, so that neither a crash nor a second process leaves half a cache."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+        folder = Path(temporary) / "finished"  # the temporary folder itself is closed to other users
+        folder.mkdir()
+        done, total = 0, sum(map(len, raw.labels.values()))
+        for split in SPLITS:
+            for decoded in _decode(folder, split, raw, image_size):
+                done += decoded
+                if progress:
+                    progress(done, total)
+        (folder / "meta.json").write_text(json.dumps({"classes": raw.classes, "sha256": _content_hash(folder)}))
+        try:
+            folder.replace(target)
+        except OSError:
+            if not (target / "meta.json").is_file():  # else another process was first, with the same content
+                raise
+
+
+def _decode(to: Path, split: str, raw: _Raw, image_size: int | None) -> Iterator[int]:
+    """Write a split's arrays, yielding the number of images of each chunk that is done."""
+    items, labels = raw.images[split], raw.labels[split].astype(np.int64)
+    np.save(to / f"{split}_labels.npy", labels)
+    first = raw.read(items[0])
+    shape = (len(labels), *_resize(first, image_size).shape)
+    images = np.lib.format.open_memmap(to / f"{split}_images.npy", mode="w+", dtype=np.uint8, shape=shape)
+
+    def fill(start: int) -> int:
+        chunk = items[start : start + CHUNK]
+        for position, item in enumerate(chunk, start):
+            images[position] = _resize(raw.read(item), image_size)
+        return len(chunk)
+
+    # below about 64 x 64 pixels threads wait longer for the interpreter's lock than they decode
+    with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
+        yield from pool.map(fill, range(0, len(labels), CHUNK))
+    images.flush()
+
+
+def _resize(image: np.ndarray, size: int | None) -> np.ndarray:
+    if size is None or image.shape[1:] == (size, size):
+        return image
+    square = (Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR) for channel in image)
+    return np.stack([np.asarray(channel) for channel in square])
+
+
+def _content_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in ("train_images", "train_labels", "test_images", "test_labels"):
+        array = np.load(folder / f"{name}.npy", mmap_mode="r")
+        digest.update(repr(array.shape).encode())
+        digest.update(array.reshape(-1).data)
+    return digest.hexdigest()
+
+
+def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> _Raw:
+    """Hold out a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
+    rng = np.random.default_rng(0)
+    held_out = np.zeros(len(labels), dtype=bool)
+    for label in range(len(classes)):
+        members = np.flatnonzero(labels == label)
+        held_out[rng.permutation(members)[: round(len(members) / 5)]] = True
+    train, test = ~held_out, held_out
+    split_images = {"train": images[train], "test": images[test]}
+    return _Raw(classes, split_images, {"train": labels[train], "test": labels[test]}, np.asarray)
+
+
+def _digits() -> _Raw:
+    """Scikit-learn's 1,797 handwritten digits, 8 x 8, one channel, intensities 0..16 scaled to 0..255."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)[:, None]
+    return _as_raw(images, digits.target, tuple(map(str, digits.target_names)))
+
+
+def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> _Raw:
+    """A smooth pattern of three waves per class and channel, with contrast and pixel noise of each example's own."""
+    if channels < 1 or classes < 1 or examples < 5 * classes:
+        given = f"{examples} examples, {classes} classes, {channels} channels"
+        raise DataError(f"synthetic data of {given}: give at least one channel, one class, five examples a class")
+    rng = np.random.default_rng(seed)
+    frequency = rng.integers(0, 3, (2, classes, channels, 3, 1, 1))
+    phase = rng.uniform(0, 2 * np.pi, (classes, channels, 3, 1, 1))
+    y, x = np.mgrid[:image_size, :image_size] * (2 * np.pi / image_size)
+    patterns = np.cos(frequency[0] * y + frequency[1] * x + phase).mean(axis=2)
+    labels = np.arange(examples) % classes
+    images = 128 + rng.uniform(60, 120, (examples, 1, 1, 1)) * patterns[labels]
+    images = np.rint(images + rng.normal(0, 25, images.shape)).clip(0, 255).astype(np.uint8)
+    return _as_raw(images, labels, tuple(map(str, range(classes))))
+
+
+def _archive(name: str, root: Path, download: bool) -> _Raw:
+    looked = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
+    if name not in ARCHIVES:
+        known = ", ".join(("digits", "synthetic", *ARCHIVES))
+        raise DataError(f"{looked}; set data.root=... to the folder that holds {name}/, or choose one of {known}")
+    from torchvision import datasets
+
+    kind = getattr(datasets, ARCHIVES[name])
+    images, labels = {}, {}
+    for split in SPLITS:
+        which: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
+        try:
+            data = kind(root, download=download, **which)
+        except (RuntimeError, OSError) as error:
+            raise DataError(
+                f"{looked} and for torchvision's {kind.__name__} archive in {root} ({' '.join(str(error).split())}); "
+                "set data.download=true, or data.root=... to the folder that holds one of them"
+            ) from error
+        array = np.asarray(data.data)  # [N, H, W], [N, H, W, 3] or [N, 3, H, W]
+        array = array[:, None] if array.ndim == 3 else array
+        images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
+        labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
+    return _Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
+
+
+def _list_folder(folder: Path) -> Files:
+    """Image files by split and class, each in alphabetical order; hidden files and other formats are passed over."""
+    formats = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
+    files: Files = {}
+    for split in SPLITS:
+        if not (folder / split).is_dir():
+            raise DataError(f"{folder} has no folder {split}/: the layout is {folder}/{{train,test}}/<class>/<image>")
+        files[split] = {}
+        for label in filter(os.DirEntry.is_dir, _visible(folder / split)):
+            images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
+            if not images:
+                raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")
+            files[split][label.name] = images
+        if not files[split]:
+            raise DataError(f"no class folder in {folder / split}: the layout is {folder / split}/<class>/<image>")
+    if odd := sorted(files["train"].keys() ^ files["test"].keys()):
+        there, missing = SPLITS if odd[0] in files["train"] else SPLITS[::-1]
+        raise DataError(
+            f"class folders of {folder} differ: {odd[0]!r} is in {there}/ and not in {missing}/ ({len(odd)} such); "
+            "give both the same classes"
+        )
+    return files
+
+
+def _visible(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    return sorted((entry for entry in os.scandir(folder) if entry.name[0] != "."), key=lambda entry: entry.name)
+
+
+def _folder(files: Files, image_size: int | None) -> _Raw:
+    images = {split: [entry.path for entries in files[split].values() for entry in entries] for split in SPLITS}
+    labels = {split: np.repeat(np.arange(len(files[split])), list(map(len, files[split].values()))) for split in SPLITS}
+    first = images["train"][0]
+    expected = _read_image(first).shape
+
+    def read(path: str) -> np.ndarray:
+        image = _read_image(path)
+        if image_size is None and image.shape != expected:
+            sizes = f"{first} is {expected[2]} x {expected[1]} and {path} is {image.shape[2]} x {image.shape[1]}"
+            raise DataError(f"images differ in size: {sizes}; set data.image_size=N (pixels) to resize all")
+        return image
+
+    return _Raw(tuple(files["train"]), images, labels, read)
+
+
+def _read_image(path: str) -> np.ndarray:
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except Exception as error:  # what a broken file makes a decoder raise has no common class
+        raise DataError(f"cannot read the image {path} ({error}): replace or remove it") from error

@@ -1,0 +1,236 @@
+"""Views: random augmentations of a whole batch, on the device the images are on, with parameters per sample.
+
+Ops take float images `[B, C, H, W]` in [0, 1], C = 1 or 3, and parameters `[B]`; each equals torchvision's.
+Parameters and the lists of samples an op touches are drawn on the CPU: no device is waited for, and all see the same
+draws. Crop, flip and blur are linear and separable, two batched matrix products.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor
+
+from datamodules.ops import (
+    HUE,
+    color_jitter,
+    gaussian_blur,
+    grayscale,
+    horizontal_flip,
+    quarter_turns,
+    resized_crop,
+    rotate,
+    send,
+    solarize,
+)
+
+Crops = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: `[B]` each, pixels
+
+
+class ViewError(ValueError):
+    """A recipe that cannot be, images it does not fit, or a view nobody knows."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `augment` does: crop, flip, rotation, jitter, grayscale, blur, solarize, normalise, in this order.
+
+    Lists are taken for tuples; an impossible value raises `ViewError`.
+    """
+
+    size: int
+    """Side of the square view, pixels."""
+    crop_scale: tuple[float, float] | None = (0.2, 1.0)
+    """Smallest and largest crop, as a fraction of the image's area; None: no crop."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Smallest and largest width / height of a crop."""
+    flip: float = 0.5
+    """Probability of a horizontal flip."""
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    """Brightness, contrast, saturation: factors in [max(0, 1 - j), 1 + j]; hue: a shift in [-j, j] turns."""
+    jitter_p: float = 0.8
+    """Probability of the colour jitter, whose four ops come in random order."""
+    grayscale: float = 0.2
+    """Probability of losing the colours."""
+    blur: float = 0.0
+    """Probability of a Gaussian blur."""
+    blur_kernel: int = 3
+    """Side of the blur's kernel, pixels, odd."""
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    """Smallest and largest standard deviation of the blur, pixels."""
+    solarize: float = 0.0
+    """Probability of inverting the bright pixels."""
+    solarize_threshold: float = 0.5
+    """Intensity in [0, 1] from which on a pixel is inverted."""
+    rotation: float = 0.0
+    """Largest angle of a rotation, degrees, either way; nearest pixel, zeros outside."""
+    mean: tuple[float, ...] | None = None
+    """Intensity taken from each channel (one number: from all), in units of [0, 1]; None: no normalisation."""
+    std: tuple[float, ...] | None = None
+    """Intensity each channel is then divided by, in units of [0, 1]."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), Sequence) and not isinstance(value, str):
+                object.__setattr__(self, field.name, tuple(value))
+        for names, possible, holds in (
+            ("size", "a whole number of pixels, at least 1", lambda v: isinstance(v, int) and v >= 1),
+            ("crop_scale", "(low, high) with 0 < low <= high <= 1, or null", lambda v: v is None or _is_range(v, 1)),
+            ("crop_ratio blur_sigma", "(low, high) with 0 < low <= high", _is_range),
+            ("flip jitter_p grayscale blur solarize", "a probability in [0, 1]", lambda v: _are_within([v], 0, 1)),
+            (
+                "jitter",
+                "four strengths >= 0, the last (hue) <= 0.5",
+                lambda v: _are_within(v, 0, n=4) and v[HUE] <= 0.5,
+            ),
+            ("blur_kernel", "odd, >= 1 and below twice the size", lambda v: v in range(1, 2 * self.size, 2)),
+            ("solarize_threshold", "an intensity in [0, 1]", lambda v: _are_within([v], 0, 1)),
+            ("rotation", "an angle in [0, 180] degrees", lambda v: _are_within([v], 0, 180)),
+            ("mean", "one number a channel, or null", lambda v: v is None or _are_within(v, -math.inf)),
+            ("std", "one number > 0 a channel, or null", lambda v: v is None or _are_within(v, 1e-12)),
+        ):
+            for name in names.split():
+                if not holds(value := getattr(self, name)):
+                    raise ViewError(f"recipe.{name} is {value!r}; it must be {possible}")
+        if len(self.mean or ()) != len(self.std or ()):
+            raise ViewError(f"recipe.mean is {self.mean}, recipe.std {self.std}; give both, of one length, or neither")
+
+
+def _are_within(values: object, low: float, high: float = math.inf, n: int | None = None) -> bool:
+    if not isinstance(values, list | tuple) or not values or len(values) != (n or len(values)):
+        return False
+    return all(isinstance(value, int | float) and low <= value <= high for value in values)
+
+
+def _is_range(pair: Sequence[float], high: float = math.inf) -> bool:
+    return _are_within(pair, 1e-12, high, n=2) and pair[0] <= pair[1]
+
+
+def make_views(
+    images: Tensor, names: Sequence[str], recipe: Recipe, generator: Generator
+) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """The views called `names`, each `augment`, `plain` or `rotate`, of uint8 images `[B, C, H, W]`.
+
+    Returns:
+        The views, float `[B, C, size, size]` each, and the quarter turns of the `rotate` view, int64 `[B]`, or None.
+
+    Raises:
+        ViewError: an unknown name, or `rotate` more than once.
+    """
+    if unknown := [name for name in names if name not in ("augment", "plain", "rotate")]:
+        raise ViewError(f"unknown view {unknown[0]!r}; known views: augment, plain, rotate")
+    if list(names).count("rotate") > 1:
+        raise ViewError(f"views {list(names)} hold 'rotate' twice; ask for it once: one list of turns is returned")
+    views: list[Tensor] = []
+    turns = None
+    for name in names:
+        if name == "rotate":
+            view, turns = rotated(images, recipe, generator)
+        else:
+            view = augment(images, recipe, generator) if name == "augment" else plain(images, recipe)
+        views.append(view)
+    return tuple(views), turns
+
+
+def augment(images: Tensor, recipe: Recipe, generator: Generator) -> Tensor:
+    """A random view of each uint8 image `[B, C, H, W]`: float `[B, C, size, size]`, contiguous.
+
+    The generator lives on the CPU; its state alone decides the parameters. A stage of probability 0 costs nothing.
+    """
+    x = _to_float(images)
+    (n, _, height, width), size = x.shape, recipe.size
+    flip = torch.rand(n, generator=generator) < recipe.flip
+    if recipe.crop_scale or (height, width) != (size, size):
+        x = resized_crop(x, *draw_crops(n, height, width, recipe, generator), size, flip)
+    elif recipe.flip:
+        x = horizontal_flip(x, send(flip, x))
+    if recipe.rotation:
+        x = rotate(x, _uniform((n,), (-recipe.rotation, recipe.rotation), generator))
+
+    def jitter(y: Tensor) -> Tensor:
+        return color_jitter(y, *draw_jitter(len(y), recipe, generator))
+
+    def blur(y: Tensor) -> Tensor:
+        return gaussian_blur(y, _uniform((len(y),), recipe.blur_sigma, generator), recipe.blur_kernel)
+
+    _sometimes(jitter, x, recipe.jitter_p if any(recipe.jitter) else 0, generator)
+    _sometimes(grayscale, x, recipe.grayscale, generator)
+    _sometimes(blur, x, recipe.blur, generator)
+    _sometimes(lambda y: solarize(y, recipe.solarize_threshold), x, recipe.solarize, generator)
+    return _normalise(x, recipe)
+
+
+def plain(images: Tensor, recipe: Recipe) -> Tensor:
+    """Uint8 images `[B, C, H, W]` as float `[B, C, size, size]`, contiguous: resized if need be, and normalised."""
+    x = _to_float(images)
+    (n, _, height, width), size = x.shape, recipe.size
+    return _normalise(x if height == width == size else resized_crop(x, *_whole(n, height, width), size), recipe)
+
+
+def rotated(images: Tensor, recipe: Recipe, generator: Generator) -> tuple[Tensor, Tensor]:
+    """`augment`, then 0 to 3 quarter turns (Gidaris et al. 2018): the views, and their turns, int64 `[B]`, uniform."""
+    views = augment(images, recipe, generator)
+    turns = send(torch.randint(4, (len(views),), generator=generator), views)
+    return quarter_turns(views, turns), turns
+
+
+def draw_crops(n: int, height: int, width: int, recipe: Recipe, generator: Generator) -> Crops:
+    """Top, left, height, width `[n]` of random crops, pixels (Szegedy et al. 2015): area and log ratio are uniform.
+
+    As in torchvision the first of ten tries that fits is taken; where none does, the largest central crop of an allowed
+    ratio. Without `recipe.crop_scale`, the whole image.
+    """
+    if recipe.crop_scale is None:
+        return _whole(n, height, width)
+    low, high = recipe.crop_ratio
+    area = _uniform((n, 10), recipe.crop_scale, generator) * (height * width)
+    ratio = _uniform((n, 10), (math.log(low), math.log(high)), generator).exp()
+    h, w = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
+    fits = (h >= 1) & (h <= height) & (w >= 1) & (w <= width)
+    first, found = fits.int().argmax(1, keepdim=True), fits.any(1)
+    h = torch.where(found, h.gather(1, first).squeeze(1), min(height, round(width / low)))
+    w = torch.where(found, w.gather(1, first).squeeze(1), min(width, round(height * high)))
+    free = torch.stack([height - h, width - w])
+    top, left = torch.where(found, torch.rand(2, n, generator=generator) * (free + 1), free / 2).floor()
+    return top, left, h, w
+
+
+def draw_jitter(n: int, recipe: Recipe, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Orders of the colour ops, int64 `[n, 4]`, a uniform permutation a row, and the ops' uniform factors, `[n, 4]`."""
+    strength = torch.tensor(recipe.jitter)
+    low, high = (1 - strength).clamp(min=0), 1 + strength
+    low[HUE], high[HUE] = -strength[HUE], strength[HUE]
+    factors = low + (high - low) * torch.rand(n, 4, generator=generator)
+    return torch.rand(n, 4, generator=generator).argsort(1), factors
+
+
+def _to_float(images: Tensor) -> Tensor:
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise ViewError(f"images are {images.dtype} {list(images.shape)}; give uint8 [B, C, H, W] with C 1 or 3")
+    return images.contiguous().float().div_(255)
+
+
+def _sometimes(op: Callable[[Tensor], Tensor], images: Tensor, probability: float, generator: Generator) -> None:
+    """Replace, in place, the images that draw `op` by `op` of them; it never sees the others."""
+    if probability:
+        chosen = send((torch.rand(len(images), generator=generator) < probability).nonzero().squeeze(1), images)
+        images.index_copy_(0, chosen, op(images[chosen]))
+
+
+def _normalise(images: Tensor, recipe: Recipe) -> Tensor:
+    """In place."""
+    if recipe.mean is None or recipe.std is None:
+        return images
+    if len(recipe.mean) not in (1, images.shape[1]):
+        raise ViewError(f"recipe.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
+    mean, std = send(torch.tensor([recipe.mean, recipe.std]), images)[..., None, None]
+    return images.sub_(mean).div_(std)
+
+
+def _uniform(shape: tuple[int, ...], between: tuple[float, float], generator: Generator) -> Tensor:
+    return torch.empty(shape).uniform_(*between, generator=generator)
+
+
+def _whole(n: int, height: int, width: int) -> Crops:
+    return torch.zeros(n), torch.zeros(n), torch.full((n,), float(height)), torch.full((n,), float(width))

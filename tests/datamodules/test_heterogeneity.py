@@ -1,0 +1,159 @@
+"""The acceptance test of partitions: the table of Orchestra's appendix (Table 4, ICML 2022), cell by cell."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+
+from datamodules import heterogeneity
+from datamodules.partition import balanced_counts, dirichlet_balanced
+
+Cell = tuple[int, int, float, str]
+ONE, PERCENT = "classes", "classes_1pct"
+SEEDS = 10
+IMAGES = 50_000  # in CIFAR-10's and CIFAR-100's training sets, equally many of each class
+
+PUBLISHED: dict[Cell, float] = {
+    # classes, clients, alpha, definition: mean classes per client
+    (10, 100, 1e-3, ONE): 1.08,
+    (10, 100, 1e-3, PERCENT): 1.05,
+    (10, 100, 1e-1, ONE): 4.69,
+    (10, 100, 1e-1, PERCENT): 3.13,
+    (10, 100, 1e5, ONE): 10,
+    (10, 100, 1e5, PERCENT): 10,
+    (100, 100, 1e-3, ONE): 3.56,
+    (100, 100, 1e-3, PERCENT): 2.13,
+    (100, 100, 1e-1, ONE): 29.3,
+    (100, 100, 1e-1, PERCENT): 17.92,
+    (100, 100, 1e5, ONE): 100,
+    (100, 100, 1e5, PERCENT): 100,
+    (10, 10, 1e-1, ONE): 6.25,
+    (10, 10, 1e-1, PERCENT): 4.87,
+    (10, 10, 1e5, ONE): 10,
+    (10, 10, 1e5, PERCENT): 10,
+    (100, 10, 1e-1, ONE): 48.63,
+    (100, 10, 1e-1, PERCENT): 35.5,
+    (100, 10, 1e5, ONE): 100,
+    (100, 10, 1e5, PERCENT): 100,
+}
+
+# Cells outside the spread of the rule, measured as the table says; the test fails when one of these claims rots.
+COIN_TOSS = "each of 100 equal classes is 1 % of a client, so rounding down puts half of them below"
+OFF: dict[Cell, str] = {
+    (10, 100, 1e-1, PERCENT): "counts classes with more than 10 examples, which are 2 % of these clients",
+    (100, 10, 1e-1, PERCENT): "counts classes with more than 10 examples, of 8 clients; 1 % would be 50 examples",
+    (100, 100, 1e-3, ONE): "unexplained; the released draw has the other column's 2.13 by this definition",
+    (100, 100, 1e5, PERCENT): COIN_TOSS,
+    (100, 10, 1e5, PERCENT): COIN_TOSS,
+}
+
+# Clients and least examples of a class with which the released draw has the published number, to the last digit.
+RELEASED: dict[Cell, tuple[int, int]] = {
+    (10, 100, 1e-3, ONE): (100, 1),
+    (10, 100, 1e-3, PERCENT): (100, 11),
+    (10, 100, 1e-1, ONE): (100, 1),
+    (10, 100, 1e-1, PERCENT): (100, 11),
+    (100, 100, 1e-3, PERCENT): (100, 1),
+    (100, 100, 1e-1, ONE): (100, 1),
+    (100, 100, 1e-1, PERCENT): (100, 5),  # 1 % of clients of 473 to 487
+    (10, 10, 1e-1, ONE): (8, 1),
+    (10, 10, 1e-1, PERCENT): (8, 11),
+    (100, 10, 1e-1, ONE): (8, 1),
+    (100, 10, 1e-1, PERCENT): (8, 11),
+}
+
+
+@cache
+def measured(num_classes: int, clients: int, alpha: float) -> dict[str, np.ndarray]:
+    """Both definitions, `[SEEDS]` each."""
+    labels = np.arange(IMAGES) % num_classes
+    reports = [
+        heterogeneity.report(labels, dirichlet_balanced(labels, clients, alpha=alpha, seed=seed))
+        for seed in range(SEEDS)
+    ]
+    return {definition: np.array([found[definition] for found in reports]) for definition in (ONE, PERCENT)}
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half of the 99 % interval in which one more seed falls, plus the rounding of the published number.
+
+    The published table is one draw, so it is judged as one: Student's t, n - 1 degrees of freedom, spread
+    s sqrt(1 + 1/n).
+    """
+    n = len(values)
+    return float(stats.t.ppf(0.995, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)) + 0.005
+
+
+@pytest.mark.parametrize("cell", PUBLISHED, ids=str)
+def test_orchestras_table_4(cell: Cell) -> None:
+    values = measured(*cell[:3])[cell[3]]
+    assert (abs(values.mean() - PUBLISHED[cell]) > half_width(values)) == (cell in OFF)
+
+
+def test_table_4_side_by_side() -> None:
+    """`pytest -s` shows each published number beside ours."""
+    lines = [
+        f"{'classes':>7} {'clients':>7} {'alpha':>6}  {'definition':12} {'published':>9} {'measured':>8} {'+-':>5}"
+    ]
+    for (classes, clients, alpha, definition), value in PUBLISHED.items():
+        values = measured(classes, clients, alpha)[definition]
+        row = f"{classes:7} {clients:7} {alpha:6.0e}  {definition:12} {value:9.2f} {values.mean():8.2f}"
+        note = OFF.get((classes, clients, alpha, definition), "")
+        lines.append(f"{row} {half_width(values):5.2f} {note and 'OFF: ' + note}")
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    assert OFF.keys() <= PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("cell", RELEASED, ids=str)
+def test_the_released_draw_has_the_published_number(cell: Cell) -> None:
+    """The released sampler draws with NumPy's old generator at seed 0; normalised as here, that is the table."""
+    clients, least = RELEASED[cell]
+    num_classes, _, alpha, _ = cell
+    drawn = np.random.RandomState(0).dirichlet(np.repeat(alpha, clients), size=num_classes)
+    with np.errstate(divide="ignore"):  # at alpha 0.001 draws round to 0
+        held = balanced_counts(np.log(drawn), np.full(num_classes, IMAGES // num_classes))
+    # 48.625 is printed as 48.63 and 4.875 as 4.87
+    assert (held >= least).sum(axis=0).mean() == pytest.approx(PUBLISHED[cell], abs=0.0051)
+
+
+LABELS = np.array([5] * 700 + [8] * 7 + [9] * 300)
+PARTS = [np.arange(7, 707), np.arange(0), np.concatenate([np.arange(7), np.arange(707, 1007)])]
+
+
+def test_counts_by_hand() -> None:
+    np.testing.assert_array_equal(heterogeneity.counts(LABELS, PARTS), [[693, 7, 0], [0, 0, 0], [7, 0, 300]])
+
+
+def test_report_by_hand() -> None:
+    """7 of 700 examples are 1 %, 7 of 307 are more; the empty client counts as a client."""
+    expected = {"classes": 4 / 3, "classes_1pct": 4 / 3, "size_min": 0, "size_median": 307, "size_max": 700}
+    assert heterogeneity.report(LABELS, PARTS) == pytest.approx(expected)
+    assert heterogeneity.report(LABELS, [np.arange(6, 707)])["classes_1pct"] == 1  # 7 of 701 are less
+
+
+def test_bubble_areas_are_counts(tmp_path: Path) -> None:
+    """Ink of each bubble, against the largest: 700, 350, 70 examples."""
+    labels = np.array([0] * 700 + [1] * 350 + [2] * 70)
+    path = tmp_path / "bubbles.png"
+    heterogeneity.bubble_chart(labels, [np.arange(1120)], path, classes=("cat", "dog", "owl"))
+    with Image.open(path) as picture:
+        red, _, blue = np.asarray(picture.convert("RGB")).astype(int).transpose(2, 0, 1)
+    inked = (blue - red > 60).sum(axis=1)
+    rows = np.flatnonzero(inked)
+    bubbles = [inked[run].sum() for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)]
+    areas = np.array(bubbles[::-1]) / bubbles[-1]  # the first class is at the bottom
+    np.testing.assert_allclose(areas, [1, 0.5, 0.1], rtol=0.1)
+
+
+@pytest.mark.parametrize(("clients", "num_classes"), [(100, 10), (100, 100)])
+def test_many_clients_fit_on_a_page(tmp_path: Path, clients: int, num_classes: int) -> None:
+    labels = np.arange(20_000) % num_classes
+    heterogeneity.bubble_chart(labels, np.array_split(np.arange(20_000), clients), tmp_path / "bubbles.png")
+    with Image.open(tmp_path / "bubbles.png") as picture:
+        assert max(picture.size) <= 2000
+        # at least 15 pixels a client
+        assert picture.size[0] >= 15 * clients

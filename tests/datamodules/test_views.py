@@ -1,0 +1,446 @@
+"""The batched ops against torchvision's on each sample, the draws against its own, and the views as a whole."""
+
+import re
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as tv
+
+from datamodules import ops, views
+from datamodules.views import Recipe, ViewError
+
+STILL = Recipe(size=8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
+SHAPES = pytest.mark.parametrize("shape", [(24, 3, 12, 17), (24, 1, 16, 9)], ids=str)
+P_VALUE = 1e-3  # a check with new seeds would cry wolf this often; the seeds are fixed
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(shape, seed=0):
+    """Float images with gray, black, white and two-channel ties among the pixels."""
+    x = torch.rand(shape, generator=seeded(seed))
+    x[0], x[1], x[2] = 0, 1, 0.5
+    x[3, -1] = x[3, 0]
+    return x
+
+
+def uniform(n, low, high, seed=1):
+    return low + (high - low) * torch.rand(n, generator=seeded(seed))
+
+
+def one_by_one(op, images, *parameters):
+    return torch.stack([op(image, *(p[i].item() for p in parameters)) for i, image in enumerate(images)])
+
+
+def bytes_of(shape, seed=0):
+    return torch.randint(256, shape, dtype=torch.uint8, generator=seeded(seed))
+
+
+# --- ops -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 14, 32])
+@SHAPES
+def test_resized_crop(shape, size):
+    x, recipe = pictures(shape), Recipe(size, crop_scale=(0.05, 1))
+    crops = views.draw_crops(len(x), *shape[2:], recipe, seeded(2))
+    expected = one_by_one(
+        lambda image, *crop: tv.resized_crop(image, *map(int, crop), [size, size], antialias=True), x, *crops
+    )
+    torch.testing.assert_close(ops.resized_crop(x, *crops, size), expected, atol=1e-5, rtol=0)
+    mask = torch.rand(len(x), generator=seeded(3)) < 0.5
+    mirrored = torch.where(mask[:, None, None, None], expected.flip(3), expected)
+    torch.testing.assert_close(ops.resized_crop(x, *crops, size, mask), mirrored, atol=1e-5, rtol=0)
+
+
+def test_a_crop_far_larger_than_the_output_is_antialiased():
+    x = pictures((4, 3, 96, 130))
+    crops = torch.tensor([[0, 3, 40, 10], [0, 5, 1, 60], [96, 90, 50, 33], [130, 64, 100, 70]])
+    expected = one_by_one(lambda image, *crop: tv.resized_crop(image, *crop, [8, 8], antialias=True), x, *crops)
+    jagged = one_by_one(lambda image, *crop: tv.resized_crop(image, *crop, [8, 8], antialias=False), x, *crops)
+    torch.testing.assert_close(ops.resized_crop(x, *crops, 8), expected, atol=1e-5, rtol=0)
+    assert (expected - jagged)[3].abs().max() > 0.1
+
+
+def test_the_whole_image_at_its_own_size_is_the_image():
+    x = pictures((5, 3, 16, 16))
+    torch.testing.assert_close(ops.resized_crop(x, *views._whole(5, 16, 16), 16), x, atol=0, rtol=0)
+
+
+def test_autocast_does_not_round_the_pixels():
+    x = pictures((5, 3, 16, 16))
+    crops = views.draw_crops(5, 16, 16, Recipe(8), seeded(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = ops.resized_crop(x, *crops, 8)
+    assert torch.equal(inside, ops.resized_crop(x, *crops, 8))
+
+
+@SHAPES
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("brightness", 0, 2), ("contrast", 0, 2), ("saturation", 0, 2), ("hue", -0.5, 0.5)]
+)
+def test_colour_op(name, low, high, shape):
+    x, factor = pictures(shape), uniform(shape[0], low, high)
+    factor[4:7] = torch.tensor([low, (low + high) / 2, high])  # both ends, and the one that changes nothing
+    expected = one_by_one(getattr(tv, f"adjust_{name}"), x, factor)
+    torch.testing.assert_close(getattr(ops, f"adjust_{name}")(x, factor), expected, atol=1e-5, rtol=0)
+    if shape[1] == 3:
+        assert (expected - x).abs().max() > 0.2
+
+
+@SHAPES
+@pytest.mark.parametrize("hue", [0.0, 0.3])
+def test_colour_jitter_keeps_the_order_of_each_sample(shape, hue):
+    x = pictures(shape)
+    order = torch.tensor(list(permutations(range(4))))[torch.randperm(24, generator=seeded(4))]
+    factors = torch.stack([*(uniform(24, 0.2, 1.8, seed) for seed in range(3)), uniform(24, -hue, hue)], 1)
+
+    def in_turn(ops):
+        kinds = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+        images = []
+        for image, sequence, factor in zip(x, ops.tolist(), factors.tolist(), strict=True):
+            for op in sequence:
+                image = kinds[op](image, factor[op])
+            images.append(image)
+        return torch.stack(images)
+
+    before = x.clone()
+    torch.testing.assert_close(ops.color_jitter(x, order, factors), in_turn(order), atol=1e-5, rtol=0)
+    assert torch.equal(x, before)
+    assert (in_turn(order) - in_turn(order.flip(1))).abs().max() > 0.05
+
+
+@SHAPES
+def test_grayscale(shape):
+    x = pictures(shape)
+    expected = torch.stack([tv.rgb_to_grayscale(image, num_output_channels=shape[1]) for image in x])
+    torch.testing.assert_close(ops.grayscale(x), expected, atol=1e-6, rtol=0)
+
+
+@SHAPES
+@pytest.mark.parametrize("kernel", [1, 3, 7, 17])
+def test_gaussian_blur(shape, kernel):
+    x, sigma = pictures(shape), uniform(shape[0], 0.1, 3)
+    expected = one_by_one(lambda image, s: tv.gaussian_blur(image, [kernel, kernel], [s, s]), x, sigma)
+    torch.testing.assert_close(ops.gaussian_blur(x, sigma, kernel), expected, atol=1e-5, rtol=0)
+
+
+@SHAPES
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 1.0])
+def test_solarize(shape, threshold):
+    x = pictures(shape)
+    expected = torch.stack([tv.solarize(image, threshold) for image in x])
+    assert torch.equal(ops.solarize(x, threshold), expected)
+
+
+@SHAPES
+def test_horizontal_flip(shape):
+    x, mask = pictures(shape), uniform(shape[0], 0, 1) < 0.5
+    expected = one_by_one(lambda image, flip: tv.horizontal_flip(image) if flip else image, x, mask)
+    assert torch.equal(ops.horizontal_flip(x, mask), expected)
+
+
+@SHAPES
+def test_rotate(shape):
+    x, degrees = pictures(shape), uniform(shape[0], -180, 180)
+    degrees[4:9] = torch.tensor([0.0, 15, -15, 180, 45])
+    assert torch.equal(ops.rotate(x, degrees), one_by_one(tv.rotate, x, degrees))
+
+
+def test_quarter_turns():
+    x, turns = pictures((12, 3, 9, 9)), torch.arange(12) % 4
+    expected = one_by_one(lambda image, k: torch.from_numpy(np.rot90(image.numpy(), k, (1, 2)).copy()), x, turns)
+    assert torch.equal(ops.quarter_turns(x, turns), expected)
+    assert torch.equal(ops.quarter_turns(x, turns), one_by_one(lambda image, k: tv.rotate(image, 90.0 * k), x, turns))
+
+
+# --- draws -----------------------------------------------------------------------------------------------------------
+
+
+def alike(ours, theirs):
+    """Two samples of whole numbers come from one distribution: chi-square over the ten deciles of both."""
+    both = np.concatenate([ours, theirs])
+    edges = np.unique(np.quantile(both, np.linspace(0, 1, 11)[1:-1]))
+    table = np.stack([np.bincount(np.searchsorted(edges, part), minlength=len(edges) + 1) for part in (ours, theirs)])
+    return stats.chi2_contingency(table[:, table.sum(0) > 0]).pvalue
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scale", "ratio"),
+    [
+        (32, 32, (0.2, 1.0), (3 / 4, 4 / 3)),
+        (96, 80, (0.08, 1.0), (3 / 4, 4 / 3)),
+        (40, 64, (0.6, 1.0), (3 / 4, 4 / 3)),  # most first tries do not fit
+        (24, 64, (0.45, 0.7), (1.0, 1.5)),  # only wide crops, and a third never fits: the central crop
+    ],
+)
+def test_crops_are_drawn_as_torchvision_draws_them(height, width, scale, ratio):
+    n = 4000
+    recipe = Recipe(32, crop_scale=scale, crop_ratio=ratio)
+    ours = torch.stack(views.draw_crops(n, height, width, recipe, seeded(0))).double().numpy()
+    torch.manual_seed(1)
+    crop, image = v2.RandomResizedCrop(32, scale, ratio), torch.empty(3, height, width)
+    drawn = [crop.make_params([image]) for _ in range(n)]
+    theirs = np.array([[d[key] for d in drawn] for key in ("top", "left", "height", "width")], dtype=float)
+    assert (ours == ours.round()).all()
+    assert (ours[:2] >= 0).all()
+    assert (ours[0] + ours[2] <= height).all()
+    assert (ours[1] + ours[3] <= width).all()
+    for name, of in {
+        "top": lambda c: c[0],
+        "left": lambda c: c[1],
+        "height": lambda c: c[2],
+        "width": lambda c: c[3],
+        "area": lambda c: c[2] * c[3],
+        "aspect": lambda c: c[3] / c[2],
+        "place": lambda c: (c[0] + 0.5) / (height - c[2] + 1) - (c[1] + 0.5) / (width - c[3] + 1),
+    }.items():
+        assert stats.ks_2samp(of(ours), of(theirs), method="asymp").pvalue > P_VALUE, name
+        assert alike(of(ours), of(theirs)) > P_VALUE, name
+
+
+def test_crops_that_never_fit_are_central():
+    recipe = Recipe(32, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.5))
+    drawn = [int(d[0]) for d in views.draw_crops(1, 20, 64, recipe, seeded(0))]
+    params = v2.RandomResizedCrop(32, (1.0, 1.0), (1.0, 1.5)).make_params([torch.empty(3, 20, 64)])
+    assert drawn == [params[key] for key in ("top", "left", "height", "width")] == [0, 17, 20, 30]
+    tall = [int(d[0]) for d in views.draw_crops(1, 64, 20, recipe, seeded(0))]
+    params = v2.RandomResizedCrop(32, (1.0, 1.0), (1.0, 1.5)).make_params([torch.empty(3, 64, 20)])
+    assert tall == [params[key] for key in ("top", "left", "height", "width")] == [22, 0, 20, 20]
+
+
+@pytest.mark.parametrize("jitter", [(0.4, 0.4, 0.2, 0.1), (0.8, 1.5, 0.0, 0.5)])
+def test_jitter_is_drawn_as_torchvision_draws_it(jitter):
+    n = 4000
+    order, factors = views.draw_jitter(n, Recipe(32, jitter=jitter), seeded(0))
+    torch.manual_seed(1)
+    theirs = [v2.ColorJitter(*jitter).make_params([]) for _ in range(n)]
+    for op, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        if jitter[op] == 0:
+            assert (factors[:, op] == (0 if name == "hue" else 1)).all()
+        else:
+            drawn = [d[f"{name}_factor"] for d in theirs]
+            assert stats.ks_2samp(factors[:, op].numpy(), drawn, method="asymp").pvalue > P_VALUE, name
+    every = {sequence: k for k, sequence in enumerate(permutations(range(4)))}
+    counts = [
+        np.bincount([every[tuple(sequence.tolist())] for sequence in orders], minlength=24)
+        for orders in (order, [d["fn_idx"] for d in theirs])
+    ]
+    assert stats.chisquare(counts[0]).pvalue > P_VALUE
+    assert stats.chi2_contingency(np.stack(counts)).pvalue > P_VALUE
+
+
+GRADIENT = torch.arange(3 * 64, dtype=torch.uint8).view(1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("stage", ["flip", "jitter_p", "grayscale", "blur", "solarize"])
+def test_stage_touches_its_share_of_the_samples(stage, probability):
+    n = 2000
+    recipe = replace(STILL, **{stage: probability}, solarize_threshold=0.1, blur_sigma=(1, 2))
+    x = GRADIENT.expand(n, -1, -1, -1)
+    touched = (views.augment(x, recipe, seeded(0)) != x.float() / 255).flatten(1).any(1).sum().item()
+    assert stats.binomtest(touched, n, probability).pvalue > P_VALUE
+    for certain in (0.0, 1.0):
+        view = views.augment(x[:50], replace(recipe, **{stage: certain}), seeded(0))
+        assert ((view != x[:50].float() / 255).flatten(1).any(1) == bool(certain)).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "low", "high"),
+    [("rotate", {"rotation": 20}, -20, 20), ("gaussian_blur", {"blur": 1, "blur_sigma": (0.1, 2)}, 0.1, 2)],
+)
+def test_angles_and_widths_are_uniform(monkeypatch, op, changes, low, high):
+    drawn = []
+    monkeypatch.setattr(views, op, lambda images, parameter, *_: drawn.append(parameter) or images)
+    views.augment(GRADIENT.expand(2000, -1, -1, -1), replace(STILL, **changes), seeded(0))
+    assert stats.kstest(drawn[0].numpy(), stats.uniform(low, high - low).cdf).pvalue > P_VALUE
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def test_augment_agrees_with_torchvision_in_mean_and_spread():
+    n, mean, std = 1200, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+    recipe = Recipe(12, blur=0.5, solarize=0.2, solarize_threshold=0.6, rotation=15, mean=mean, std=std)
+    image = bytes_of((1, 3, 4, 4), seed=5).float()
+    image = torch.nn.functional.interpolate(image, (16, 20), mode="bilinear").byte()
+    pipeline = v2.Compose(
+        [
+            v2.ToDtype(torch.float32, scale=True),
+            v2.RandomResizedCrop(12, (0.2, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.RandomRotation(15),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([v2.GaussianBlur(3, (0.1, 2.0))], 0.5),
+            v2.RandomSolarize(0.6, 0.2),
+            v2.Normalize(mean, std),
+        ]
+    )
+    torch.manual_seed(1)
+    theirs = torch.stack([pipeline(image[0]) for _ in range(n)]).flatten(1)
+    ours = views.augment(image.expand(n, -1, -1, -1), recipe, seeded(0)).flatten(1)
+    channels = ours.view(n, 3, -1).mean(2)
+    for moment in (lambda x: x, lambda x: (x - theirs.mean(0)) ** 2, lambda x: x * channels_of(x)):
+        a, b = moment(ours), moment(theirs)
+        z = (a.mean(0) - b.mean(0)) / ((a.var(0) + b.var(0)) / n).sqrt()
+        assert z.abs().max() < 4.5
+        assert z.square().mean() < 3
+    assert channels.std() > 0.1
+
+
+def channels_of(x):
+    return x.view(len(x), 3, -1).mean(2, keepdim=True).roll(1, 1).expand(-1, -1, x.shape[1] // 3).flatten(1)
+
+
+def test_the_stages_come_in_the_order_of_the_recipe(monkeypatch):
+    seen = []
+    stages = ["resized_crop", "rotate", "color_jitter", "grayscale", "gaussian_blur", "solarize"]
+    for stage in stages:
+        monkeypatch.setattr(views, stage, lambda images, *_, stage=stage: seen.append(stage) or images)
+    recipe = Recipe(8, jitter_p=1, grayscale=1, blur=1, solarize=1, rotation=10, mean=(0.5,), std=(0.25,))
+    x = bytes_of((2, 3, 8, 8))
+    assert torch.equal(views.augment(x, recipe, seeded(0)), (x.float() / 255 - 0.5) / 0.25)
+    assert seen == stages
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("batch", [0, 1, 7])
+def test_augment_gives_contiguous_floats_and_leaves_the_images(batch, channels):
+    recipe = Recipe(10, blur=0.5, solarize=0.5, rotation=10, mean=[0.5], std=[0.5])
+    x = bytes_of((batch, channels, 14, 11))
+    before = x.clone()
+    for view in (
+        views.augment(x, recipe, seeded(0)),
+        views.augment(x, replace(recipe, crop_scale=None), seeded(0)),
+        views.augment(x.to(memory_format=torch.channels_last), recipe, seeded(0)),
+        views.plain(x[:, :, 2:12, :10].to(memory_format=torch.channels_last), recipe),
+        views.plain(x, recipe),
+        views.rotated(x, recipe, seeded(0))[0],
+    ):
+        assert view.shape == (batch, channels, 10, 10)
+        assert view.dtype == torch.float32
+        assert view.is_contiguous()
+        assert view.isfinite().all()
+    assert torch.equal(x, before)
+
+
+def test_the_generator_alone_decides():
+    x, recipe = bytes_of((16, 3, 12, 12)), Recipe(12, blur=0.5, solarize=0.2, rotation=10)
+    generator = seeded(0)
+    first, second = views.augment(x, recipe, generator), views.augment(x, recipe, generator)
+    torch.manual_seed(123)
+    assert torch.equal(views.augment(x, recipe, seeded(0)), first)
+    assert not torch.equal(first, second)
+    assert not torch.equal(views.augment(x, recipe, seeded(1)), first)
+
+
+def test_plain_resizes_and_normalises():
+    x = bytes_of((6, 3, 12, 17))
+    recipe = Recipe(9, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    expected = tv.normalize(tv.resize(x.float() / 255, [9, 9], antialias=True), recipe.mean, recipe.std)
+    torch.testing.assert_close(views.plain(x, recipe), expected, atol=2e-5, rtol=0)
+    square = bytes_of((6, 1, 8, 8))
+    assert torch.equal(views.plain(square, STILL), square.float() / 255)
+
+
+def test_rotated_returns_uniform_turns_of_the_augmented_views():
+    x = bytes_of((800, 3, 8, 8))
+    turned, turns = views.rotated(x, STILL, seeded(0))
+    assert turns.dtype == torch.int64
+    assert torch.equal(turned, one_by_one(lambda i, k: i.rot90(k, (1, 2)), x.float() / 255, turns))
+    assert stats.chisquare(turns.bincount(minlength=4).numpy()).pvalue > P_VALUE
+
+
+def test_make_views_by_name():
+    x, recipe = bytes_of((5, 3, 12, 12)), Recipe(12)
+    (one, two, plain, rotated), turns = views.make_views(
+        x, ["augment", "augment", "plain", "rotate"], recipe, seeded(0)
+    )
+    generator = seeded(0)
+    assert torch.equal(one, views.augment(x, recipe, generator))
+    assert torch.equal(two, views.augment(x, recipe, generator))
+    assert torch.equal(plain, views.plain(x, recipe))
+    again, quarters = views.rotated(x, recipe, generator)
+    assert torch.equal(rotated, again)
+    assert torch.equal(turns, quarters)
+    assert views.make_views(x, ("plain",), recipe, generator)[1] is None
+    assert views.make_views(x, (), recipe, generator) == ((), None)
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_lists_are_taken_for_tuples():
+    listed = Recipe(32, crop_scale=[0.2, 1], jitter=[0.4, 0.4, 0.4, 0.1], mean=[0.5], std=[0.5])
+    assert listed == Recipe(32, crop_scale=(0.2, 1), mean=(0.5,), std=(0.5,))
+    assert hash(listed)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 0}, "recipe.size is 0; it must be a whole number of pixels, at least 1"),
+        ({"size": 8.5}, "recipe.size is 8.5; it must be a whole number of pixels, at least 1"),
+        ({"flip": 1.5}, "recipe.flip is 1.5; it must be a probability in [0, 1]"),
+        ({"jitter_p": -0.1}, "recipe.jitter_p is -0.1; it must be a probability in [0, 1]"),
+        ({"grayscale": "often"}, "recipe.grayscale is 'often'; it must be a probability in [0, 1]"),
+        ({"blur": float("nan")}, "recipe.blur is nan; it must be a probability in [0, 1]"),
+        ({"solarize": 2}, "recipe.solarize is 2; it must be a probability in [0, 1]"),
+        ({"solarize_threshold": 128}, "recipe.solarize_threshold is 128; it must be an intensity in [0, 1]"),
+        (
+            {"crop_scale": [0, 1]},
+            "recipe.crop_scale is (0, 1); it must be (low, high) with 0 < low <= high <= 1, or null",
+        ),
+        (
+            {"crop_scale": (0.9, 0.2)},
+            "recipe.crop_scale is (0.9, 0.2); it must be (low, high) with 0 < low <= high <= 1",
+        ),
+        (
+            {"crop_scale": (0.2, 1.1)},
+            "recipe.crop_scale is (0.2, 1.1); it must be (low, high) with 0 < low <= high <= 1",
+        ),
+        ({"crop_scale": 0.5}, "recipe.crop_scale is 0.5; it must be (low, high)"),
+        ({"crop_ratio": (4 / 3, 0.75)}, "it must be (low, high) with 0 < low <= high"),
+        ({"blur_sigma": (0.0, 2.0)}, "recipe.blur_sigma is (0.0, 2.0); it must be (low, high) with 0 < low <= high"),
+        ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "it must be four strengths >= 0, the last (hue) <= 0.5"),
+        ({"jitter": (0.4, 0.4, 0.4)}, "recipe.jitter is (0.4, 0.4, 0.4); it must be four strengths"),
+        ({"jitter": (0.4, -1, 0.4, 0.1)}, "it must be four strengths >= 0"),
+        ({"blur_kernel": 4}, "recipe.blur_kernel is 4; it must be odd, >= 1 and below twice the size"),
+        ({"blur_kernel": 65}, "recipe.blur_kernel is 65; it must be odd, >= 1 and below twice the size"),
+        ({"rotation": -15}, "recipe.rotation is -15; it must be an angle in [0, 180] degrees"),
+        ({"mean": (0.5,)}, "recipe.mean is (0.5,), recipe.std None; give both, of one length, or neither"),
+        ({"std": (0.5,)}, "recipe.mean is None, recipe.std (0.5,); give both, of one length, or neither"),
+        ({"mean": (0.5,), "std": (0.5, 0.5)}, "give both, of one length, or neither"),
+        ({"mean": 0.5, "std": 0.5}, "recipe.mean is 0.5; it must be one number a channel, or null"),
+        ({"mean": (0.5,), "std": (0.0,)}, "recipe.std is (0.0,); it must be one number > 0 a channel, or null"),
+    ],
+)
+def test_impossible_recipes_are_refused_in_one_line(given, message):
+    with pytest.raises(ViewError, match=re.escape(message)) as caught:
+        Recipe(**{"size": 32, **given})
+    assert "\n" not in str(caught.value)
+
+
+def test_unfit_images_and_unknown_views_are_refused():
+    x = bytes_of((2, 3, 8, 8))
+    with pytest.raises(ViewError, match=r"unknown view 'augmented'; known views: augment, plain, rotate"):
+        views.make_views(x, ("plain", "augmented"), STILL, seeded(0))
+    with pytest.raises(ViewError, match=r"hold 'rotate' twice; ask for it once"):
+        views.make_views(x, ("rotate", "rotate"), STILL, seeded(0))
+    with pytest.raises(ViewError, match=r"images are torch.float32 \[2, 3, 8, 8\]; give uint8 \[B, C, H, W\]"):
+        views.augment(x.float(), STILL, seeded(0))
+    with pytest.raises(ViewError, match=r"images are torch.uint8 \[2, 8, 8, 3\]; give uint8 \[B, C, H, W\]"):
+        views.plain(x.permute(0, 2, 3, 1), STILL)
+    with pytest.raises(
+        ViewError, match=r"recipe.mean is \(0.1, 0.2, 0.3\), the images have 1 channels; give 1 or as many"
+    ):
+        views.plain(x[:, :1], replace(STILL, mean=(0.1, 0.2, 0.3), std=(1, 1, 1)))
