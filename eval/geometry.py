@@ -1,0 +1,156 @@
+"""The shape of a representation, without labels: effective rank, alignment, uniformity, Orchestra's tuning score."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eval.features import EvalError, Features
+from methods.maths import alignment
+
+
+def effective_rank(features: Tensor) -> float:
+    """`exp(-sum_i p_i log p_i)`, `p_i = s_i / sum s` (Roy & Vetterli 2007, section 2), with 0 log 0 = 0.
+
+    The s_i are the singular values, not their squares, in float64. Between 1 and the rank; 0 for a matrix of zeros.
+
+    Args:
+        features: `[N, d]`.
+    """
+    values = torch.linalg.svdvals(features.double())
+    total = values.sum()
+    if total == 0:
+        return 0.0
+    p = values / total
+    return float(torch.special.entr(p).sum().exp())
+
+
+def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000) -> dict[str, float]:
+    """Uniformity (Wang & Isola 2020, eq. 6) of L2-normalised rows, in all and split within and between clients.
+
+    A part is the log of the mean of `exp(-t ||u_i - u_j||^2)` over its distinct pairs i < j: all pairs, those of one
+    client, those of two clients. With n_k rows at client k and N in all, `w = sum_k n_k (n_k - 1) / (N (N - 1))` is
+    the share of pairs within clients, and
+
+        exp(total) = w exp(within) + (1 - w) exp(between).
+
+    Args:
+        x: `[N, d]`, N >= 2; clients: `[N]` int64.
+        chunk: rows at a time; memory is chunk x N floats. Sums are float64.
+
+    Returns:
+        "total", "within", "between" in nats, in [-4t, 0]: 0 when collapsed, lower is more uniform (papers often print
+        the negative). A part without a pair is nan.
+
+    Raises:
+        EvalError: fewer than two rows.
+    """
+    n = len(x)
+    if n < 2:
+        raise EvalError(f"uniformity was asked of {n} rows: give at least two")
+    u = F.normalize(x, dim=1)
+    sums = torch.zeros(2, dtype=torch.float64, device=x.device)
+    for start in range(0, n, chunk):
+        rows = slice(start, start + chunk)
+        # ||u_i - u_j||^2 = 2 - 2 u_i.u_j; the first column is the first row, so the upper triangle is i < j
+        potential = (u[rows] @ u[start:].T).sub_(1).clamp_(max=0).mul_(2 * t).exp_().triu_(diagonal=1)
+        same = clients[rows, None] == clients[None, start:]
+        sums[0] += (potential * same).sum(dtype=torch.float64)
+        sums[1] += (potential * ~same).sum(dtype=torch.float64)
+    within, between = sums.tolist()
+    held = torch.unique(clients, return_counts=True)[1]
+    pairs = n * (n - 1) // 2
+    pairs_within = int((held * (held - 1)).sum()) // 2
+    return {
+        "total": _log_mean(within + between, pairs),
+        "within": _log_mean(within, pairs_within),
+        "between": _log_mean(between, pairs - pairs_within),
+    }
+
+
+def label_free_score(
+    view_a: Tensor,
+    view_b: Tensor,
+    clients: Tensor,
+    temperature: float = 0.2,
+    include_self: bool = False,
+    weight: float = 0.2,
+    chunk: int = 1000,
+) -> dict[str, float]:
+    """Orchestra's score for tuning without labels (Lubana et al. 2022, eq. 5): higher is better.
+
+    At each client, over its images x with augmentation x~, `Align = mean_x cos(x, x~)` and
+    `Unif = -mean_x log mean_y exp(cos(x, y) / temperature)`; both are then averaged over clients, each counting once.
+    Note the signs: both parts grow with quality, unlike those of `alignment` and `uniformity_parts`.
+
+    Args:
+        view_a, view_b: `[M, d]`, x and x~ row by row; clients: `[M]` int64, rows of -1 are left out.
+        temperature: > 0; Unif is in [-1/temperature, 1/temperature].
+        include_self: whether y may be x, which the paper leaves open.
+        weight: of Unif in the score. chunk: rows at a time.
+
+    Returns:
+        "alignment" and "uniformity", the two means, and "score", `alignment + weight * uniformity`.
+
+    Raises:
+        EvalError: no client has two images (one, if `include_self`).
+    """
+    aligned, uniform = [], []
+    for client in clients[clients >= 0].unique():
+        rows = clients == client
+        a, b = F.normalize(view_a[rows], dim=1), F.normalize(view_b[rows], dim=1)
+        others = len(a) if include_self else len(a) - 1
+        if not others:
+            continue
+        logs = []
+        for start in range(0, len(a), chunk):
+            similarity = a[start : start + chunk] @ a.T / temperature
+            if not include_self:
+                similarity.diagonal(start).fill_(-math.inf)
+            logs.append(similarity.logsumexp(dim=1).double())
+        aligned.append((a * b).sum(dim=1).double().mean())
+        uniform.append(math.log(others) - torch.cat(logs).mean())
+    if not aligned:
+        raise EvalError(f"the label-free score was asked of {len(clients)} images: give two of one known client")
+    align, unif = float(torch.stack(aligned).mean()), float(torch.stack(uniform).mean())
+    return {"alignment": align, "uniformity": unif, "score": align + weight * unif}
+
+
+def geometry(features: Features, generator: torch.Generator, max_points: int = 10_000) -> dict[str, float]:
+    """Effective rank of the test set, alignment of the views and uniformity of the training set, of h.
+
+    Args:
+        generator: draws the training rows for uniformity where there are more than `max_points`.
+
+    Returns:
+        "effective_rank" of the raw rows, "effective_rank_normalised" of the L2-normalised ones and
+        "effective_rank_centred" of the raw ones less their mean;
+        "alignment": the mean squared distance of the two normalised views, in [0, 4], lower is better (papers often
+        print the negative); left out without views;
+        "uniformity", "uniformity_within", "uniformity_between": see `uniformity_parts`; the last two are left out
+        where a row's client is unknown or there is no such pair.
+    """
+    test = features.test_x
+    scores = {
+        "effective_rank": effective_rank(test),
+        "effective_rank_normalised": effective_rank(F.normalize(test, dim=1)),
+        "effective_rank_centred": effective_rank(test.double() - test.double().mean(dim=0)),
+    }
+    if features.view_a is not None and features.view_b is not None:
+        scores["alignment"] = float(alignment(features.view_a, features.view_b))
+    x, clients = features.train_x, features.train_clients
+    if len(x) > max_points:
+        order = torch.randperm(len(x), generator=generator, device=generator.device)
+        chosen = order[:max_points].to(x.device)
+        x, clients = x[chosen], clients[chosen]
+    parts = uniformity_parts(x, clients)
+    scores["uniformity"] = parts["total"]
+    for name in ("within", "between"):
+        if (clients >= 0).all() and not math.isnan(parts[name]):
+            scores[f"uniformity_{name}"] = parts[name]
+    return scores
+
+
+def _log_mean(total: float, count: int) -> float:
+    return math.log(total / count) if count else math.nan

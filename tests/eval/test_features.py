@@ -1,0 +1,155 @@
+"""Extraction, recalibration, the held-out slice, and what `Features` refuses."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
+
+
+def plain(batch):
+    return batch.float() / 255
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (23, 3, 4, 4), dtype=np.uint8)
+
+
+@pytest.fixture
+def encoder():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten()).eval()
+
+
+def parts(**changes):
+    whole = {
+        "train_x": torch.randn(6, 2),
+        "train_y": torch.tensor([0, 1, 0, 1, 0, 1]),
+        "train_clients": torch.zeros(6, dtype=torch.int64),
+        "test_x": torch.randn(4, 2),
+        "test_y": torch.tensor([0, 1, 1, 0]),
+        "num_classes": 2,
+    }
+    return whole | changes
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 23, 512])
+def test_extract_equals_one_pass_in_order(encoder, images, batch_size):
+    with torch.no_grad():
+        expected = encoder(torch.from_numpy(images).float() / 255)
+    h = extract(encoder, images, plain, batch_size=batch_size)
+    assert h.dtype == torch.float32
+    assert not h.requires_grad
+    torch.testing.assert_close(h, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_extract_reads_a_read_only_memory_map_and_a_function(encoder, images, tmp_path):
+    np.save(tmp_path / "images.npy", images)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    expected = extract(encoder, images, plain, batch_size=8)
+    assert torch.equal(extract(encoder, mapped, plain, batch_size=8), expected)
+    batches = extract(encoder, lambda: (images[i : i + 6] for i in range(0, 23, 6)), plain)
+    torch.testing.assert_close(batches, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_extract_never_asks_for_more_than_a_slice(encoder, images):
+    sizes = []
+
+    def prepare(batch):
+        assert batch.dtype == torch.uint8
+        sizes.append(len(batch))
+        return plain(batch)
+
+    extract(encoder, images, prepare, batch_size=10)
+    assert sum(sizes) == 23
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= 10
+
+
+def test_extract_leaves_the_encoder_bytes_alone(encoder, images):
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    extract(encoder, images, plain)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+
+
+def test_features_may_enter_a_later_gradient(encoder, images):
+    h = extract(encoder, images, plain)
+    weight = torch.zeros(h.shape[1], requires_grad=True)
+    (h @ weight).sum().backward()
+    torch.testing.assert_close(weight.grad, h.sum(dim=0))
+
+
+def test_extract_names_the_module_left_in_train_mode(encoder, images):
+    encoder[1].train()
+    with pytest.raises(EvalError, match="module '1' is in train mode: call"):
+        extract(encoder, images, plain)
+    with pytest.raises(EvalError, match="module 'Sequential'"):
+        extract(nn.Sequential(), images, plain)
+
+
+def test_extract_refuses_other_images_and_outputs(encoder, images):
+    with pytest.raises(EvalError, match=r"float32: give uint8"):
+        extract(encoder, images.astype(np.float32), plain)
+    with pytest.raises(EvalError, match="no images"):
+        extract(encoder, images[:0], plain)
+    with pytest.raises(EvalError, match=r"returns shape \[23, 5, 2, 2\]"):
+        extract(encoder[:3].eval(), images, plain)
+
+
+def test_recalibrate_averages_the_statistics_of_batches(images):
+    encoder = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1), nn.Flatten())
+    with torch.no_grad():
+        encoder[0].running_mean.fill_(7.0)
+    weight = encoder[0].weight.detach().clone()
+    recalibrate(encoder.train(), images, plain, batch_size=12)
+    halves = [plain(torch.from_numpy(part)) for part in (images[:11], images[11:])]
+    mean = sum(half.mean(dim=(0, 2, 3)) for half in halves) / 2
+    variance = sum(half.var(dim=(0, 2, 3)) for half in halves) / 2
+    torch.testing.assert_close(encoder[0].running_mean, mean)
+    torch.testing.assert_close(encoder[0].running_var, variance)
+    assert torch.equal(encoder[0].weight, weight)
+    assert encoder[0].momentum == 0.1
+    assert not any(module.training for module in encoder.modules())
+
+
+def test_holdout_is_stratified_disjoint_and_seeded():
+    labels = torch.arange(5).repeat_interleave(torch.tensor([100, 50, 20, 3, 1]))[torch.randperm(174)]
+    fit, held = holdout(labels, fraction=0.1, seed=3)
+    assert torch.equal(torch.cat([fit, held]).sort().values, torch.arange(174))
+    assert torch.bincount(labels[held], minlength=5).tolist() == [10, 5, 2, 1, 0]
+    again, other = holdout(labels, fraction=0.1, seed=3)[1], holdout(labels, fraction=0.1, seed=4)[1]
+    assert torch.equal(held, again)
+    assert not torch.equal(held, other)
+    assert torch.bincount(labels[holdout(labels, fraction=0.9)[0]], minlength=5).tolist() == [10, 5, 2, 1, 1]
+
+
+def test_holdout_refuses_what_leaves_nothing():
+    with pytest.raises(EvalError, match=r"fraction of 1\.0"):
+        holdout(torch.zeros(5, dtype=torch.int64), fraction=1.0)
+    with pytest.raises(EvalError, match="leave none to hold out"):
+        holdout(torch.arange(5))
+
+
+def test_accuracy_counts_all_rows_in_percent():
+    assert accuracy(torch.tensor([1, 2, 0]), torch.tensor([1, 2, 2])) == pytest.approx(200 / 3, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_x": torch.randn(5, 2)}, "train_y has 6 rows, train_x 5"),
+        ({"train_clients": torch.zeros(5)}, "train_clients has 5 rows, train_x 6"),
+        ({"test_x": torch.randn(4, 3)}, r"test_x has shape \[4, 3\]"),
+        ({"test_y": torch.tensor([0, 1, 2, 0])}, r"test_y holds labels 0\.\.2: give labels in 0\.\.1"),
+        ({"train_x": torch.full((6, 2), float("nan"))}, "train_x holds values that are not finite"),
+        ({"view_a": torch.randn(3, 2)}, "one of view_a and view_b is missing"),
+        ({"view_a": torch.randn(3, 2), "view_b": torch.randn(2, 2)}, "view_b has 2 rows, view_a 3"),
+        ({"view_clients": torch.zeros(3)}, "view_clients has 3 rows, view_a 0"),
+    ],
+)
+def test_features_refuses_parts_that_do_not_fit(changes, message):
+    Features(**parts())
+    with pytest.raises(EvalError, match=message):
+        Features(**parts(**changes))

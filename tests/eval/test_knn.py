@@ -1,0 +1,97 @@
+"""Weighted kNN against a loop in NumPy, the worked vote, and its invariants."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from eval.features import EvalError, Features
+from eval.knn import knn, knn_predict
+
+GOLDEN_BANK = torch.tensor([[c, math.sqrt(1 - c * c)] for c in (0.9, 0.8, 0.7)])
+GOLDEN_QUERY = torch.tensor([[1.0, 0.0]])
+
+
+def draw(n, m, d=8, classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, d, generator=generator)
+    y = torch.randint(classes, (n + m,), generator=generator)
+    x = centres[y] + torch.randn(n + m, d, generator=generator)
+    return x[:n], y[:n], x[n:], y[n:]
+
+
+def brute_force(train_x, train_y, test_x, num_classes, k, temperature):
+    train_x, test_x = train_x.double().numpy(), test_x.double().numpy()
+    predicted = []
+    for query in test_x:
+        cosine = [query @ row / (np.linalg.norm(query) * np.linalg.norm(row)) for row in train_x]
+        votes = np.zeros(num_classes)
+        for i in sorted(range(len(cosine)), key=lambda i: -cosine[i])[:k]:
+            votes[train_y[i]] += math.exp(cosine[i] / temperature)
+        predicted.append(int(votes.argmax()))
+    return predicted
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (7, 0.1), (50, 0.07), (200, 0.1), (200, 1.0)])
+def test_equals_brute_force(k, temperature):
+    train_x, train_y, test_x, _ = draw(200, 60)
+    predicted = knn_predict(train_x, train_y, test_x, 5, k, temperature)
+    assert predicted.tolist() == brute_force(train_x, train_y, test_x, 5, k, temperature)
+
+
+@pytest.mark.parametrize(("temperature", "winner"), [(0.1, 0), (1.0, 1)])
+def test_golden_vote(temperature, winner):
+    # one neighbour of class 0 at .9 against two of class 1 at .8 and .7: 8103.08 to 4077.59, or 2.4596 to 4.2394
+    labels = torch.tensor([0, 1, 1])
+    assert knn_predict(GOLDEN_BANK, labels, GOLDEN_QUERY, 2, 3, temperature).tolist() == [winner]
+
+
+def test_one_neighbour_is_the_nearest_label_and_a_row_is_its_own():
+    x, y, queries, _ = draw(100, 30)
+    assert torch.equal(knn_predict(x, y, x, 5, 1, 0.1), y)
+    cosine = torch.cosine_similarity(queries[:, None], x[None], dim=2)
+    assert torch.equal(knn_predict(x, y, queries, 5, 1, 0.1), y[cosine.argmax(dim=1)])
+
+
+def test_a_hot_vote_is_the_majority():
+    x, _, queries, _ = draw(9, 20)
+    y = torch.tensor([4, 0, 4, 1, 1, 4, 2, 4, 0])
+    winner = Counter(y.tolist()).most_common(1)[0][0]
+    assert knn_predict(x, y, queries, 5, 9, 1e6).tolist() == [winner] * 20
+
+
+def test_a_cold_vote_does_not_overflow():
+    x, y, queries, _ = draw(100, 30)
+    assert torch.equal(knn_predict(x, y, queries, 5, 50, 1e-4), knn_predict(x, y, queries, 5, 1, 0.1))
+
+
+def test_scale_and_chunk_change_nothing():
+    x, y, queries, _ = draw(200, 61)
+    expected = knn_predict(x, y, queries, 5, 20, 0.1)
+    scale = 2.0 ** torch.randint(-3, 4, (200, 1), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(knn_predict(x * scale, y, queries * 8, 5, 20, 0.1), expected)
+    assert torch.equal(knn_predict(x, y, queries, 5, 20, 0.1, chunk=7), expected)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_k_outside_the_bank_is_refused(k):
+    with pytest.raises(EvalError, match=rf"k={k} neighbours were asked of a bank of 3 rows: give k in 1\.\.3"):
+        knn_predict(GOLDEN_BANK, torch.zeros(3, dtype=torch.int64), GOLDEN_QUERY, 2, k, 0.1)
+
+
+def test_temperature_must_be_positive():
+    with pytest.raises(EvalError, match="temperature of 0 "):
+        knn_predict(GOLDEN_BANK, torch.zeros(3, dtype=torch.int64), GOLDEN_QUERY, 2, 1, 0)
+
+
+def test_score_is_percent_and_tells_a_smaller_k():
+    x, y, queries, truth = draw(250, 40)
+    features = Features(
+        train_x=x, train_y=y, train_clients=torch.zeros(250).long(), test_x=queries, test_y=truth, num_classes=5
+    )
+    expected = np.mean(np.array(brute_force(x, y, queries, 5, 200, 0.1)) == truth.numpy()) * 100
+    assert knn(features) == {"accuracy": pytest.approx(expected)}
+    expected = np.mean(np.array(brute_force(x, y, queries, 5, 250, 0.1)) == truth.numpy()) * 100
+    assert knn(features, k=300) == {"accuracy": pytest.approx(expected), "k": 250.0}

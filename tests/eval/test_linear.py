@@ -1,0 +1,179 @@
+"""Linear probes against `nn.Linear` with `torch.optim`, and against scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
+
+from eval.features import EvalError, Features
+from eval.linear import STRENGTHS, Probe, fit_lbfgs, fit_linear, lbfgs_probe, linear_probe
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Problems this small gain nothing from threads, and lose much where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
+    torch.set_num_threads(threads)
+
+
+def draw(n=96, d=6, classes=4):
+    generator = seeded(5)
+    y = torch.randint(classes, (n,), generator=generator)
+    return torch.randn(classes, d, generator=generator)[y] + torch.randn(n, d, generator=generator), y
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load_digits()
+    x, y = torch.from_numpy(data.data).float(), torch.from_numpy(data.target)
+    order = torch.randperm(len(x), generator=seeded())
+    x, y = x[order], y[order]
+    return Features(
+        train_x=x[:1200],
+        train_y=y[:1200],
+        train_clients=torch.zeros(1200, dtype=torch.int64),
+        test_x=x[1200:],
+        test_y=y[1200:],
+        num_classes=10,
+    )
+
+
+def reference(x, y, classes, probe, seed):
+    """The probe as one would write it with modules: global generator, `nn.Linear`, `torch.optim`, autograd."""
+    torch.manual_seed(seed)
+    layer = nn.Linear(x.shape[1], classes)
+    decay = probe.weight_decay
+    if probe.optimizer == "adam":
+        optimizer = torch.optim.Adam(layer.parameters(), lr=probe.lr, weight_decay=decay)
+    else:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=probe.lr, momentum=probe.momentum, weight_decay=decay)
+    steps = -(-len(x) // probe.batch_size)
+    scheduler = {
+        "constant": lambda: LambdaLR(optimizer, lambda step: 1.0),
+        "cosine": lambda: CosineAnnealingLR(optimizer, probe.epochs * steps),
+        "step": lambda: MultiStepLR(optimizer, [m * steps for m in probe.milestones], probe.gamma),
+    }[probe.schedule]()
+    for _ in range(probe.epochs):
+        order = torch.randperm(len(x)) if probe.shuffle else torch.arange(len(x))
+        for rows in order.split(probe.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x[rows]), y[rows]).backward()
+            optimizer.step()
+            scheduler.step()
+    return layer.weight.detach(), layer.bias.detach()
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        Probe("adam", lr=3e-3, epochs=6, batch_size=40),
+        Probe("adam", lr=1e-3, epochs=6, batch_size=16, weight_decay=0.05),
+        Probe("sgd", lr=0.3, epochs=6, batch_size=16, momentum=0.9, schedule="cosine"),
+        Probe("sgd", lr=0.1, epochs=6, batch_size=40, momentum=0.9, schedule="step", milestones=(2, 4)),
+        Probe("sgd", lr=0.1, epochs=6, batch_size=40, weight_decay=0.01, shuffle=False),
+    ],
+    ids=["adam", "adam-decay", "sgd-cosine", "sgd-step", "sgd-unshuffled"],
+)
+def test_equals_torch_optim_from_the_same_seed(probe):
+    x, y = draw()
+    weight, bias = fit_linear(x, y, 4, probe, seeded(7))
+    expected_weight, expected_bias = reference(x, y, 4, probe, 7)
+    torch.testing.assert_close(weight, expected_weight, rtol=0, atol=1e-5)
+    torch.testing.assert_close(bias, expected_bias, rtol=0, atol=1e-5)
+
+
+def test_generator_decides_everything():
+    x, y = draw()
+    probe = Probe("adam", lr=3e-3, epochs=2, batch_size=40)
+    first, again, other = (fit_linear(x, y, 4, probe, seeded(seed))[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_linear_probe_is_percent_of_the_whole_test_set(digits):
+    probe = Probe("adam", lr=3e-3, epochs=100, batch_size=512)
+    weight, bias = fit_linear(digits.train_x, digits.train_y, 10, probe, seeded())
+    hits = (digits.test_x.numpy() @ weight.numpy().T + bias.numpy()).argmax(axis=1) == digits.test_y.numpy()
+    score = linear_probe(digits, probe, seeded())
+    assert score == {"accuracy": pytest.approx(100 * hits.mean())}
+    assert score["accuracy"] > 90
+
+
+def test_linear_probe_works_on_features_of_inference_mode():
+    x, y = draw()
+    with torch.inference_mode():
+        inside = x * 1
+    probe = Probe("sgd", lr=0.1, epochs=1, batch_size=96)
+    assert torch.equal(fit_linear(inside, y, 4, probe, seeded())[0], fit_linear(x, y, 4, probe, seeded())[0])
+
+
+@pytest.mark.parametrize("strength", [1e-1, 1e-3])
+def test_lbfgs_finds_scikit_learns_optimum(digits, strength):
+    x, y = digits.train_x[:500].double() / 16, digits.train_y[:500]
+    theirs = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, solver="newton-cholesky").fit(x.numpy(), y.numpy())
+    parameters = fit_lbfgs(x, y, 10, strength, tolerance=1e-8, max_iter=5000)
+    weight, bias = parameters[:-10].view(10, -1), parameters[-10:]
+    np.testing.assert_allclose(weight.numpy(), theirs.coef_, atol=1e-3)
+    # adding one number to every bias changes no probability
+    np.testing.assert_allclose(bias - bias.mean(), theirs.intercept_ - theirs.intercept_.mean(), atol=1e-3)
+    start = fit_lbfgs(x, y, 10, strength, start=torch.randn(10 * 65, generator=seeded()).double(), tolerance=1e-8)
+    torch.testing.assert_close(start[:-10], parameters[:-10], rtol=0, atol=1e-3)
+
+
+def test_lbfgs_probe_scores_as_scikit_learn(digits):
+    scores = lbfgs_probe(digits, seeded())
+    assert scores["strength"] in STRENGTHS
+    centre, scale = digits.train_x.mean(dim=0), digits.train_x.var(dim=0, correction=0).mean().sqrt()
+    model = LogisticRegression(C=1 / (scores["strength"] * 1200), tol=1e-6, max_iter=5000)
+    model.fit(((digits.train_x - centre) / scale).numpy(), digits.train_y.numpy())
+    theirs = 100 * model.score(((digits.test_x - centre) / scale).numpy(), digits.test_y.numpy())
+    assert abs(scores["accuracy"] - theirs) <= 0.2
+
+
+def test_lbfgs_probe_knows_neither_the_scale_nor_the_test_set(digits):
+    small = Features(
+        train_x=digits.train_x[:300],
+        train_y=digits.train_y[:300],
+        train_clients=digits.train_clients[:300],
+        test_x=digits.test_x,
+        test_y=digits.test_y,
+        num_classes=10,
+    )
+    scores = lbfgs_probe(small, seeded())
+    small.train_x, small.test_x = small.train_x * 1024 + 3, small.test_x * 1024 + 3
+    assert lbfgs_probe(small, seeded()) == pytest.approx(scores, abs=1e-9)
+    small.test_y = (small.test_y + 1) % 10
+    assert lbfgs_probe(small, seeded())["strength"] == scores["strength"]
+
+
+def test_lbfgs_probe_prefers_the_largest_of_equal_strengths():
+    y = torch.arange(60) % 3
+    x = F.one_hot(y, 3).float() + 0.01 * torch.randn(60, 3, generator=seeded())
+    apart = Features(train_x=x, train_y=y, train_clients=y, test_x=x, test_y=y, num_classes=3)
+    scores = lbfgs_probe(apart, seeded(), strengths=(1e-3, 1e-2, 1e-1))
+    assert scores == {"accuracy": 100.0, "strength": 1e-1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "lars"}, "unknown optimizer 'lars' for a linear probe: give one of adam, sgd"),
+        ({"schedule": "linear"}, "unknown schedule 'linear' for a linear probe: give one of constant, cosine, step"),
+        ({"lr": 0.0}, "give lr, epochs and batch_size above 0"),
+    ],
+)
+def test_probe_refuses_what_it_cannot_train(settings, message):
+    with pytest.raises(EvalError, match=message):
+        Probe(**({"optimizer": "adam", "lr": 1e-3, "epochs": 1, "batch_size": 1} | settings))
