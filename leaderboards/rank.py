@@ -1,0 +1,152 @@
+"""From run records to a scenario's board: means and spreads over seeds, and ranks that own up to ties.
+
+Rows are ordered by the headline, the linear probe's accuracy after the last round. Seeds are few, so one standard
+deviation is pooled over all rows of the scenario with at least two seeds,
+
+    s^2 = sum_i (n_i - 1) s_i^2 / sum_i (n_i - 1),
+
+and two rows differ only if |mean_i - mean_j| > 2 s sqrt(1 / n_i + 1 / n_j). Going down the board, a row that does not
+differ from the first row of the group above joins that group and shares its rank; otherwise it opens a group, and its
+rank is its place (1, 1, 3, ...). Without any row of two seeds s is unknown and nobody is ranked. The untrained encoder
+is the floor: never ranked, always last.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from leaderboards.schema import Record, RecordError
+
+HEADLINE = "linear/v1 accuracy"
+FLOOR = "untrained"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric over `n` seeds: the mean, and the sample standard deviation (None for one seed)."""
+
+    mean: float
+    spread: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a board; `cells` maps "protocol metric" (as in `HEADLINE`) to its Cell.
+
+    Bytes and client seconds are per client and round, None where no client was ever visited. `rank` is None for the
+    floor, for a row without the headline and where no spread is known; `tied`: another row shares the rank.
+    """
+
+    scenario: str
+    row: str
+    method: str
+    objective: str
+    seeds: tuple[int, ...]
+    cells: dict[str, Cell]
+    bytes_up: float | None
+    bytes_down: float | None
+    client_seconds: float | None
+    rounds: int
+    images: float
+    rank: int | None = None
+    tied: bool = False
+
+
+def finished(record: Record) -> bool:
+    """Whether the run reached its last planned round; only such runs enter a board."""
+    return record["rounds"]["done"] == record["rounds"]["planned"]
+
+
+def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
+    """The finished runs of a scenario, by row, each row's in order of seed.
+
+    Raises:
+        RecordError: when the runs of a row are not one setting under several seeds.
+    """
+    rows: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        if record["scenario"] == scenario and finished(record):
+            rows.setdefault(record["row"], []).append(record)
+    for name, group in rows.items():
+        seeds = [record["seed"] for record in group]
+        if len(set(seeds)) < len(seeds):
+            raise RecordError(f"{scenario}, row {name}: a seed is given twice in {seeds}, keep one record of each")
+        settings = sorted({(r["method"], r["objective"], r["rounds"]["planned"]) for r in group})
+        if len(settings) > 1:
+            raise RecordError(
+                f"{scenario}, row {name}: seeds of different (method, objective, rounds) {settings}, "
+                "give each setting a row of its own"
+            )
+    return dict(sorted(rows.items()))
+
+
+def values(group: Iterable[Record], key: str) -> list[float]:
+    """One metric of a row's runs ("protocol metric"), in order of seed; runs without it are passed over."""
+    protocol, metric = key.split(" ", 1)
+    scores = [record["scores"].get(protocol, {}) for record in group]
+    return [score[metric] for score in scores if metric in score]
+
+
+def board(records: Iterable[Record], scenario: str) -> list[Row]:
+    """The rows of a scenario, best first, ranked by the rule above; then those without a headline; then the floor."""
+    rows = [_row(group) for group in runs(records, scenario).values()]
+    scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
+    scored.sort(key=lambda row: -row.cells[HEADLINE].mean)  # equal means stay in order of name
+    unscored = [row for row in rows if HEADLINE not in row.cells and row.row != FLOOR]
+    floor = [row for row in rows if row.row == FLOOR]
+    return _ranked(scored, pooled_spread(rows)) + unscored + floor
+
+
+def pooled_spread(rows: Iterable[Row]) -> float | None:
+    """The headline's standard deviation over seeds, pooled over the rows that have one (percent); None if none has."""
+    cells = [row.cells[HEADLINE] for row in rows if HEADLINE in row.cells]
+    known = [(cell.n - 1, cell.spread) for cell in cells if cell.spread is not None]
+    if not known:
+        return None
+    return math.sqrt(math.fsum(df * spread**2 for df, spread in known) / sum(df for df, _ in known))
+
+
+def _row(group: Sequence[Record]) -> Row:
+    first = group[0]
+    keys = {f"{protocol} {metric}": None for r in group for protocol, score in r["scores"].items() for metric in score}
+    return Row(
+        scenario=first["scenario"],
+        row=first["row"],
+        method=first["method"],
+        objective=first["objective"],
+        seeds=tuple(record["seed"] for record in group),
+        cells={key: _cell(values(group, key)) for key in sorted(keys)},
+        bytes_up=_per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
+        bytes_down=_per_visit(group, [sum(record["bytes"]["down"].values()) for record in group]),
+        client_seconds=_per_visit(group, [record["seconds"]["clients"] for record in group]),
+        rounds=first["rounds"]["done"],
+        images=fmean(record["images"] for record in group),
+    )
+
+
+def _cell(sample: Sequence[float]) -> Cell:
+    return Cell(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample))
+
+
+def _per_visit(group: Sequence[Record], totals: Sequence[float]) -> float | None:
+    visits = sum(record["bytes"]["visits"] for record in group)
+    return math.fsum(totals) / visits if visits else None
+
+
+def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
+    """Ranks for rows in descending order of the headline, given the pooled spread."""
+    if spread is None:
+        return list(rows)
+    leaders: list[int] = []  # for each row, the place of its group's first
+    for place, row in enumerate(rows):
+        leader = leaders[-1] if leaders else place
+        leaders.append(place if _differ(rows[leader].cells[HEADLINE], row.cells[HEADLINE], spread) else leader)
+    return [
+        replace(row, rank=leader + 1, tied=leaders.count(leader) > 1) for row, leader in zip(rows, leaders, strict=True)
+    ]
+
+
+def _differ(a: Cell, b: Cell, spread: float) -> bool:
+    return abs(a.mean - b.mean) > 2 * spread * math.sqrt(1 / a.n + 1 / b.n)

@@ -1,0 +1,252 @@
+"""A board for people: the Markdown page, the terminal table and the picture, all from run records alone."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, finished, pooled_spread, runs, values
+from leaderboards.schema import Record, RecordError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MISSING = "–"
+COLUMNS = (
+    "rank",
+    "row",
+    "linear (%)",
+    "kNN (%)",
+    "effective rank",
+    "alignment",
+    "uniformity: total / within / between",
+    "bytes up",
+    "bytes down",
+    "client seconds",
+    "seeds",
+)
+TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds")  # 80 columns
+INTRODUCTION = """\
+# Leaderboards
+
+<!-- Written by the board command from the run records: correct those, not this page. -->
+
+How to read the tables:
+
+- **mean ± spread**: the mean over seeds and their sample standard deviation; a single seed has no spread.
+- **The last round is the headline**: rows are ordered by `linear/v1` accuracy after the last round, never by the best.
+- **Ties**: with *s* the standard deviation pooled over all rows of two seeds or more, two rows differ only if their
+  means are more than 2 *s* √(1/n₁ + 1/n₂) apart. `2=` is a rank shared by rows that do not differ from the first of
+  them; without a row of two seeds nobody is ranked.
+- **untrained** is the floor, the same network before any training: never ranked, always last.
+- **bytes** and **client seconds** are per client and round.
+"""
+NO_SPREAD = "No row has its headline from two seeds: without a spread the order is not a ranking."
+
+BLUE, INK, GREY, BAND = "#3b6ea8", "#222222", "#777777", "#f1f1ee"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "leaderboards",  # element ids, and with them the bytes, depend on the content only
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
+    sections = [_section(records, scenario) for scenario in scenarios(records)]
+    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"])])
+
+
+def table(rows: Iterable[Row], title: str) -> Table:
+    """The board for the terminal: those columns of the page that fit into one."""
+    result = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for column in TERMINAL:
+        heading = column.replace(" ", "\n")
+        if column == "row":
+            result.add_column(heading, overflow="fold")
+        else:  # a number is never folded: a narrow terminal folds the names
+            result.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        entries = _entries(row)
+        result.add_row(*(Text(entries[column]) for column in TERMINAL))
+    return result
+
+
+def figure(records: Sequence[Record], scenario: str, path: str | Path) -> None:
+    """Write the headline of a scenario as an SVG dot plot; the same records give the same bytes.
+
+    A dot is a seed, a tick the mean of several, a bar one spread to either side, a band a group of tied rows, the
+    dashed line the floor.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the reader's own settings must not show
+        matplotlib.rcParams.update(STYLE)
+        _draw(records, scenario).savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def write(records: Sequence[Record], folder: str | Path) -> None:
+    """Write `README.md` and `figures/<scenario>.svg` under `folder`."""
+    figures = Path(folder) / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    (Path(folder) / "README.md").write_text(markdown(records), encoding="utf-8")
+    for scenario in scenarios(records):
+        figure(records, scenario, figures / f"{_stem(scenario)}.svg")
+
+
+def scenarios(records: Iterable[Record]) -> list[str]:
+    """The scenarios' names, sorted. Raises RecordError when two of them would share a figure's file."""
+    names = sorted({record["scenario"] for record in records})
+    files = {_stem(name): name for name in names}
+    for name in names:
+        if files[_stem(name)] != name:
+            raise RecordError(f"scenarios {name} and {files[_stem(name)]} share {_stem(name)}.svg: rename one of them")
+    return names
+
+
+def _stem(scenario: str) -> str:
+    return scenario.replace("/", "-")
+
+
+def _section(records: Sequence[Record], scenario: str) -> str:
+    rows = board(records, scenario)
+    lines = [f"## {_escape(scenario)}", ""]
+    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
+    lines += ["| " + " | ".join(map(_escape, _entries(row).values())) + " |" for row in rows]
+    if pooled_spread(rows) is None:
+        lines += ["", NO_SPREAD]
+    for record in sorted(records, key=lambda record: (record["row"], record["seed"])):
+        if record["scenario"] == scenario and not finished(record):
+            done, planned = record["rounds"]["done"], record["rounds"]["planned"]
+            lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
+    return "\n".join(lines)
+
+
+def _rule(column: str) -> str:
+    return "---" if column == "row" else "---:"
+
+
+def _escape(text: str) -> str:
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
+
+
+def _entries(row: Row) -> dict[str, str]:
+    """A row as text, by column."""
+    uniformity = [row.cells.get(f"geometry/v1 uniformity{part}") for part in ("", "_within", "_between")]
+    entries = (
+        _rank(row),
+        row.row,
+        _cell(row.cells.get(HEADLINE), 1),
+        _cell(row.cells.get("knn/v1 accuracy"), 1),
+        _cell(row.cells.get("geometry/v1 effective_rank"), 1),
+        _cell(row.cells.get("geometry/v1 alignment"), 3),
+        " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in uniformity),
+        _bytes(row.bytes_up),
+        _bytes(row.bytes_down),
+        MISSING if row.client_seconds is None else _three_digits(row.client_seconds),
+        str(len(row.seeds)),
+    )
+    return dict(zip(COLUMNS, entries, strict=True))
+
+
+def _rank(row: Row) -> str:
+    return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
+
+
+def _cell(cell: Cell | None, decimals: int) -> str:
+    if cell is None:
+        return MISSING
+    spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
+    return f"{cell.mean:.{decimals}f}{spread}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def _bytes(count: float | None) -> str:
+    """Bytes in decimal units: 46800000 is "46.8 MB"."""
+    if count is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{_three_digits(count)} {unit}"
+        count /= 1000
+    return f"{_three_digits(count)} TB"
+
+
+def _draw(records: Sequence[Record], scenario: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    rows = [row for row in board(records, scenario) if HEADLINE in row.cells]
+    samples = {name: values(group, HEADLINE) for name, group in runs(records, scenario).items()}
+    shown = [row for row in rows if row.row != FLOOR]
+    picture = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(shown), 1)), layout="constrained")
+    axes = picture.add_subplot()
+    _bands(axes, shown)
+    for place, row in enumerate(shown):
+        _dots(axes, place, row.cells[HEADLINE], samples[row.row])
+        axes.text(1.02, place, _rank(row), transform=axes.get_yaxis_transform(), va="center")
+    for row in rows[len(shown) :]:
+        _floor(axes, row.cells[HEADLINE].mean)
+    _frame(axes, [row.row for row in shown], scenario)
+    return picture
+
+
+def _dots(axes: "Axes", place: int, cell: Cell, sample: Sequence[float]) -> None:
+    if cell.spread is not None:
+        ends = [cell.mean - cell.spread, cell.mean + cell.spread]
+        axes.plot(ends, [place, place], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
+        axes.plot(cell.mean, place, "|", color=INK, markersize=11, markeredgewidth=1.6)
+    axes.plot(sample, [place] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
+    axes.text(1.08, place, _cell(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+
+
+def _floor(axes: "Axes", mean: float) -> None:
+    axes.axvline(mean, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
+    axes.annotate(
+        f"{FLOOR} {mean:.1f}",
+        xy=(mean, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        color=GREY,
+        fontsize=8,
+    )
+
+
+def _bands(axes: "Axes", rows: Sequence[Row]) -> None:
+    """A band behind each group of tied rows."""
+    for rank, group in groupby(rows, key=lambda row: row.rank):
+        size = len(list(group))
+        if rank is not None and size > 1:
+            axes.axhspan(rank - 1.44, rank - 1.56 + size, color=BAND, linewidth=0, zorder=0)
+
+
+def _frame(axes: "Axes", names: Sequence[str], scenario: str) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)  # best on top
+    axes.set_xlabel(f"{HEADLINE} after the last round (%)")
+    axes.set_title(scenario, loc="left", fontsize=10, fontweight="bold", pad=16)
+    axes.grid(axis="x", color="#e4e4e0", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.spines[["left", "right", "top"]].set_visible(False)

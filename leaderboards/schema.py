@@ -1,0 +1,188 @@
+"""The run record (`result.json`): what it holds, how it is checked, read, written and collected."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, NamedTuple
+
+SCHEMA = 1
+
+Record = dict[str, Any]
+
+
+class RecordError(ValueError):
+    """A run record that cannot be believed: unreadable, incomplete, misplaced or contradicted by another."""
+
+
+class Maybe(NamedTuple):
+    """`of`, or null."""
+
+    of: Any
+
+
+class Each(NamedTuple):
+    """An object of any keys whose values are all `of`."""
+
+    of: Any
+
+
+SCORES = Each(Each(float))  # protocol id -> metric -> value; accuracies in percent
+FIELDS: dict[str, Any] = {
+    "schema": int,
+    "scenario": str,
+    "row": str,
+    "method": str,
+    "objective": str,
+    "seed": int,
+    "rounds": {"done": int, "planned": int},
+    "images": int,  # seen in training, all clients and rounds together
+    "scores": SCORES,
+    "encoders": Each(SCORES),
+    "best": Maybe({"round": int, "metric": str, "value": float}),
+    "bytes": {"up": Each(int), "down": Each(int), "visits": int},  # totals by entry; a visit: one client in one round
+    "epsilon": Maybe(float),
+    "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: summed over visits
+    "world_size": int,
+    "federation": {"clients": int, "participation": float, "batch_norm": str},
+    "provenance": {
+        "git": Maybe(str),
+        "dirty": bool,
+        "config": str,
+        "dataset": str,
+        "partition": str,
+        "libraries": Each(str),
+        "hardware": str,
+        "python": str,
+        "date": str,
+    },
+    "deviations": [str],
+}
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+KINDS: dict[type, tuple[Callable[[object], bool], str]] = {
+    int: (_count, "a whole number, 0 or more"),
+    float: (_number, "a finite number"),
+    str: (lambda value: isinstance(value, str), "text"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    dict: (lambda value: isinstance(value, dict), "an object"),
+    list: (lambda value: isinstance(value, list), "a list"),
+}
+
+
+def validate(record: Record, where: str) -> None:
+    """Check a record against `FIELDS`.
+
+    Args:
+        record: the record, as read from JSON.
+        where: its file, named in every error.
+
+    Raises:
+        RecordError: for another schema version, a missing field, an unknown top-level one, a value of the wrong kind
+            or a number that is not finite; one line, with the file and the field. Nested objects may hold more.
+    """
+    _expect(record, dict, where, "the record")
+    if "schema" not in record:
+        raise RecordError(f"{where}: schema is missing")
+    if record["schema"] != SCHEMA:
+        raise RecordError(
+            f"{where}: schema is {short(record['schema'])}, this version reads {SCHEMA}: "
+            "run again, or use the version that wrote it"
+        )
+    for key in record:
+        if key not in FIELDS:
+            raise RecordError(f"{where}: {key} is unknown, the fields are {', '.join(FIELDS)}")
+    _check(record, FIELDS, where, "")
+    if record["rounds"]["done"] > record["rounds"]["planned"]:
+        raise RecordError(f"{where}: rounds.done is {record['rounds']['done']}, expected at most rounds.planned")
+
+
+def _check(value: Any, shape: Any, where: str, field: str) -> None:
+    if isinstance(shape, Maybe):
+        if value is not None:
+            _check(value, shape.of, where, field)
+    elif isinstance(shape, dict | Each):
+        _expect(value, dict, where, field)
+        inner = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.of)
+        for key, kind in inner.items():
+            name = f"{field}.{key}" if field else str(key)
+            if key not in value:
+                raise RecordError(f"{where}: {name} is missing")
+            _check(value[key], kind, where, name)
+    elif isinstance(shape, list):
+        _expect(value, list, where, field)
+        for index, item in enumerate(value):
+            _check(item, shape[0], where, f"{field}[{index}]")
+    else:
+        _expect(value, shape, where, field)
+
+
+def _expect(value: object, kind: type, where: str, field: str) -> None:
+    holds, expected = KINDS[kind]
+    if not holds(value):
+        raise RecordError(f"{where}: {field} is {short(value)}, expected {expected}")
+
+
+def read(path: str | Path) -> Record:
+    """The validated record in `path`. Raises RecordError when it is unreadable, not JSON or not valid."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # a JSON or Unicode error is a ValueError
+        raise RecordError(f"{path}: not a readable JSON file ({error})") from error
+    validate(record, str(path))
+    return record
+
+
+def write(path: str | Path, record: Record) -> None:
+    """Validate `record` and write it to `path`, whole or not at all; folders are made as needed."""
+    path = Path(path)
+    validate(record, str(path))
+    text = json.dumps(record, sort_keys=True, indent=1, allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.tmp")
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def collect(folder: str | Path) -> list[Record]:
+    """Every record under `folder`, ordered by scenario, row and seed.
+
+    A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`;
+    a scenario's name may span several folders. Two files may hold the same run as long as their scores agree.
+
+    Raises:
+        RecordError: for a missing folder, an invalid record, a record that lies where another belongs, or two records
+            of one run (scenario, row, seed) with different scores.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"{folder}: no such folder, expected one of <scenario>/<row>/seed<k>.json files")
+    found: dict[tuple[str, str, int], tuple[Path, Record]] = {}
+    for path, place in _places(folder):
+        record = read(path)
+        run = (record["scenario"], record["row"], record["seed"])
+        if place != "{}/{}/seed{}".format(*run):
+            raise RecordError(f"{path}: holds {run[0]}/{run[1]}/seed{run[2]}, not {place}: move it there")
+        first, kept = found.setdefault(run, (path, record))
+        if kept["scores"] != record["scores"]:
+            raise RecordError(f"{first} and {path}: the same run with different scores, remove one of them")
+    return [found[run][1] for run in sorted(found)]
+
+
+def _places(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Each record's file and the run that its path names, `<scenario>/<row>/seed<k>`."""
+    for path in sorted({*folder.rglob("seed*.json"), *folder.rglob("seed*/result.json")}):
+        place = path.parent if path.name == "result.json" else path.with_suffix("")
+        if re.fullmatch(r"seed\d+", place.name):
+            yield path, place.relative_to(folder).as_posix()

@@ -1,0 +1,118 @@
+"""Means, spreads, ties and ranks against numbers worked out by hand."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from leaderboards.rank import HEADLINE, Cell, board, pooled_spread, values
+from leaderboards.schema import Record, RecordError
+from tests.leaderboards.test_schema import record
+
+
+def records(**rows: Sequence[float | None]) -> list[Record]:
+    return [record(name, seed, linear) for name, sample in rows.items() for seed, linear in enumerate(sample)]
+
+
+def ranks(rows: Mapping[str, Sequence[float | None]]) -> list[tuple[str, int | None, bool]]:
+    return [(row.row, row.rank, row.tied) for row in board(records(**rows), "cifar10-micro")]
+
+
+def test_a_row_is_the_mean_and_sample_deviation_of_its_seeds():
+    (row,) = board(records(ssd=[48.0, 50.0, 52.0]), "cifar10-micro")
+    assert row.cells[HEADLINE] == Cell(mean=50.0, spread=2.0, n=3)  # sqrt((4 + 0 + 4) / 2)
+    assert row.cells["geometry/v1 effective_rank"] == Cell(31.25, 0.0, 3)
+    assert (row.scenario, row.row, row.method, row.objective) == ("cifar10-micro", "ssd", "fedavg", "byol")
+    assert (row.seeds, row.rounds, row.images) == ((0, 1, 2), 5, 100000)
+    assert row.bytes_up == 46_800_000  # (2.3e9 + 4e7) / 50 visits
+    assert row.bytes_down == 1235
+    assert row.client_seconds == 1.6
+    assert (row.rank, row.tied) == (1, False)
+
+
+def test_traffic_is_averaged_over_the_visits_of_all_seeds():
+    few = {"bytes": {"up": {"weights": 100}, "down": {}, "visits": 1}}
+    many = {"bytes": {"up": {"weights": 600}, "down": {}, "visits": 9}}
+    (row,) = board([record(seed=0, **few), record(seed=1, **many)], "cifar10-micro")
+    assert (row.bytes_up, row.bytes_down, row.client_seconds) == (70, 0, 16)  # 700, 0 and 160 over 10 visits
+
+
+def test_a_row_without_visits_has_no_traffic():
+    (row,) = board([record(bytes={"up": {}, "down": {}, "visits": 0})], "cifar10-micro")
+    assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, None)
+
+
+def test_the_spread_is_pooled_over_rows_with_two_seeds_or_more():
+    # a: variance 2 with 1 degree of freedom; b: variance 1 with 2; c: none. s^2 = (1 * 2 + 2 * 1) / 3
+    rows = board(records(a=[50, 52], b=[40, 41, 42], c=[30]), "cifar10-micro")
+    assert pooled_spread(rows) == pytest.approx(math.sqrt(4 / 3), rel=1e-12)
+
+
+def test_rows_tie_up_to_and_including_the_threshold():
+    # two seeds one apart: variance 1/2, the threshold is 2 sqrt(1/2) sqrt(1/2 + 1/2) = sqrt(2)
+    assert ranks({"a": [50, 51], "b": [48.59, 49.59]}) == [("a", 1, True), ("b", 1, True)]
+    assert ranks({"a": [50, 51], "b": [48.58, 49.58]}) == [("a", 1, False), ("b", 2, False)]
+    # s = 0: the threshold is 0, and equality is a tie
+    assert ranks({"b": [50, 50], "a": [50, 50], "c": [49, 49]}) == [("a", 1, True), ("b", 1, True), ("c", 3, False)]
+
+
+def test_a_single_seed_has_a_wider_threshold():
+    # s^2 = 1/2 from a alone; against one seed 2 sqrt(1/2) sqrt(1/2 + 1) = sqrt(3)
+    assert ranks({"a": [50, 51], "b": [48.77]}) == [("a", 1, True), ("b", 1, True)]
+    assert ranks({"a": [50, 51], "b": [48.76]}) == [("a", 1, False), ("b", 2, False)]
+
+
+def test_ties_are_with_the_first_of_the_group_and_do_not_chain():
+    # the threshold is sqrt(2) throughout: b is 1 below a; c is 1 below b but 2 below a, so it opens a group; d joins it
+    rows = {"d": [47, 48], "c": [48, 49], "b": [49, 50], "a": [50, 51], "e": [40, 41]}
+    assert ranks(rows) == [("a", 1, True), ("b", 1, True), ("c", 3, True), ("d", 3, True), ("e", 5, False)]
+
+
+def test_the_floor_is_last_and_never_ranked():
+    assert ranks({"untrained": [60, 61], "a": [50, 51], "b": [30, 31]}) == [
+        ("a", 1, False),
+        ("b", 2, False),
+        ("untrained", None, False),
+    ]
+
+
+def test_without_two_seeds_anywhere_rows_are_ordered_but_not_ranked():
+    assert ranks({"a": [40], "b": [50], "untrained": [60]}) == [
+        ("b", None, False),
+        ("a", None, False),
+        ("untrained", None, False),
+    ]
+
+
+def test_rows_without_the_headline_come_after_the_ranked_and_before_the_floor():
+    rows = {"untrained": [30, 31], "z": [None, None], "a": [50, None, 51], "y": [None]}
+    assert ranks(rows) == [("a", 1, False), ("y", None, False), ("z", None, False), ("untrained", None, False)]
+    first = board(records(**rows), "cifar10-micro")[0]
+    assert first.seeds == (0, 1, 2)
+    assert (first.cells[HEADLINE].n, first.cells["knn/v1 accuracy"].n) == (2, 3)
+
+
+def test_only_finished_runs_of_the_scenario_count():
+    entries = [record(seed=0, linear=50), record(seed=1, linear=10, rounds={"done": 3, "planned": 5})]
+    (row,) = board([*entries, record(seed=2, linear=10, scenario="digits")], "cifar10-micro")
+    assert row.cells[HEADLINE] == Cell(50, None, 1)
+    assert board([], "cifar10-micro") == []
+
+
+def test_the_order_of_records_does_not_matter():
+    entries = records(a=[50.1, 51.7, 49.3], b=[48.2, 49.9, 50.6], untrained=[30.3])
+    assert board(entries, "cifar10-micro") == board(entries[::-1], "cifar10-micro")
+    assert values(entries[:3], HEADLINE) == [50.1, 51.7, 49.3]
+
+
+@pytest.mark.parametrize(
+    "change", [{"method": "fedprox"}, {"objective": "simclr"}, {"rounds": {"done": 10, "planned": 10}}]
+)
+def test_seeds_of_different_settings_are_refused(change: dict[str, object]):
+    with pytest.raises(RecordError, match="row fedavg-byol: seeds of different"):
+        board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
+
+
+def test_a_seed_given_twice_is_refused():
+    with pytest.raises(RecordError, match=r"row fedavg-byol: a seed is given twice in \[0, 0\]"):
+        board([record(), record()], "cifar10-micro")

@@ -1,0 +1,213 @@
+"""The page, the terminal table and the picture: what they say, and that the same records give the same bytes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from rich.console import Console
+
+from leaderboards.rank import board
+from leaderboards.render import _bytes, _draw, _three_digits, figure, markdown, scenarios, table, write
+from leaderboards.schema import Record, RecordError
+from tests.leaderboards.test_schema import record
+
+ROOT = Path(__file__).parents[2]
+UNVISITED = {"up": {}, "down": {}, "visits": 0}
+RECORDS = [
+    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 51.0])),
+    *(record("orchestra", seed, linear) for seed, linear in enumerate([49.0, 50.0])),
+    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([40.0, 41.0])),
+    record("untrained", 0, 30.25, bytes=UNVISITED),
+]
+
+
+def terminal(records: list[Record], width: int) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(table(board(records, "cifar10-micro"), "cifar10-micro [bold]"))
+    return captured.get()
+
+
+def test_the_page_holds_the_board():
+    page = markdown(RECORDS)
+    assert page.startswith("# Leaderboards\n")
+    geometry = "0.312 ± 0.000 | -2.50 / -2.25 / 0.00"
+    for line in [
+        "## cifar10-micro",
+        f"| 1= | ssd | 50.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        f"| 1= | orchestra | 49.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        f"| 3 | fedavg-byol | 40.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        "| – | untrained | 30.2 | 43.5 | 31.2 | 0.312 | -2.50 / -2.25 / 0.00 | – | – | – | 1 |",
+        "![cifar10-micro: linear/v1 accuracy, a dot per seed](figures/cifar10-micro.svg)",
+    ]:
+        assert line in page.splitlines()
+
+
+def test_every_line_of_a_table_has_the_same_number_of_cells():
+    lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
+    assert len(lines) == 6
+    assert {line.count("|") for line in lines} == {12}
+
+
+def test_the_page_says_when_the_order_is_no_ranking():
+    note = "the order is not a ranking"
+    assert note not in markdown(RECORDS)
+    assert note in markdown([entry for entry in RECORDS if entry["seed"] == 0])
+    # a floor of two seeds alone: nobody is ranked, yet there is a spread
+    assert note not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
+
+
+def test_unfinished_runs_are_left_out_by_name():
+    page = markdown([record(seed=3, rounds={"done": 2, "planned": 5})])
+    assert "Left out: fedavg-byol, seed 3, 2 of 5 rounds." in page.splitlines()
+    assert "| fedavg-byol |" not in page
+
+
+def test_missing_scores_are_dashes():
+    page = markdown([record(linear=None, scores={})])
+    assert "| – | fedavg-byol | – | – | – | – | – / – / – | 46.8 MB |" in page
+
+
+def test_an_empty_board_is_a_page():
+    assert markdown([]).endswith("No run has been recorded yet.\n")
+
+
+def test_names_cannot_break_the_page():
+    name = r"<b>|`x`*_[a](b)\|&amp;~" + "\nnext"
+    page = markdown([record(name, 0, 50.0, scenario="a|b <i>\n(c)")])
+    escaped = r"&lt;b&gt;\|\`x\`\*\_\[a\](b)\\\|&amp;amp;\~ next"
+    assert f"| – | {escaped} | 50.0 |" in page
+    assert r"## a\|b &lt;i&gt; (c)" in page.splitlines()
+    assert "](figures/a%7Cb%20%3Ci%3E%0A%28c%29.svg)" in page
+
+
+def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
+    text = terminal([*RECORDS, record("[red]x[/red]", 0, 20.0)], width=80)
+    assert "cifar10-micro [bold]" in text
+    assert "[red]x[/red]" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "1= ssd 50.5 ± 0.7 43.5 ± 0.0 46.8 MB 1.24 kB 1.6 2" in lines
+    assert "– untrained 30.2 43.5 – – – 1" in lines
+    narrow = terminal([*RECORDS, record("a-name-of-many-words" * 4)], width=66)
+    assert "…" not in narrow
+    assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (1.6, "1.6"),
+        (9.996, "10"),
+        (123.4, "123"),
+        (12345, "12,300"),
+        (1e9, "1,000,000,000"),
+    ],
+)
+def test_three_digits(value: float, text: str):
+    assert _three_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (1235, "1.24 kB"),
+        (46_800_000, "46.8 MB"),
+        (999_600_000, "1 GB"),
+        (7.25e12, "7.25 TB"),
+        (1.5e15, "1,500 TB"),
+    ],
+)
+def test_bytes_are_in_decimal_units(count: float | None, text: str):
+    assert _bytes(count) == text
+
+
+def test_the_picture_shows_every_seed_its_mean_spread_ties_and_the_floor():
+    (axes,) = _draw(RECORDS, "cifar10-micro").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
+    drawn = {marker: [] for marker in ("o", "|", "None")}
+    for line in axes.lines:
+        drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
+    assert drawn["o"] == [([50, 51], [0, 0]), ([49, 50], [1, 1]), ([40, 41], [2, 2])]
+    assert drawn["|"] == [([50.5], [0]), ([49.5], [1]), ([40.5], [2])]
+    (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
+    assert bar[0] == pytest.approx([50.5 - 0.5**0.5, 50.5 + 0.5**0.5])
+    assert floor[0] == [30.25, 30.25]
+    (band,) = axes.patches  # behind the places 0 and 1
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((-0.44, 1.44))
+    assert {text.get_text() for text in axes.texts} == {
+        *("1=", "3", "50.5 ± 0.7", "49.5 ± 0.7", "40.5 ± 0.7", "untrained 30.2"),
+    }
+
+
+def test_two_groups_of_ties_are_two_bands():
+    pairs = {"a": 50, "b": 49, "c": 40, "d": 39, "e": 39.5}
+    entries = [record(name, seed, mean + seed) for name, mean in pairs.items() for seed in range(2)]
+    spans = [
+        (band.get_y(), band.get_y() + band.get_height()) for band in _draw(entries, "cifar10-micro").axes[0].patches
+    ]
+    assert spans == [pytest.approx((-0.44, 1.44)), pytest.approx((1.56, 4.44))]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([record("untrained")], id="only the floor"),
+        pytest.param([record(linear=None)], id="no headline"),
+        pytest.param([record(r"$\frac$_{", 0, 50.0)], id="a name that is no mathematics"),
+    ],
+)
+def test_odd_boards_have_a_picture(entries: list[Record], tmp_path: Path):
+    figure(entries, "cifar10-micro", tmp_path / "picture.svg")
+    assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
+
+
+def test_write_gives_the_page_and_a_picture_a_scenario(tmp_path: Path):
+    write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
+    found = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
+    assert found == ["README.md", "figures/cifar10-micro.svg", "figures/orchestra-cifar10.svg"]
+    assert "](figures/orchestra-cifar10.svg)" in (tmp_path / "board/README.md").read_text(encoding="utf-8")
+
+
+def test_scenarios_that_would_share_a_picture_are_refused(tmp_path: Path):
+    entries = [record(scenario="a/b"), record(scenario="a-b")]
+    with pytest.raises(RecordError, match=r"scenarios a-b and a/b share a-b.svg"):
+        write(entries, tmp_path)
+    assert scenarios(entries[:1] * 2) == ["a/b"]
+
+
+def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
+    write(RECORDS, tmp_path / "here")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.hashsalt": None}):
+        write(RECORDS[::-1], tmp_path / "restyled")
+    script = (
+        "import json, sys; from leaderboards.render import write; write(json.loads(sys.argv[1]), sys.argv[2]);"
+        "assert not {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, json.dumps(RECORDS), str(tmp_path / "elsewhere")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo"},
+        check=True,
+    )
+    for name in ("README.md", "figures/cifar10-micro.svg"):
+        expected = (tmp_path / "here" / name).read_bytes()
+        assert (tmp_path / "restyled" / name).read_bytes() == expected
+        assert (tmp_path / "elsewhere" / name).read_bytes() == expected
+    assert b"<dc:date>" not in expected
+
+
+def test_matplotlib_is_loaded_only_for_a_picture():
+    script = "import sys, leaderboards.render; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

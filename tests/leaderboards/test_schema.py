@@ -1,0 +1,202 @@
+"""A run record is refused with the file and the field, written whole, and found where it belongs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaderboards.schema import SCHEMA, Record, RecordError, collect, read, validate, write
+
+
+def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
+    """A valid record by hand; `changes` replace top-level fields."""
+    scores = {
+        "knn/v1": {"accuracy": 43.5},
+        "geometry/v1": {
+            "effective_rank": 31.25,
+            "alignment": 0.3125,
+            "uniformity": -2.5,
+            "uniformity_within": -2.25,
+            "uniformity_between": -0.001,
+        },
+    }
+    if linear is not None:
+        scores["linear/v1"] = {"accuracy": linear}
+    return {
+        "schema": 1,
+        "scenario": "cifar10-micro",
+        "row": row,
+        "method": "fedavg",
+        "objective": "byol",
+        "seed": seed,
+        "rounds": {"done": 5, "planned": 5},
+        "images": 100000,
+        "scores": scores,
+        "encoders": {"global": scores},
+        "best": {"round": 4, "metric": "monitor", "value": 44.1},
+        "bytes": {
+            "up": {"weights": 2_300_000_000, "statistics": 40_000_000},
+            "down": {"weights": 61_750},
+            "visits": 50,
+        },
+        "epsilon": None,
+        "seconds": {"wall": 100.0, "clients": 80.0, "evaluation": 20},
+        "world_size": 1,
+        "federation": {"clients": 10, "participation": 1.0, "batch_norm": "average"},
+        "provenance": {
+            "git": None,
+            "dirty": False,
+            "config": "c0ffee",
+            "dataset": "da7a",
+            "partition": "9a47",
+            "libraries": {"torch": "2.11.0"},
+            "hardware": "2 CPU cores",
+            "python": "3.11.9",
+            "date": "2026-01-31T12:00:00+00:00",
+        },
+        "deviations": ["batch size 64 instead of 128"],
+        **changes,
+    }
+
+
+def edit(path: str, value: Any) -> Record:
+    """The valid record with the field at `path` (levels apart by a space) replaced; without a value, removed."""
+    changed = json.loads(json.dumps(record()))
+    *levels, last = path.split(" ")
+    inner = changed
+    for level in levels:
+        inner = inner[level]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return changed
+
+
+def test_a_valid_record_passes_with_and_without_its_optional_values():
+    validate(record(), "result.json")
+    validate(record(best=None, epsilon=8, deviations=[], encoders={}, scores={}), "result.json")
+    validate(edit("provenance git", "24983a0"), "result.json")
+    validate(edit("federation server_learning_rate", 0.1), "result.json")  # nested objects may hold more
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("schema", ..., "schema is missing"),
+        ("schema", 0, "schema is 0, this version reads 1"),
+        ("schema", 2, "schema is 2, this version reads 1"),
+        ("schema", True, "schema is True, expected a whole number"),
+        ("seed", ..., "seed is missing"),
+        ("seed", 1.0, "seed is 1.0, expected a whole number, 0 or more"),
+        ("seed", -1, "seed is -1, expected a whole number, 0 or more"),
+        ("row", None, "row is None, expected text"),
+        ("rounds planned", ..., "rounds.planned is missing"),
+        ("rounds done", 6, "rounds.done is 6, expected at most rounds.planned"),
+        ("scores", [1], r"scores is \[1\], expected an object"),
+        ("scores linear/v1", 49.3, "scores.linear/v1 is 49.3, expected an object"),
+        ("scores linear/v1 accuracy", math.nan, "scores.linear/v1.accuracy is nan, expected a finite number"),
+        ("scores knn/v1 accuracy", math.inf, "scores.knn/v1.accuracy is inf, expected a finite number"),
+        ("scores knn/v1 accuracy", "43.5", "scores.knn/v1.accuracy is '43.5', expected a finite number"),
+        ("scores knn/v1 accuracy", True, "scores.knn/v1.accuracy is True, expected a finite number"),
+        ("encoders global linear/v1 accuracy", -math.inf, "encoders.global.linear/v1.accuracy is -inf"),
+        ("best value", None, "best.value is None, expected a finite number"),
+        ("best", 44.1, "best is 44.1, expected an object"),
+        ("bytes up weights", 0.5, "bytes.up.weights is 0.5, expected a whole number"),
+        ("provenance dirty", "no", "provenance.dirty is 'no', expected true or false"),
+        ("provenance libraries torch", 2, "provenance.libraries.torch is 2, expected text"),
+        ("deviations", "none", "deviations is 'none', expected a list"),
+        ("deviations", ["a", 1], r"deviations\[1\] is 1, expected text"),
+        ("accuracy", 49.3, "accuracy is unknown, the fields are schema, scenario"),
+    ],
+)
+def test_an_invalid_field_is_named_with_its_file(path: str, value: Any, message: str):
+    with pytest.raises(RecordError, match=f"^runs/result.json: {message}") as caught:
+        validate(edit(path, value), "runs/result.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_object_is_refused():
+    with pytest.raises(RecordError, match=r"^a.json: the record is 3, expected an object"):
+        validate(3, "a.json")  # type: ignore[arg-type]
+
+
+def test_write_then_read_gives_the_record_back_in_a_diffable_form(tmp_path: Path):
+    path = tmp_path / "deep" / "result.json"
+    write(path, record())
+    assert read(path) == record()
+    assert list(path.parent.iterdir()) == [path]
+    text = path.read_text()
+    assert text.endswith("}\n")
+    assert list(json.loads(text)) == sorted(record())
+    assert '\n "schema": 1,\n' in text
+
+
+def test_a_write_that_fails_leaves_the_former_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "result.json"
+    write(path, record())
+    with pytest.raises(RecordError, match="images"):
+        write(path, record(images=None))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write(path, record(linear=1.0))
+    assert read(path) == record()
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe", None])
+def test_an_unreadable_file_is_one_line(tmp_path: Path, content: bytes | None):
+    path = tmp_path / "result.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"result.json: not a readable JSON file") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_in_the_file_is_refused(tmp_path: Path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(record(linear=math.nan)))
+    with pytest.raises(RecordError, match=r"linear/v1.accuracy is nan"):
+        read(path)
+
+
+def test_collect_reads_both_layouts_in_order(tmp_path: Path):
+    write(tmp_path / "cifar10-micro/fedavg-byol/seed10.json", record(seed=10))
+    write(tmp_path / "cifar10-micro/fedavg-byol/seed2/result.json", record(seed=2))
+    write(tmp_path / "cifar10-micro/fedavg-byol/seed2/checkpoint/result.json", record(seed=3))  # none of ours
+    write(tmp_path / "a/b/ssd/seed0.json", record("ssd", scenario="a/b"))
+    (tmp_path / "cifar10-micro/fedavg-byol/seed2-notes.json").write_text("not a record")
+    found = collect(tmp_path)
+    assert [(r["scenario"], r["row"], r["seed"]) for r in found] == [
+        ("a/b", "ssd", 0),
+        ("cifar10-micro", "fedavg-byol", 2),
+        ("cifar10-micro", "fedavg-byol", 10),
+    ]
+    assert all(r["schema"] == SCHEMA for r in found)
+
+
+def test_collect_takes_a_run_once_and_refuses_two_results_for_it(tmp_path: Path):
+    copy, folder = (tmp_path / "cifar10-micro/fedavg-byol" / name for name in ("seed0.json", "seed0/result.json"))
+    write(copy, record())
+    write(folder, record(seconds={"wall": 1, "clients": 1, "evaluation": 1}))
+    assert len(collect(tmp_path)) == 1
+    write(folder, record(linear=49.4))
+    with pytest.raises(RecordError, match="same run with different scores") as caught:
+        collect(tmp_path)
+    assert str(copy) in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}])
+def test_collect_refuses_a_record_in_anothers_place(tmp_path: Path, changes: dict[str, Any]):
+    write(tmp_path / "cifar10-micro/fedavg-byol/seed0.json", {**record(), **changes})
+    with pytest.raises(RecordError, match=r"seed0.json: holds .*, not cifar10-micro/fedavg-byol/seed0: move it there"):
+        collect(tmp_path)
+
+
+def test_collect_of_nothing(tmp_path: Path):
+    assert collect(tmp_path) == []
+    with pytest.raises(RecordError, match="no such folder"):
+        collect(tmp_path / "absent")
