@@ -1,0 +1,353 @@
+"""FederatedMethod, Objective and AddOn: what a paper's file says, and what it gets for nothing.
+
+A method says what happens on a client, what is exchanged and what the server does; FedAvg is its set of defaults, so a
+file shows only where its paper differs. It composes with an objective (a local self-supervised loss and its networks)
+and add-ons (terms that sit on any of them). None of the three knows the benchmark that runs it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from methods import trees
+from methods.objective import AddOn, Objective
+from methods.trees import Tree
+from methods.vocabulary import (
+    Batch,
+    Cat,
+    Client,
+    Each,
+    Mail,
+    Mean,
+    Message,
+    MethodError,
+    Outputs,
+    Phase,
+    Replies,
+    Sum,
+    Turn,
+    Visit,
+)
+
+__all__ = [
+    "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
+    "Outputs", "Phase", "Replies", "Sum", "Tree", "Turn", "Visit",
+]  # fmt: skip
+
+PHASE_HOOKS = (
+    "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",
+    "adjust_gradients", "configure_optimizers", "on_train_batch_end",
+)  # fmt: skip
+"""Hooks that may carry a phase's name: `update_correlate` is preferred to `update` in the phase `correlate`."""
+
+
+class FederatedMethod(LightningModule):
+    """FedAvg, and the hooks by which a paper differs from it.
+
+    travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
+    stays: parts that stay with the client and are there again at its next visit.
+    warmup: phases played once, before the others of round 0. phases: those of every round.
+
+    Args:
+        objective: the local loss and its networks.
+        addons: terms added to its loss.
+        optimizer: parameters -> optimiser, built afresh at each visit.
+        schedule: progress in [0, 1] -> factor on the learning rate.
+        clip_norm: largest gradient norm; None: no clipping.
+        batch_norm: "average", "local" or "recalibrate": what becomes of BatchNorm's running statistics.
+    """
+
+    travels: tuple[str, ...] | None = None
+    stays: tuple[str, ...] = ()
+    warmup: ClassVar[tuple[Phase, ...]] = ()
+    phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        addons: Sequence[AddOn] = (),
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+        schedule: Callable[[float], float] = lambda progress: 1.0,
+        clip_norm: float | None = None,
+        batch_norm: str = "average",
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        self.addons = nn.ModuleDict({addon.name: addon for addon in addons})
+        self.make_optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9))
+        self.schedule = schedule
+        self.clip_norm = clip_norm
+        self.batch_norm = batch_norm
+        self.context: Message = {}
+        self.phase = self.phases[0]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _check_hooks(cls)
+
+    def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
+        """The hook `name` of `phase`: the one that carries the phase's name, else the plain one."""
+        return getattr(self, f"{name}_{phase.name}", None) or getattr(self, name)
+
+    def plan(self, round: int) -> tuple[Phase, ...]:
+        """The phases of a round, in order: those listed in `warmup` and `phases`, perhaps with fields replaced."""
+        return (*self.warmup, *self.phases) if round == 0 else self.phases
+
+    # --- the server: remember, speak, listen
+
+    def init_server(self, turn: Turn) -> Tree:
+        """What the server knows before round 0."""
+        return {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
+
+    def send(self, server: Tree, turn: Turn) -> Mail:
+        """What the server sends at the start of a phase. A later phase of a round need not resend the weights."""
+        return Mail(common={"weights": server["weights"]})
+
+    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        """The server Tree after the combined replies; the default takes the mean of the weights."""
+        if "weights" not in replies:
+            return server
+        return {**server, "weights": trees.overlay(server["weights"], replies["weights"])}
+
+    def export(self, server: Tree, clients: Mapping[int, Tree]) -> dict[str, Tree]:
+        """What is evaluated, by name: weights Trees. `clients` maps an id to the parts that stay with that client."""
+        return {"global": server["weights"]}
+
+    def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:
+        """The way back from `export`: the server with the exported weights in place."""
+        return {**server, "weights": exported["global"]}
+
+    def seats(self, server: Tree) -> tuple[Client, ...]:
+        """The members of a phase that is played on the server."""
+        return ()
+
+    # --- the client: remember, listen, speak
+
+    def init_client(self, visit: Visit) -> Tree:
+        """A client's memory at its first visit."""
+        return {}
+
+    def receive(self, visit: Visit) -> None:
+        """Loads "weights" into the networks and puts every other entry into `self.context`."""
+        for entry, tree in visit.message.items():
+            if entry == "weights":
+                self.load(tree)
+            else:
+                self.context[entry] = tree
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        """(message, memory): what goes to the server and what is kept. The message may be live: it is used at once."""
+        return {"weights": self.weights()} if "weights" in visit.phase.uplink else {}, visit.memory
+
+    # --- the local step: Lightning's own hooks, called by the loop under Lightning's names
+
+    def training_step(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
+        """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}."""
+        own = len(batch.views) - sum(len(addon.views) for addon in self.terms)
+        out = self.objective(*batch.views[:own], extra=batch.views[own:])
+        loss = self.hook("loss", self.phase)(out, batch)
+        for addon in self.terms:
+            loss = loss + addon(out, batch, self)
+        return {"loss": loss, "push": out.push}
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The local loss, a scalar; a pure function of `out`, `batch`, parameters, buffers and `self.context`."""
+        return self.objective.loss(out, batch)
+
+    def observe(self, batch: Batch) -> Message:
+        """What one batch of an observe phase contributes; combined over batches as the phase's `gather` declares."""
+        raise NotImplementedError
+
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """The step's random tensors, drawn outside it and handed in as `batch.draws`."""
+        return {}
+
+    def adjust_gradients(self, gradients: Tree) -> Tree:
+        """The gradients the optimiser will see, keyed like `trainable()`."""
+        return gradients
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The local optimiser, fresh at each visit, over what requires a gradient after `receive`."""
+        return self.make_optimizer(parameter for parameter in self.parameters() if parameter.requires_grad)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Applies `adjust_gradients`, then clips; called between backward and step."""
+        adjust: Any = self.hook("adjust_gradients", self.phase)
+        if adjust.__func__ is not FederatedMethod.adjust_gradients:  # the usual case pays nothing
+            parameters = self.trainable()
+            adjusted = dict(trees.leaves(adjust(trees.map(_gradient, parameters))))
+            for path, parameter in trees.leaves(parameters):
+                parameter.grad = adjusted[path]
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters(), self.clip_norm)
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
+        """Moves targets and queues; called after the optimiser's step."""
+        self.objective.after_step(outputs["push"])
+
+    # --- Trainer().fit on pooled data: one client, no exchange
+
+    def on_fit_start(self) -> None:
+        """Trainer only: starts the server and lets client 0 receive, so that the first phase can train."""
+        phase = self.plan(0)[0]
+        if phase.work != "train":
+            raise MethodError(
+                f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
+                f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
+            )
+        client = Client(0, examples=1)
+        stream = torch.Generator()
+        turn = Turn(0, 1, phase, (client,), (client,), stream)
+        mail = self.hook("send", phase)(self.init_server(turn), turn)
+        visit = Visit(0, 1, phase, client, mail.to(0), {}, stream)
+        visit.memory = self.hook("init_client", phase)(visit)
+        self.start_visit(visit)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Trainer only: sets the learning rate; the loop sets its own."""
+        trainer = self.trainer
+        total = (trainer.max_epochs or 1) * trainer.num_training_batches
+        optimizers = self.optimizers()
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+            set_learning_rate(optimizer, self.schedule(trainer.global_step / total))
+
+    # --- parts of the networks, as Trees
+
+    @property
+    def terms(self) -> list[AddOn]:
+        """The add-ons, in the order they were given."""
+        return list(cast(Iterable[AddOn], self.addons.values()))
+
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """Names of the parts that make up the entry "weights"."""
+        if self.travels is not None:
+            return self.travels
+        own = tuple(addon.name for addon in self.terms if addon.networks() is not None)
+        return (*self.objective.travels, *own)
+
+    def part(self, name: str) -> nn.Module:
+        """A part by name: a submodule of the objective, or the networks of the add-on of that name."""
+        for addon in self.terms:
+            if addon.name == name and (networks := addon.networks()) is not None:
+                return networks
+        return getattr(self.objective, name)
+
+    def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
+        """Parameters and floating-point buffers of a part, live; `statistics=False`: without BatchNorm's running ones.
+
+        Integer counters are never stored or sent: an average of them means nothing.
+        """
+        module = self.part(name)
+        running = set() if statistics else _running_statistics(module)
+        buffers = ((key, value) for key, value in module.named_buffers() if value.is_floating_point())
+        both = (*module.named_parameters(), *buffers)
+        return {key: value.detach() for key, value in both if key not in running}
+
+    def weights(self, statistics: bool | None = None) -> Tree:
+        """{part: {name: tensor}} of what travels, live; `statistics` None: BatchNorm's running ones by `batch_norm`."""
+        running = self.batch_norm == "average" if statistics is None else statistics
+        return {name: self.tensors(name, running) for name in self.travelling}
+
+    def statistics(self) -> Tree:
+        """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
+        return {
+            name: {
+                key: value for key, value in self.tensors(name).items() if key in _running_statistics(self.part(name))
+            }
+            for name in self.travelling
+        }
+
+    def trainable(self) -> Tree:
+        """{part: {name: parameter}} of what travels and requires a gradient."""
+        return {
+            name: {key: value for key, value in self.part(name).named_parameters() if value.requires_grad}
+            for name in self.travelling
+        }
+
+    @torch.no_grad()
+    def load(self, weights: Tree) -> None:
+        """Copies {part: {name: tensor}} into the networks; what it does not name stays."""
+        for name, tensors in weights.items():
+            own = self.tensors(name)
+            for key, value in tensors.items():
+                own[key].copy_(value)
+
+    @torch.no_grad()
+    def start_targets(self, known: Iterable[str] = ()) -> None:
+        """A target that neither travels nor stayed (is not in `known`) starts at its source, buffers included."""
+        for target, source in self.objective.ema.items():
+            if target not in self.travelling and target not in known:
+                own, lead = self.tensors(target), self.tensors(source)
+                for key, value in own.items():
+                    value.copy_(lead[key])
+
+    def start_visit(self, visit: Visit, kept: Tree | None = None) -> None:
+        """Makes this module the visited client's: kept parts, then what was received, then targets and add-ons.
+
+        The caller has reset the module to its pristine state, so that nothing of the previous client is left.
+        """
+        self.context, self.phase = {}, visit.phase
+        self.load(kept or {})
+        self.hook("receive", visit.phase)(visit)
+        self.start_targets(known=kept or ())
+        if visit.phase.work == "train" and visit.phase.where == "clients":
+            for addon in self.terms:
+                addon.receive(visit, self)
+
+    def views(self, phase: Phase) -> tuple[str, ...]:
+        """Recipe names of the views a batch of `phase` holds: the phase's, or the objective's; then the add-ons'."""
+        own = phase.views or self.objective.views
+        if phase.work != "train":
+            return own
+        return (*own, *(name for addon in self.terms for name in addon.views))
+
+
+def set_learning_rate(optimizer: Any, factor: float) -> float:
+    """Sets every group's rate to `factor` times the one it was built with; returns the first group's new rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    return optimizer.param_groups[0]["lr"]
+
+
+def everyone(phase: Phase) -> Phase:
+    """The same phase played by all clients, whatever the cohort."""
+    return replace(phase, cohort="all")
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _running_statistics(module: nn.Module) -> set[str]:
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm)
+        for name in ("running_mean", "running_var")
+    }
+
+
+def _check_hooks(cls: type[FederatedMethod]) -> None:
+    """Refuses a suffix that names no phase, and a plain hook that an inherited suffixed one would hide."""
+    phases = {phase.name for phase in (*cls.warmup, *cls.phases)}
+    for hook in PHASE_HOOKS:
+        for name in vars(cls):
+            suffix = name.removeprefix(f"{hook}_")
+            if suffix != name and name not in PHASE_HOOKS and suffix not in phases:
+                raise MethodError(
+                    f"{cls.__name__}.{name} names no phase of the method; its phases are {', '.join(sorted(phases))}"
+                )
+        if hook in vars(cls):
+            hidden = [f"{hook}_{phase}" for phase in phases if f"{hook}_{phase}" not in vars(cls)]
+            for name in (name for name in hidden if hasattr(cls, name)):
+                raise MethodError(
+                    f"{cls.__name__}.{hook} would never be called in the phase it is meant for: the inherited {name} "
+                    f"is preferred; override {name} as well"
+                )

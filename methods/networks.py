@@ -1,0 +1,102 @@
+"""Encoders and heads as plain constructors; an encoder maps images `[B, C, H, W]` to features `[B, encoder.dim]`."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torchvision
+from torch import Tensor, nn
+
+
+def normalisation(kind: str) -> Callable[[int], nn.Module]:
+    """A constructor channels -> layer for "batch" (BatchNorm2d) or "group" (GroupNorm, at most 32 groups)."""
+    if kind == "batch":
+        return nn.BatchNorm2d
+    if kind == "group":
+        return lambda channels: nn.GroupNorm(min(32, max(1, channels // 4)), channels)
+    raise ValueError(f"encoder.norm={kind!r}: choose batch or group")
+
+
+class Encoder(nn.Module):
+    """A backbone whose output is flat, with its width on record: `dim` features an image."""
+
+    def __init__(self, backbone: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.dim = dim
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[B, C, H, W]` float -> `[B, dim]`."""
+        return self.backbone(images)
+
+
+def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: int) -> Encoder:
+    network: Any = build(weights=None, norm_layer=normalisation(norm))
+    dim, network.fc = network.fc.in_features, nn.Identity()
+    if stem == "cifar":
+        # small images: no stride and no pooling before the first block
+        network.conv1 = nn.Conv2d(in_channels, 64, 3, stride=1, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    elif stem == "imagenet":
+        if in_channels != 3:
+            network.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
+    else:
+        raise ValueError(f"encoder.stem={stem!r}: choose cifar (3x3, no max-pool) or imagenet (torchvision's own)")
+    if stem == "cifar" or in_channels != 3:
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return Encoder(network, dim)
+
+
+def resnet18(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
+    """ResNet-18 (He et al. 2016), 512 features; `stem` "cifar" (3x3, no max-pool) or "imagenet" (torchvision's)."""
+    return _resnet(torchvision.models.resnet18, stem, norm, in_channels)
+
+
+def resnet50(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
+    """ResNet-50 (He et al. 2016), 2048 features; `stem` as for `resnet18`."""
+    return _resnet(torchvision.models.resnet50, stem, norm, in_channels)
+
+
+def convnet(
+    *,
+    widths: Sequence[int] = (32, 64, 128, 256),
+    strides: Sequence[int] = (2, 2, 2, 1),
+    norm: str = "batch",
+    in_channels: int = 3,
+) -> Encoder:
+    """Blocks of 3x3 convolution, normalisation and ReLU, then global average pooling: an encoder for CPUs.
+
+    Args:
+        widths: output channels of each block; the last is the number of features.
+        strides: stride of each block.
+        norm: "batch" or "group".
+        in_channels: channels of the images.
+    """
+    if len(widths) != len(strides):
+        raise ValueError(
+            f"encoder.widths has {len(widths)} entries, encoder.strides {len(strides)}: give one stride a block"
+        )
+    layer = normalisation(norm)
+    blocks: list[nn.Module] = []
+    for channels, width, stride in zip((in_channels, *widths), widths, strides, strict=False):
+        blocks += [nn.Conv2d(channels, width, 3, stride, padding=1, bias=False), layer(width), nn.ReLU(inplace=True)]
+    return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), widths[-1])
+
+
+def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) -> nn.Sequential:
+    """Linear layers of the given widths (input first) with ReLU between them: projectors and predictors.
+
+    Args:
+        widths: (input, hidden..., output) features.
+        norm: BatchNorm1d before every ReLU; the linear layer before it then needs no bias.
+        last_norm: BatchNorm1d without affine parameters on the output (SimSiam's projector).
+    """
+    layers: list[nn.Module] = []
+    linear = partial(nn.Linear, bias=not norm)
+    for inputs, outputs in itertools.pairwise(widths[:-1]):
+        layers += [linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.ReLU(inplace=True)]
+    layers.append(nn.Linear(widths[-2], widths[-1], bias=not last_norm))
+    if last_norm:
+        layers.append(nn.BatchNorm1d(widths[-1], affine=False))
+    return nn.Sequential(*layers)

@@ -1,0 +1,45 @@
+"""SimSiam. Chen, He: Exploring Simple Siamese Representation Learning (CVPR 2021).
+
+| symbol | name | equation |
+|---|---|---|
+| f | `encoder`, `projector` | section 3 |
+| h | `predictor` | section 3 |
+| D(p, z) | `methods.maths.negative_cosine` | eq. 1 |
+| L | the mean of both directions, z without gradient | eqs. 2 and 4 |
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from methods.base import Batch, Objective, Outputs
+from methods.maths import negative_cosine
+from methods.networks import Encoder, mlp
+
+
+class SimSiam(Objective):
+    """Each view's prediction follows the other view's embedding, whose gradient is stopped.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`.
+        projector: widths after the encoder's, the last being the embedding's; BatchNorm without affine on the output.
+        predictor: hidden width of the predictor; the paper's bottleneck is a quarter of the embedding.
+    """
+
+    travels = ("encoder", "projector", "predictor")
+
+    def __init__(self, encoder: Encoder, *, projector: Sequence[int] = (512, 256), predictor: int = 64) -> None:
+        super().__init__(encoder)
+        self.projector = mlp((encoder.dim, *projector), last_norm=True)
+        self.predictor = mlp((projector[-1], predictor, projector[-1]))
+
+    def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
+        """The joint pass with predictions; the targets are the embeddings without gradient."""
+        out = super().forward(*views, extra=extra)
+        predictions = self.predictor(torch.cat(out.z)).split([len(view) for view in views])
+        return out._replace(p=predictions, t=tuple(z.detach() for z in out.z))
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The mean of both directions, in [-1, 1]."""
+        return (negative_cosine(out.p[0], out.t[1]) + negative_cosine(out.p[1], out.t[0])) / 2

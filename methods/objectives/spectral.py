@@ -1,0 +1,63 @@
+"""Spectral contrastive loss. HaoChen et al.: Provable Guarantees for Self-Supervised Deep Learning (NeurIPS 2021).
+
+| symbol | name | equation |
+|---|---|---|
+| mu | `mu`, rows are clipped to norm sqrt(mu) | section 5 |
+| L | `methods.maths.spectral_contrastive`, divided by mu | eq. 6 |
+| R | `methods.maths.correlation` of both views | FedSC (Jing et al. 2024), section 4 |
+
+Decisions
+- `negatives: pairs` is the authors' loss: pairs of different images across the two views. `negatives: correlation` is
+  FedSC's batch form, ||R||_F^2 over both views with the pairs of an image with itself, and is not divided by mu.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from methods.base import Batch, MethodError, Objective, Outputs
+from methods.maths import clip_rows, correlation, spectral_contrastive
+from methods.networks import Encoder, mlp
+
+
+class Spectral(Objective):
+    """Views attract by their inner product; squared inner products of different images are pushed down.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`.
+        projector: widths after the encoder's, the last being the embedding's.
+        head_norm: BatchNorm in the projector.
+        mu: largest squared norm of an embedding.
+        negatives: "pairs" or "correlation".
+    """
+
+    contrastive = True
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        projector: Sequence[int] = (512, 256),
+        head_norm: bool = True,
+        mu: float = 10.0,
+        negatives: str = "pairs",
+    ) -> None:
+        super().__init__(encoder)
+        if negatives not in ("pairs", "correlation"):
+            raise MethodError(f"objective.negatives={negatives!r}: choose pairs or correlation")
+        self.projector = mlp((encoder.dim, *projector), norm=head_norm)
+        self.mu = mu
+        self.negatives = negatives
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations, and embeddings clipped to norm sqrt(mu)."""
+        h, z = super().embed(images)
+        return h, clip_rows(z.float(), self.mu)
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The batch loss in the chosen form."""
+        z_a, z_b = out.z
+        if self.negatives == "pairs":
+            return spectral_contrastive(z_a, z_b) / self.mu
+        return -2 * (z_a * z_b).sum(dim=1).mean() + correlation(torch.cat(out.z)).square().sum()

@@ -1,0 +1,38 @@
+"""The supervised reference: cross-entropy on labels, which no method of this suite is given otherwise.
+
+Its probe discards the classifier, as for every other objective. Both views are classified, so that it sees the same
+images, views and compute as the self-supervised rows.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from methods.base import Batch, Objective, Outputs
+from methods.networks import Encoder
+
+
+class Supervised(Objective):
+    """Cross-entropy of a linear classifier on the representation, the mean over both views.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`.
+        num_classes: classes of the dataset.
+    """
+
+    travels = ("encoder", "classifier")
+    labels = True
+
+    def __init__(self, encoder: Encoder, *, num_classes: int) -> None:
+        super().__init__(encoder)
+        self.classifier = nn.Linear(encoder.dim, num_classes)
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations, and logits `[B, num_classes]` in the place of embeddings."""
+        h = self.encoder(images)
+        return h, self.classifier(h)
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        assert batch.labels is not None
+        return F.cross_entropy(torch.cat(out.z).float(), batch.labels.repeat(len(out.z)))
