@@ -1,0 +1,216 @@
+"""From a config to the objects of a run: data, networks, method, devices."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from omegaconf import DictConfig, OmegaConf
+
+from benchmark.config import ConfigError, nearest
+from benchmark.strategy import Ranks
+from benchmark.streams import Streams
+from benchmark.work import Pace, isolated
+from datamodules import partition
+from datamodules.federated import FederatedDataModule
+from datamodules.sources import Source, load
+from datamodules.views import Recipe
+from methods.base import Client, FederatedMethod, Objective
+
+PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
+
+
+def build(section: Mapping[str, Any], where: str, *args: Any, offered: Mapping[str, Any] | None = None) -> Any:
+    """Calls the class a section names by import path, with the section's other keys as arguments.
+
+    Args:
+        section: {"class": "package.module.Name", argument: value, ...}.
+        where: the section's name, for messages.
+        args: positional arguments.
+        offered: arguments passed on only if the class takes them and the section does not set them.
+    """
+    target = locate(section, where)
+    given = {key: value for key, value in section.items() if key not in ("class", "name")}
+    known = arguments(target)
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"unknown key '{where}.{key}'{nearest(key, known)}; {section['class']} has: {', '.join(known)}"
+            )
+    extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
+    try:
+        return target(*args, **given, **extra)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {section['class']} cannot be built from {given}: {error}") from error
+
+
+def locate(section: Mapping[str, Any], where: str) -> Any:
+    """The object an import path names."""
+    path = section.get("class")
+    if not isinstance(path, str) or "." not in path:
+        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. methods.fedavg.FedAvg")
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where}.class={path}: {error}") from error
+
+
+def arguments(target: Any) -> list[str]:
+    """Names a config may set: keyword-only arguments, those of the base classes where a constructor passes them on.
+
+    Constructors that take everything by position (torch's optimisers) are read whole.
+    """
+    if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
+        return [name for name in inspect.signature(target).parameters if name not in ("self", "params")]
+    names: list[str] = []
+    for cls in target.__mro__:
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            names += [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in names]
+            if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+                break
+    return names
+
+
+def schedule(config: DictConfig) -> Callable[[float], float]:
+    """Progress in [0, 1] -> factor on the learning rate."""
+    milestones, gamma = list(config.schedule.milestones), config.schedule.gamma
+    return {
+        "constant": lambda progress: 1.0,
+        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+        "step": lambda progress: gamma ** sum(progress >= milestone for milestone in milestones),
+    }[config.schedule.name]
+
+
+def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
+    """The images, decoded once."""
+    data = config.data
+    return load(
+        data.name,
+        root=Path(data.root).expanduser(),
+        cache=Path(data.cache).expanduser(),
+        download=data.download,
+        image_size=data.image_size,
+        progress=progress,
+        **data.options,
+    )
+
+
+def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
+    """Who holds which training images."""
+    given = {str(key): value for key, value in config.partition.items() if key not in ("name", "clients", "seed")}
+    name = config.partition.get("name")
+    if name not in PARTITIONERS:
+        raise ConfigError(
+            f"partition.name={name!r}{nearest(str(name), PARTITIONERS)}: choose {', '.join(PARTITIONERS)}"
+        )
+    function = getattr(partition, name)
+    known = [key for key in inspect.signature(function).parameters if key not in ("labels", "num_clients", "seed")]
+    for key in [key for key in given if key not in known]:
+        if key not in {"alpha", "min_size", "classes_per_client"}:
+            raise ConfigError(
+                f"unknown key 'partition.{key}'{nearest(key, known)}; {name} has: clients, seed, {', '.join(known)}"
+            )
+        del given[key]  # a parameter of the partitioner that this one replaces
+    seed = config.partition.get("seed")
+    seed = Streams(config.seed).number("partition") if seed is None else seed
+    return function(images.train.labels, config.partition.get("clients", 10), **given, seed=seed)
+
+
+def recipe(config: DictConfig, images: Source) -> Recipe:
+    """The recipe of views, at the images' own size unless it names another."""
+    given = OmegaConf.to_container(config.views)
+    assert isinstance(given, dict)
+    known = list(inspect.signature(Recipe).parameters)
+    for key in map(str, given):
+        if key not in known:
+            raise ConfigError(f"unknown key 'views.{key}'{nearest(key, known)}; views has: {', '.join(known)}")
+    return Recipe(**{"size": images.train.images.shape[-1], **given})
+
+
+def method(config: DictConfig, images: Source) -> FederatedMethod:
+    """The method over its objective and encoder, with initial weights that depend on the seed alone."""
+    sections = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(sections, dict)
+    training, chosen = config.training, sections["method"]
+    addons = chosen.pop("addons", [])
+    with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
+        encoder = build(sections["encoder"], "encoder", offered={"in_channels": images.train.images.shape[1]})
+        heads = {**sections["heads"], "num_classes": len(images.classes)}
+        objective: Objective = build(sections["objective"], "objective", encoder, offered=heads)
+        built: FederatedMethod = build(
+            chosen,
+            "method",
+            objective,
+            offered={
+                "addons": [build(addon, "method.addons") for addon in addons],
+                "optimizer": optimizer(sections["optimizer"]),
+                "schedule": schedule(config),
+                "clip_norm": training.clip_norm,
+                "batch_norm": config.federation.batch_norm,
+            },
+        )
+    return built.to(memory_format=torch.channels_last) if training.channels_last else built
+
+
+def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
+    """Parameters -> optimiser; its arguments are checked now, not at the first visit."""
+    build(section, "optimizer", [torch.nn.Parameter(torch.zeros(1))])
+    return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
+
+
+def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
+    """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
+    held = parts(config, images)
+    largest, size = max(len(part) for part in held), config.training.batch_size
+    if built.objective.contrastive and size > largest:
+        raise ConfigError(
+            f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
+            "the contrastive loss would never see the batch it is set for: "
+            f"use training.batch_size<={largest} or fewer clients"
+        )
+    return FederatedDataModule(
+        images,
+        held,
+        recipe(config, images),
+        batch_size=size,
+        view_names=built.views(built.phases[0]),
+        labels=built.objective.labels,
+        channels_last=config.training.channels_last,
+        seed=Streams(config.seed).number("trainer"),
+    )
+
+
+def clients(data: FederatedDataModule) -> tuple[Client, ...]:
+    """Everyone, by id."""
+    return tuple(Client(k, len(part)) for k, part in enumerate(data.parts))
+
+
+def pace(config: DictConfig) -> Pace:
+    """The local work of a visit."""
+    training = config.training
+    return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
+
+
+def fabric(config: DictConfig, **kwargs: Any) -> Fabric:
+    """Devices and precision; several devices are ranks that share the cohort."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    several = config.devices > 1
+    return Fabric(
+        accelerator=accelerator,
+        devices=config.devices,
+        precision=config.training.precision,
+        strategy=Ranks() if several else "auto",
+        **kwargs,
+    )

@@ -1,0 +1,156 @@
+"""What happens around the rounds: progress for a person, a line a round on disk and in the loggers, the monitor."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from benchmark.evaluation import Evaluator
+from benchmark.logs import RunLogger
+from benchmark.memory import Kept
+
+
+class Monitor:
+    """Every n rounds, the exported encoders' kNN accuracy on a held-out slice of train; keeps the best round's.
+
+    Args:
+        evaluator: makes the features. every: rounds between two looks.
+        recalibrated: whether BatchNorm statistics are measured first.
+    """
+
+    def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
+        self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
+
+    def on_round_scored(self, federation: Any, row: dict[str, Any]) -> None:
+        """Adds `monitor`, in percent, to the round's line; with several encoders, their mean."""
+        if row["round"] % self.every and row["round"] != federation.rounds:
+            return
+        kept = Kept(federation.memory)
+        exported = federation.method.export(federation.server, kept)
+        values = [
+            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated))
+            for weights in exported.values()
+        ]
+        row["monitor"] = sum(values) / len(values)
+
+
+class RoundLog:
+    """`rounds.jsonl`, one line a round, and the same numbers to the logger under train/ eval/ comm/ sys/.
+
+    Args:
+        file: written anew from the run's history at the start, so that a resumed run has each round once.
+        logger: W&B's or CSV.
+    """
+
+    def __init__(self, file: Path, logger: RunLogger) -> None:
+        self.file, self.logger = file, logger
+
+    def on_run_start(self, federation: Any) -> None:
+        """Writes the rounds that are safe."""
+        if federation.fabric.global_rank == 0:
+            self.file.write_text("".join(json.dumps(row) + "\n" for row in federation.history))
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """Appends the line; the round's checkpoint is on disk by now."""
+        if federation.fabric.global_rank != 0:
+            return
+        with self.file.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        scalars = {
+            "train/loss": row["loss"],
+            "eval/monitor": row.get("monitor"),
+            "comm/bytes_up": sum(row["bytes_up"].values()),
+            "comm/bytes_down": sum(row["bytes_down"].values()),
+            "sys/seconds": row["seconds"],
+            "sys/client_seconds": row["client_seconds"],
+            "sys/images_per_second": row["images"] / max(row["seconds"], 1e-9),
+        }
+        numbers = {key: value for key, value in scalars.items() if value is not None}
+        self.logger.log_metrics(numbers, step=row["round"])
+
+
+class Display:
+    """Progress for a person: rounds with the time left, clients, evaluation; plain lines when not on a terminal.
+
+    Args:
+        console: where to print. total: runs of the suite.
+    """
+
+    def __init__(self, console: Console, total: int = 1) -> None:
+        self.console, self.live = console, console.is_terminal
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.runs: TaskID | None = self.bars.add_task("runs", total=total, note="") if total > 1 else None
+        self.rounds = self.bars.add_task("rounds", total=None, note="", visible=False)
+        self.clients = self.bars.add_task("clients", total=None, note="", visible=False)
+        self.name, self.note, self.last, self.images = "", "", 0.0, 0.0
+
+    def __enter__(self) -> "Display":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def begin(self, name: str, rounds: int, done: int) -> None:
+        """A run starts, or goes on after `done` rounds."""
+        self.name, self.note = name, ""
+        self.bars.reset(self.rounds, total=rounds, completed=done, visible=rounds > 0, note="", description=name)
+
+    def end(self, line: str) -> None:
+        """A run is over; `line` says what came of it."""
+        for task in (self.rounds, self.clients):
+            self.bars.update(task, visible=False)
+        if self.runs is not None:
+            self.bars.advance(self.runs)
+        self.say(line)
+
+    def say(self, line: str) -> None:
+        """One line above the bars."""
+        self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Names what is being done where there is nothing to count."""
+        self.bars.update(self.rounds, description=f"{self.name}: {what}", visible=True)
+        try:
+            yield
+        finally:
+            self.bars.update(self.rounds, description=self.name)
+
+    def decoding(self, done: int, total: int) -> None:
+        """Images read of a dataset that was not cached yet."""
+        self.bars.update(self.clients, description="decoding images", completed=done, total=total, visible=done < total)
+
+    def on_round_start(self, federation: Any) -> None:
+        """Counts the round's clients."""
+        cohort = max(1, round(federation.participation * len(federation.clients)))
+        self.bars.reset(self.clients, total=cohort, description="clients", visible=True, note="")
+
+    def on_visit_end(self, federation: Any, done: Any) -> None:
+        """One client more."""
+        self.bars.update(self.clients, advance=1, note=f"{done.images / max(done.seconds, 1e-9):,.0f} images/s")
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """One round more; off a terminal a line, at most every five seconds and for the last round."""
+        note = f"loss {row['loss']:.4f}" if row["loss"] is not None else ""
+        if "monitor" in row:
+            self.note = f"  kNN {row['monitor']:.1f} %"
+        speed = row["images"] / max(row["seconds"], 1e-9)
+        self.bars.update(self.rounds, completed=row["round"], note=f"{note}{self.note}  {speed:,.0f} images/s")
+        if not self.live and (time.monotonic() - self.last > 5 or row["round"] == federation.rounds):
+            self.last = time.monotonic()
+            self.say(f"{self.name}: round {row['round']}/{federation.rounds}  {note}{self.note}  {speed:,.0f} images/s")

@@ -1,0 +1,50 @@
+"""The whole state of a run in one file, written beside and renamed, so that a round happens entirely or not at all."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be continued; one line for the user."""
+
+
+class Checkpoint:
+    """The run's last whole round.
+
+    Args:
+        folder: of the checkpoint.
+        config_hash: of the run; a checkpoint of another config is refused.
+    """
+
+    def __init__(self, folder: Path, config_hash: str) -> None:
+        self.file, self.config_hash = folder / "state.pt", config_hash
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replaces the checkpoint; a crash at any point leaves the old or the new one, whole."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.file.with_suffix(".new")
+        with beside.open("wb") as stream:
+            torch.save({**state, "config": self.config_hash}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, self.file)
+
+    def load(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The saved state, or None where there is none yet."""
+        if not self.file.exists():
+            return None
+        try:
+            state = torch.load(self.file, map_location=device, weights_only=True)
+        except Exception as error:
+            raise CheckpointError(
+                f"{self.file} cannot be read ({type(error).__name__}): delete {self.file.parent} to start the run over"
+            ) from error
+        if state["config"] != self.config_hash:
+            raise CheckpointError(
+                f"{self.file} belongs to another config than {self.file.parent.parent / 'config.yaml'}: "
+                "restore that file, or run the changed config under another name (row=NAME)"
+            )
+        return state

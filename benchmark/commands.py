@@ -1,0 +1,193 @@
+"""The commands: run, resume, evaluate, tune, board, list. Heavy imports wait until a command needs them."""
+
+import argparse
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.config import ConfigError, available, compose, differences, parse, summary
+
+HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
+
+USAGE = """examples:
+  python -m benchmark run suite=digits                      every method on the embedded default, then the board
+  python -m benchmark run digits ssd seed=1 method.alpha=5  one run, with two keys changed
+  python -m benchmark resume runs/digits/ssd/seed1          go on after the last whole round
+  python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
+  python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
+  python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns 0, 2 for the user's mistake (one line), 1 for ours, 130 when interrupted."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmark", epilog=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words) in COMMANDS.items():
+        command = commands.add_parser(name, help=str(function.__doc__).splitlines()[0], usage=f"%(prog)s {words}")
+        command.add_argument("words", nargs="*", metavar=words)
+    try:
+        given = parser.parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    console = Console()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        COMMANDS[given.command][0](given.words, console)
+    except KeyboardInterrupt:
+        print("interrupted; every finished round is safe: run the same command again to go on", file=sys.stderr)  # noqa: T201
+        return 130
+    except Exception as error:
+        if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return 2
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run(words: list[str], console: Console) -> None:
+    """Train and evaluate one run, or a suite of them."""
+    from benchmark.callbacks import Display
+    from benchmark.runs import Run, suite
+
+    names, overrides = split(words)
+    given = parse(overrides)
+    name = given.get("suite")
+    if name is None:
+        scenario, method = named(names, "run SCENARIO METHOD [key=value ...]")
+        configs = [compose(scenario, method, overrides)]
+    else:
+        if names:
+            raise ConfigError(
+                f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
+            )
+        own = ("suite", "scenarios", "methods", "seeds")
+        rest = [override for override in overrides if override.partition("=")[0] not in own]
+        configs = suite(name, given, rest)
+    with Display(console, len(configs)) as display:
+        results = [Run(config, display).play() for config in configs]
+    if name is not None:
+        show(results, console)
+
+
+def resume(words: list[str], console: Console) -> None:
+    """Go on with a run folder after its last whole round."""
+    from benchmark.callbacks import Display
+    from benchmark.config import merge
+    from benchmark.runs import opened
+
+    names, overrides = split(words)
+    (path,) = named(names, "resume RUN_DIR", 1)
+    with Display(console) as display:
+        unfinished = opened(Path(path), display)
+        changed = differences(unfinished.config, merge(unfinished.config, overrides))
+        if changed:
+            raise ConfigError(
+                f"{path} cannot be resumed with a changed config ({'; '.join(changed)}): "
+                "leave the override away, or start a run of its own with `run`"
+            )
+        unfinished.config = merge(unfinished.config, overrides)
+        unfinished.play()
+
+
+def evaluate(words: list[str], console: Console) -> None:
+    """Measure a finished run's encoders again, replacing its scores."""
+    from benchmark.callbacks import Display
+    from benchmark.runs import headline, opened
+
+    names, overrides = split(words)
+    (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
+    with Display(console) as display:
+        finished = opened(Path(path), display)
+        protocols = parse(overrides).get("protocols", list(finished.config.evaluation.protocols))
+        finished.prepare()
+        finished.federation.start()
+        result = finished.evaluate(protocols.split(",") if isinstance(protocols, str) else protocols)
+        display.say(f"{finished.name}: {headline(result)}")
+
+
+def tune(words: list[str], console: Console) -> None:
+    """Choose hyper-parameters without a label, by alignment and uniformity (Orchestra, eq. 5)."""
+    from benchmark.callbacks import Display
+    from benchmark.tuning import tune as search
+
+    names, overrides = split(words)
+    scenario, method = named(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
+    with Display(console) as display:
+        console.print(search(scenario, method, overrides, display))
+
+
+def board(words: list[str], console: Console) -> None:
+    """Print the committed results and write leaderboards/README.md; collect=runs takes finished runs in first."""
+    from leaderboards import render, schema
+
+    names, overrides = split(words)
+    given = parse(overrides)
+    unknown = sorted(set(given) - {"collect", "folder"})
+    if names or unknown:
+        raise ConfigError(f"board takes collect=RUNS and folder=LEADERBOARDS, not {' '.join([*names, *unknown])}")
+    folder = Path(given.get("folder", "leaderboards"))
+    if "collect" in given:
+        for record in schema.collect(Path(given["collect"])):
+            schema.write(folder / "results" / record["scenario"] / record["row"] / f"seed{record['seed']}.json", record)
+    results = schema.collect(folder / "results")
+    render.write(results, folder)
+    show(results, console)
+
+
+def listing(words: list[str], console: Console) -> None:
+    """Scenarios, methods, objectives, suites and protocols, one line each."""
+    from eval.protocol import PROTOCOLS
+
+    for group in ("suite", "scenario", "method", "objective"):
+        table = Table(title=f"{group}s", title_justify="left", box=None, show_header=False)
+        for name in available(group):
+            table.add_row(name, summary(group, name))
+        console.print(table)
+    table = Table(title="protocols", title_justify="left", box=None, show_header=False)
+    for name, protocol in PROTOCOLS.items():
+        table.add_row(name, protocol.summary)
+    console.print(table)
+
+
+def show(results: list[dict[str, Any]], console: Console) -> None:
+    """The board of each scenario among the records."""
+    from leaderboards import rank, render
+
+    for scenario in render.scenarios(results):
+        console.print(render.table(rank.board(results, scenario), scenario))
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Names, and `key=value` overrides."""
+    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
+
+
+def named(names: list[str], usage: str, count: int = 2) -> list[str]:
+    """Exactly `count` names, or the usage."""
+    if len(names) != count:
+        raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}")
+    return names
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
+    "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
+    "resume": (resume, "RUN_DIR"),
+    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID]"),
+    "tune": (tune, "SCENARIO METHOD key=value,value [key=value ...]"),
+    "board": (board, "[collect=RUNS]"),
+    "list": (listing, ""),
+}

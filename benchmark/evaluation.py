@@ -1,0 +1,141 @@
+"""What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmark.streams import Streams
+from datamodules.federated import FederatedDataModule
+from datamodules.views import augment, plain
+from eval.features import Features, extract, holdout, recalibrate
+from eval.knn import knn_predict
+from eval.protocol import evaluate
+from methods.base import FederatedMethod, Tree
+
+Scores = dict[str, dict[str, float]]
+"""Protocol id -> metric -> value; accuracies in percent."""
+
+VIEWS = 10_000
+"""Training images whose two views are compared for alignment, at most."""
+
+MONITOR = 5_000
+"""Training images the monitor looks at, at most; a fifth of them are the queries."""
+
+
+class Evaluator:
+    """Scores of exported encoders on one dataset.
+
+    Args:
+        method: the resident model the weights are loaded into; reset before its next visit anyway.
+        data: images and who holds them.
+        streams: generators of the run.
+        batch_size: images a forward pass. device: where features are made.
+    """
+
+    def __init__(
+        self,
+        method: FederatedMethod,
+        data: FederatedDataModule,
+        streams: Streams,
+        *,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self.method, self.data, self.streams = method, data, streams
+        self.batch_size, self.device = batch_size, device
+        self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
+        for client, part in enumerate(data.parts):
+            self.holders[part] = client
+
+    def encoder(self, weights: Tree, *, recalibrated: bool) -> nn.Module:
+        """The encoder of an exported weights Tree, in eval mode.
+
+        recalibrated: its BatchNorm statistics are measured on the pooled training images first, for encoders whose
+        statistics never travelled.
+        """
+        self.method.load(weights)
+        network: nn.Module = self.method.part("encoder")
+        if recalibrated:
+            recalibrate(network, self.data.source.train.images, self._plain, self.batch_size, self.device)
+        return network.eval()
+
+    def scores(self, encoder: nn.Module, protocols: Sequence[str]) -> Scores:
+        """Every protocol's metrics on this encoder's features."""
+        results: Scores = {}
+        for score in evaluate(self.features(encoder), protocols, self._stream):
+            results.setdefault(score.protocol, {})[score.metric] = score.value
+        return results
+
+    def features(self, encoder: nn.Module) -> Features:
+        """Representations of the whole training and test sets, and of two views of some training images."""
+        train, test = self.data.source.train, self.data.source.test
+        chosen = self._some(len(train.labels), VIEWS, "alignment")
+        first, second = (self._view(encoder, chosen, name) for name in ("view_a", "view_b"))
+        return Features(
+            train_x=self._extract(encoder, train.images, self._plain),
+            train_y=torch.from_numpy(train.labels).to(self.device),
+            train_clients=torch.from_numpy(self.holders).to(self.device),
+            test_x=self._extract(encoder, test.images, self._plain),
+            test_y=torch.from_numpy(test.labels).to(self.device),
+            view_a=first,
+            view_b=second,
+            view_clients=torch.from_numpy(self.holders[chosen]).to(self.device),
+            num_classes=len(self.data.source.classes),
+        )
+
+    def monitor(self, encoder: nn.Module) -> float:
+        """kNN accuracy in percent on a held-out slice of train: cheap, and never on test."""
+        train = self.data.source.train
+        chosen = self._some(len(train.labels), MONITOR, "monitor")
+        labels = torch.from_numpy(train.labels[chosen])
+        x = self._extract(encoder, train.images[chosen], self._plain)
+        bank, held = holdout(labels, fraction=0.2, seed=0)
+        y = labels.to(self.device)
+        bank, held = bank.to(self.device), held.to(self.device)
+        k = min(200, len(bank))
+        predicted = knn_predict(x[bank], y[bank], x[held], len(self.data.source.classes), k=k, temperature=0.1)
+        return 100 * float((predicted == y[held]).double().mean())
+
+    def _some(self, total: int, most: int, purpose: str) -> np.ndarray:
+        order = torch.randperm(total, generator=self.streams.generator(purpose))
+        return np.sort(order[:most].numpy())
+
+    def _view(self, encoder: nn.Module, chosen: np.ndarray, name: str) -> Tensor:
+        drawn = partial(augment, recipe=self.data.recipe, generator=self.streams.generator(name))
+        return self._extract(encoder, self.data.source.train.images[chosen], drawn)
+
+    def _extract(self, encoder: nn.Module, images: np.ndarray, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+        layout = self.data.layout
+        return extract(
+            encoder, images, lambda x: prepare(x).contiguous(memory_format=layout), self.batch_size, self.device
+        )
+
+    def _plain(self, images: Tensor) -> Tensor:
+        return plain(images, self.data.recipe)
+
+    def _stream(self, protocol: str) -> torch.Generator:
+        return self.streams.generator(f"evaluation/{protocol}")
+
+
+def combine(encoders: Mapping[str, Scores]) -> Scores:
+    """One score for a method that leaves several encoders.
+
+    An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
+    `accuracy_mean`; every other metric is the mean. One encoder stands for itself.
+    """
+    each = list(encoders.values())
+    if len(each) == 1:
+        return each[0]
+    combined: Scores = {}
+    for protocol in each[0]:
+        for metric in each[0][protocol]:
+            values = [scores[protocol][metric] for scores in each]
+            mean = sum(values) / len(values)
+            if metric == "accuracy":
+                combined.setdefault(protocol, {}).update(accuracy=min(values), accuracy_mean=mean)
+            else:
+                combined.setdefault(protocol, {})[metric] = mean
+    return combined

@@ -1,0 +1,58 @@
+"""Bytes per entry, direction, phase and round: what was sent, billed from the tensors themselves."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from methods import trees
+from methods.base import Client, Mail, Message
+
+
+def sizes(message: Message) -> dict[str, int]:
+    """Bytes of each entry of a message."""
+    return {entry: trees.nbytes(tree) for entry, tree in message.items()}
+
+
+class Ledger:
+    """The account of one run.
+
+    `lines` maps (round, phase, "up" | "down", entry) to bytes; `visits` counts the client visits of each round.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[int, str, str, str], int] = defaultdict(int)
+        self.visits: dict[int, int] = defaultdict(int)
+
+    def down(self, round: int, phase: str, members: Iterable[Client], mail: Mail) -> None:
+        """Bills what the server sends to each member."""
+        common = sizes(mail.common)
+        for client in members:
+            private = sizes(mail.private.get(client.id, {}))
+            for entry, size in {**common, **private}.items():
+                self.lines[round, phase, "down", entry] += size
+
+    def up(self, round: int, phase: str, entries: Mapping[str, int]) -> None:
+        """Bills one client's reply, already measured."""
+        for entry, size in entries.items():
+            self.lines[round, phase, "up", entry] += size
+
+    def attend(self, round: int, clients: int) -> None:
+        """Counts the clients that took part in a round, once a round."""
+        self.visits[round] += clients
+
+    def total(self, direction: str, round: int | None = None) -> dict[str, int]:
+        """Bytes by entry, of one round or of the whole run."""
+        totals: dict[str, int] = defaultdict(int)
+        for (when, _, way, entry), size in self.lines.items():
+            if way == direction and round in (None, when):
+                totals[entry] += size
+        return dict(sorted(totals.items()))
+
+    def state(self) -> dict[str, Any]:
+        """Plain lists, for the checkpoint."""
+        return {"lines": [[*key, size] for key, size in self.lines.items()], "visits": list(self.visits.items())}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave."""
+        self.lines = defaultdict(int, {tuple(line[:4]): line[4] for line in state["lines"]})
+        self.visits = defaultdict(int, dict(state["visits"]))

@@ -1,0 +1,65 @@
+"""Where scalars, the record and figures go: W&B, offline unless the user is logged in, or plain CSV."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from omegaconf import DictConfig, OmegaConf
+
+from leaderboards.schema import Record
+
+
+class RunLogger:
+    """A Lightning logger, and the end of a run.
+
+    Args:
+        logger: takes scalars by round.
+    """
+
+    def __init__(self, logger: Logger) -> None:
+        self.logger = logger
+
+    def log_metrics(self, numbers: dict[str, float], step: int) -> None:
+        """Scalars of a round."""
+        self.logger.log_metrics(numbers, step=step)
+
+    def close(self, result: Record, pictures: dict[str, Path]) -> None:
+        """W&B: the record as summary, figures as media; then ends the run."""
+        if isinstance(self.logger, WandbLogger):
+            import wandb
+
+            scores = {
+                f"{protocol}/{metric}": value
+                for protocol, metrics in result["scores"].items()
+                for metric, value in metrics.items()
+            }
+            self.logger.experiment.summary.update({**scores, "record": result})
+            for name, file in pictures.items():
+                self.logger.log_image(f"figures/{name}", [str(file)])
+            wandb.finish()
+        else:
+            self.logger.finalize("success")
+
+
+def open_logger(config: DictConfig, folder: Path) -> RunLogger:
+    """The logger a config asks for; W&B works offline, in the run's own folder, where nobody is logged in."""
+    if config.logger == "csv":
+        return RunLogger(CSVLogger(save_dir=folder, name="", version="csv"))
+    import wandb
+
+    os.environ.setdefault("WANDB_SILENT", "true")
+    content: Any = OmegaConf.to_container(config, resolve=True)
+    key = f"{config.scenario}/{config.row}/seed{config.seed}"
+    logger = WandbLogger(
+        project="fulcrum",
+        name=key,
+        id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
+        group=f"{config.scenario}/{config.row}",
+        tags=[config.scenario, config.row, config.objective["name"]],
+        save_dir=folder,
+        offline=wandb.api.api_key is None,
+        config=content,
+    )
+    return RunLogger(logger)

@@ -1,0 +1,121 @@
+"""The run record: what `result.json` says of a run, and where the run came from."""
+
+import datetime
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+
+from benchmark.config import identity
+from benchmark.evaluation import Scores, combine
+from benchmark.rounds import Federation
+from datamodules.federated import FederatedDataModule
+from leaderboards.schema import SCHEMA, Record
+
+PACKAGES = ("benchmark", "datamodules", "eval", "methods")
+LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
+
+
+def record(
+    config: DictConfig,
+    federation: Federation,
+    data: FederatedDataModule,
+    encoders: dict[str, Scores],
+    evaluation_seconds: float,
+    deviations: list[str],
+) -> Record:
+    """The record of a finished run, as `leaderboards.schema` describes it."""
+    history = federation.history
+    watched = [row for row in history if "monitor" in row]
+    best = max(watched, key=lambda row: row["monitor"]) if watched else None
+    return {
+        "schema": SCHEMA,
+        "scenario": config.scenario,
+        "row": config.row,
+        "method": config.method["class"].rpartition(".")[2].lower(),
+        "objective": config.objective["name"],
+        "seed": config.seed,
+        "rounds": {"done": federation.round, "planned": federation.rounds},
+        "images": sum(row["images"] for row in history),
+        "scores": combine(encoders),
+        "encoders": encoders,
+        "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
+        "bytes": {
+            "up": federation.ledger.total("up"),
+            "down": federation.ledger.total("down"),
+            "visits": sum(federation.ledger.visits.values()),
+        },
+        "epsilon": None,
+        "seconds": {
+            "wall": float(sum(row["seconds"] for row in history)),
+            "clients": float(sum(row["client_seconds"] for row in history)),
+            "evaluation": evaluation_seconds,
+        },
+        "world_size": federation.fabric.world_size,
+        "federation": {
+            "clients": len(federation.clients),
+            "participation": float(config.federation.participation),
+            "batch_norm": config.federation.batch_norm,
+        },
+        "provenance": provenance(config, data),
+        "deviations": deviations,
+    }
+
+
+def provenance(config: DictConfig, data: FederatedDataModule) -> dict[str, Any]:
+    """Commit, config, data, libraries and hardware: what is needed to get the number again."""
+    commit, dirty = git_state()
+    return {
+        "git": commit,
+        "dirty": dirty,
+        "config": identity(config),
+        "dataset": data.source.sha256,
+        "partition": partition_hash(data.parts),
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "hardware": hardware(),
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def partition_hash(parts: list[np.ndarray]) -> str:
+    """sha256 over sizes and indices, client by client."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
+    return digest.hexdigest()
+
+
+def git_state() -> tuple[str | None, bool]:
+    """(commit, whether code was changed or added since); (None, False) outside a checkout."""
+    here = Path(__file__).parent.parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *PACKAGES))
+
+
+def hardware() -> str:
+    """The accelerator, or the processor and its cores."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [
+            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        name = models[0] if models else name
+    return f"{name}, {torch.get_num_threads()} threads"

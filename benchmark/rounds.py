@@ -1,0 +1,198 @@
+"""The federated loop: a round is a few phases; in a phase the server sends, clients work and reply, the server updates.
+
+No method's name stands here. State goes through as values; whatever a round changes counts only when its checkpoint is
+on disk.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+
+from benchmark.batch_norm import Recalibration
+from benchmark.checkpoint import Checkpoint
+from benchmark.ledger import Ledger, sizes
+from benchmark.memory import Memory
+from benchmark.reductions import Reductions
+from benchmark.strategy import broadcast, gather, share
+from benchmark.streams import Streams
+from benchmark.work import OneByOne
+from methods import trees
+from methods.base import Client, FederatedMethod, Mail, Message, Phase, Tree, Turn
+
+
+class DivergedError(ValueError):
+    """A loss that is not a number; one line for the user."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images seen, seconds."""
+
+    client: int
+    up: dict[str, int]
+    file: str | None
+    loss: float | None
+    images: int
+    seconds: float
+
+
+class Federation:
+    """The rounds of one run.
+
+    Args:
+        fabric: devices and ranks.
+        method: the resident model and its hooks.
+        work: the executor.
+        clients: everyone, by id.
+        streams: generators of the run.
+        rounds: to play in all. participation: share of the clients drawn for a round.
+        folder: where checkpoint and memories live.
+        config_hash: a checkpoint of another config is refused.
+        callbacks: objects with any of `on_run_start`, `on_round_start`, `on_visit_end`, `on_round_scored` (before the
+            round is saved; may add to its line) and `on_round_end` (after).
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        method: FederatedMethod,
+        work: OneByOne,
+        clients: Sequence[Client],
+        streams: Streams,
+        *,
+        rounds: int,
+        participation: float,
+        folder: Path,
+        config_hash: str,
+        callbacks: Sequence[object] = (),
+    ) -> None:
+        self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
+        self.rounds, self.participation, self.callbacks = rounds, participation, callbacks
+        self.checkpoint = Checkpoint(folder, config_hash)
+        self.memory = Memory(folder / "memory", fabric.device)
+        self.ledger = Ledger()
+        self.history: list[dict[str, Any]] = []
+        self.round = 0
+        self.server: Tree = {}
+
+    def fit(self) -> Tree:
+        """Plays what is left of the rounds and returns the server Tree."""
+        self.start()
+        self.tell("on_run_start")
+        while self.round < self.rounds:
+            self.tell("on_round_start")
+            began = time.perf_counter()
+            row = self.play(self.round)
+            row["seconds"] = time.perf_counter() - began
+            self.history.append(row)
+            self.round += 1
+            self.tell("on_round_scored", row=row)
+            self.save()
+            self.tell("on_round_end", row=row)
+        return self.server
+
+    def play(self, round: int) -> dict[str, Any]:
+        """One round; returns its line: loss, images, client seconds, bytes by entry."""
+        cohort = self.streams.cohort(round, len(self.clients), self.participation)
+        inbox: dict[int, Message] = defaultdict(dict)
+        visited: set[int] = set()
+        reports: list[Report] = []
+        for actor, phase in self.plan(round):
+            members: Sequence[Client]
+            if phase.where == "server":
+                members = self.method.seats(self.server)
+            else:
+                members = self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
+                visited |= {client.id for client in members}
+            reports += self.exchange(actor, phase, round, members, inbox)
+        self.ledger.attend(round, len(visited))
+        losses = [report.loss for report in reports if report.loss is not None]
+        return {
+            "round": round + 1,
+            "loss": sum(losses) / len(losses) if losses else None,
+            "images": sum(report.images for report in reports),
+            "client_seconds": sum(report.seconds for report in reports),
+            "bytes_up": self.ledger.total("up", round),
+            "bytes_down": self.ledger.total("down", round),
+        }
+
+    def plan(self, round: int) -> list[tuple[Any, Phase]]:
+        """The round's phases, each with who plays it: the method, and last BatchNorm's measuring where asked for."""
+        phases: list[tuple[Any, Phase]] = [(self.method, phase) for phase in self.method.plan(round)]
+        if self.method.batch_norm == "recalibrate":
+            phases.append((Recalibration(self.method), Recalibration.phase))
+        return phases
+
+    def exchange(
+        self, actor: Any, phase: Phase, round: int, members: Sequence[Client], inbox: dict[int, Message]
+    ) -> list[Report]:
+        """One phase: send, work, reply, update. Ranks share the members and exchange only what this phase staged."""
+        stream = self.streams.generator("server", round=round, phase=phase.name)
+        turn = Turn(round, self.rounds, phase, members, self.clients, stream)
+        mail: Mail = actor.hook("send", phase)(self.server, turn)
+        for client in members:
+            inbox[client.id].update(mail.to(client.id))
+        totals = Reductions(phase.uplink)
+        reports: list[Report] = []
+        block = share(members, self.fabric.global_rank, self.fabric.world_size)
+        for done in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory):
+            totals.add(done.visit, done.message, self.server)
+            who = done.visit.client.id
+            file = self.memory.write(who, round, phase.name, done.kept)
+            reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
+            self.tell("on_visit_end", done=done)
+        reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
+        for report in reports:
+            if report.loss is not None and not math.isfinite(report.loss):
+                raise DivergedError(
+                    f"the loss of client {report.client} became {report.loss} in round {round + 1}, phase "
+                    f"{phase.name!r}; round {round} is safe: lower optimizer.lr or set training.clip_norm"
+                )
+        self.memory.stage({report.client: report.file for report in reports})
+        if phase.where == "clients":
+            self.ledger.down(round, phase.name, members, mail)
+            for report in reports:
+                self.ledger.up(round, phase.name, report.up)
+        replies = totals.merged(self.fabric)
+        if self.fabric.global_rank == 0:
+            self.server = actor.hook("update", phase)(self.server, turn, replies)
+        self.server = broadcast(self.fabric, self.server)
+        return reports
+
+    def start(self) -> None:
+        """The last whole round, or the state before round 0."""
+        state = self.checkpoint.load(self.fabric.device)
+        if state is not None:
+            self.round, self.server, self.history = state["round"], state["server"], state["history"]
+            self.ledger.load(state["ledger"])
+            self.memory.restore(state["memory"])
+            self.fabric.barrier()
+            return
+        self.memory.restore({})
+        self.fabric.barrier()  # no rank writes a memory while another still clears away old ones
+        turn = Turn(
+            0, self.rounds, self.method.plan(0)[0], self.clients, self.clients, self.streams.generator("server")
+        )
+        self.server = trees.to(self.method.init_server(turn), self.fabric.device)
+
+    def tell(self, moment: str, **news: Any) -> None:
+        """Calls every callback that has a hook for this moment."""
+        for callback in self.callbacks:
+            if (hook := getattr(callback, moment, None)) is not None:
+                hook(federation=self, **news)
+
+    def save(self) -> None:
+        """Makes the round count: the checkpoint first, then the memories it names."""
+        if self.fabric.global_rank == 0:
+            self.checkpoint.save(
+                {"round": self.round, "server": self.server, "history": self.history}
+                | {"memory": self.memory.index, "ledger": self.ledger.state()}
+            )
+            self.memory.commit()
+        self.fabric.barrier()

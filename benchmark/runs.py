@@ -1,0 +1,201 @@
+"""One run from config to record, and suites of them. A run folder can always be taken up where it was left."""
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+from omegaconf import DictConfig
+
+from benchmark import build, figures
+from benchmark.batch_norm import has_batch_norm
+from benchmark.callbacks import Display, Monitor, RoundLog
+from benchmark.config import ConfigError, compose, differences, identity, load, read, save
+from benchmark.evaluation import Evaluator, Scores
+from benchmark.logs import open_logger
+from benchmark.memory import Kept
+from benchmark.records import record
+from benchmark.rounds import Federation
+from benchmark.streams import Streams
+from benchmark.work import OneByOne
+from datamodules.heterogeneity import bubble_chart
+from leaderboards import schema
+
+
+class Run:
+    """A run folder and the objects that fill it.
+
+    Args:
+        config: composed and valid. display: tells a person how far it is.
+    """
+
+    def __init__(self, config: DictConfig, display: Display) -> None:
+        self.config, self.display = config, display
+        self.folder = folder(config)
+        self.name = f"{config.scenario} {config.row} seed {config.seed}"
+
+    def play(self) -> schema.Record:
+        """Trains what is left, evaluates, writes and returns the record; a finished run is only read."""
+        finished = self.folder / "result.json"
+        self.claim()
+        if finished.exists():
+            self.display.end(f"{self.name}: already done, {finished}")
+            return schema.read(finished)
+        self.prepare()
+        federation, config = self.federation, self.config
+        logger = open_logger(config, self.folder)
+        evaluator, protocols = self.evaluator, list(config.evaluation.protocols)
+        log = RoundLog(self.folder / "rounds.jsonl", logger)
+        watch = [Monitor(evaluator, config.evaluation.every, self.recalibrated)] if config.evaluation.every else []
+        federation.callbacks = [*watch, log, self.display]
+        self.display.begin(self.name, federation.rounds, 0)
+        federation.fit()
+        result = self.evaluate(protocols)
+        if self.fabric.global_rank == 0:
+            pictures = self.draw()
+            logger.close(result, pictures)
+        self.display.end(f"{self.name}: {headline(result)}")
+        return result
+
+    def claim(self) -> None:
+        """Writes config.yaml; a folder that holds another config is refused."""
+        file = self.folder / "config.yaml"
+        if file.exists():
+            changed = differences(load(file), self.config)
+            if changed:
+                raise ConfigError(
+                    f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
+                    "give this one its own name (row=NAME), or delete that folder"
+                )
+        else:
+            save(self.config, file)
+
+    def prepare(self) -> None:
+        """Builds data, method, executor and loop."""
+        config = self.config
+        streams = Streams(config.seed)
+        images = build.source(config, self.display.decoding)
+        self.fabric: Fabric = devices(config)
+        method = build.method(config, images)
+        self.data = build.data(config, images, method)
+        self.fabric.setup_module(method)
+        self.federation = Federation(
+            self.fabric,
+            method,
+            OneByOne(self.fabric, method, self.data, build.pace(config), streams),
+            build.clients(self.data),
+            streams,
+            rounds=config.federation.rounds,
+            participation=config.federation.participation,
+            folder=self.folder / "checkpoint",
+            config_hash=identity(config),
+        )
+        self.evaluator = Evaluator(
+            method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
+        )
+        untouched = config.federation.rounds == 0
+        self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
+
+    def evaluate(self, protocols: Iterable[str]) -> schema.Record:
+        """Scores every exported encoder and writes `result.json` anew."""
+        federation, began = self.federation, time.perf_counter()
+        encoders: dict[str, Scores] = {}
+        exported = federation.method.export(federation.server, Kept(federation.memory))
+        for name, weights in exported.items():
+            with self.display.during(f"evaluating {name}"):
+                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
+                encoders[name] = self.evaluator.scores(encoder, list(protocols))
+        seconds = time.perf_counter() - began
+        result = record(self.config, federation, self.data, encoders, seconds, self.deviations())
+        if self.fabric.global_rank == 0:
+            schema.write(self.folder / "result.json", result)
+        return result
+
+    def deviations(self) -> list[str]:
+        """What a reader of the number should know about how the encoder was measured."""
+        if not self.recalibrated:
+            return []
+        return ["BatchNorm statistics of the evaluated encoder were measured on the pooled training images"]
+
+    def draw(self) -> dict[str, Path]:
+        """The run's figures by name."""
+        pictures = {
+            "partition": self.folder / "figures" / "partition.png",
+            "curves": self.folder / "figures" / "curves.png",
+        }
+        pictures["partition"].parent.mkdir(exist_ok=True)
+        source = self.data.source
+        bubble_chart(source.train.labels, self.data.parts, pictures["partition"], source.classes)
+        figures.curves(self.federation.history, pictures["curves"], self.name)
+        return pictures
+
+
+def folder(config: DictConfig) -> Path:
+    """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
+    return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
+
+
+def opened(path: Path, display: Display) -> Run:
+    """The run of a folder an earlier command left."""
+    file = path / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
+        )
+    run = Run(load(file), display)
+    run.folder = path
+    return run
+
+
+_FABRICS: dict[tuple[int, str, str], Fabric] = {}
+
+
+def devices(config: DictConfig) -> Fabric:
+    """The process's Fabric, launched once: the runs of a suite share its ranks."""
+    key = (config.devices, config.accelerator, config.training.precision)
+    if key not in _FABRICS:
+        if config.devices > 1 and _FABRICS:
+            raise ConfigError("runs on several devices share one precision: run the scenarios of this suite one by one")
+        _FABRICS[key] = build.fabric(config)
+        _FABRICS[key].launch()
+    return _FABRICS[key]
+
+
+def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
+    """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
+
+    Args:
+        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own.
+        overrides: for every run.
+    """
+    content = read("suite", name)
+    unknown = set(content) - {"scenarios", "methods", "seeds"}
+    if unknown:
+        raise ConfigError(f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods and seeds")
+    lists = {key: _listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    if lists["methods"] == ["all"]:
+        lists["methods"] = _listed(content["methods"])
+    configs = []
+    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
+        method, *own = str(row).split()
+        configs.append(compose(scenario, method, [*own, *overrides, f"seed={seed}"]))
+    if not configs:
+        raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
+    return configs
+
+
+def headline(result: schema.Record) -> str:
+    """The accuracies of a record in one line."""
+    found = [
+        f"{protocol} {metrics['accuracy']:.1f} %"
+        for protocol, metrics in result["scores"].items()
+        if "accuracy" in metrics
+    ]
+    seconds = result["seconds"]
+    return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]

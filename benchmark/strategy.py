@@ -1,0 +1,70 @@
+"""How Fabric places clients on devices: ranks share the cohort, and gradients are never synchronised."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
+from torch import Tensor, nn
+
+from methods import trees
+from methods.base import Client
+from methods.trees import Tree
+
+T = TypeVar("T")
+
+
+class Ranks(DDPStrategy):
+    """One process a device, all running the same program; a rank trains its share of the clients on its own."""
+
+    def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
+        """The module as it is: wrapped in DDP, ranks would average the gradients of different clients."""
+        return module
+
+
+def share(members: Sequence[Client], rank: int, ranks: int) -> list[Client]:
+    """A rank's part of the members: longest first, each to the rank with the least work so far; every rank agrees."""
+    loads = [0] * ranks
+    mine = []
+    for client in sorted(members, key=lambda client: (-client.examples, client.id)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += client.examples
+        if lightest == rank:
+            mine.append(client)
+    return mine
+
+
+def gather(fabric: Fabric, value: T) -> list[T]:
+    """`value` of every rank, in the order of ranks, on every rank; any picklable value."""
+    if fabric.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * fabric.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:
+    """The sum of a flat tensor over ranks, in place."""
+    if fabric.world_size > 1:
+        dist.all_reduce(flat)
+    return flat
+
+
+def broadcast(fabric: Fabric, tree: Tree) -> Tree:
+    """Rank 0's Tree on every rank: its outline as an object, its numbers as one flat tensor for each dtype."""
+    if fabric.world_size == 1:
+        return tree
+    main = fabric.global_rank == 0
+    outline: list[Any] = [trees.map(lambda leaf: leaf.to("meta"), tree) if main else None]
+    dist.broadcast_object_list(outline, src=0)
+    result = tree if main else trees.map(lambda leaf: torch.empty_like(leaf, device=fabric.device), outline[0])
+    leaves = [leaf for _, leaf in trees.leaves(result)]
+    for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
+        group = [leaf for leaf in leaves if leaf.dtype == dtype]
+        flat = torch.cat([leaf.reshape(-1) for leaf in group])
+        dist.broadcast(flat, src=0)
+        for leaf, piece in zip(group, flat.split([leaf.numel() for leaf in group]), strict=True):
+            leaf.copy_(piece.view(leaf.shape))
+    return result

@@ -1,0 +1,42 @@
+"""Every random generator of a run, derived from (seed, round, phase, client, purpose).
+
+Nothing in a run seeds a global generator. Because a stream depends on its purpose alone, neither the order of clients,
+nor the number of ranks, nor an interruption can change what is drawn.
+"""
+
+import hashlib
+
+import torch
+
+
+class Streams:
+    """Generators on the CPU, so that every device sees the same draws.
+
+    Args:
+        seed: of the run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def number(self, purpose: str, *, round: int = -1, phase: str = "", client: int = -1) -> int:
+        """The 63-bit seed of a stream, for libraries that bring their own generators."""
+        key = f"{self.seed}/{round}/{phase}/{client}/{purpose}"
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
+
+    def generator(self, purpose: str, *, round: int = -1, phase: str = "", client: int = -1) -> torch.Generator:
+        """A fresh generator at the start of the stream."""
+        return torch.Generator().manual_seed(self.number(purpose, round=round, phase=phase, client=client))
+
+    def cohort(self, round: int, clients: int, participation: float) -> list[int]:
+        """Ids of the clients drawn for a round, sorted: `participation` of all, at least one, without replacement."""
+        size = max(1, round_half_up(participation * clients))
+        if size >= clients:
+            return list(range(clients))
+        order = torch.randperm(clients, generator=self.generator("cohort", round=round))
+        return sorted(order[:size].tolist())
+
+
+def round_half_up(value: float) -> int:
+    """Rounds to the nearest integer, .5 upwards (Python's own `round` goes to the even one)."""
+    return int(value + 0.5)

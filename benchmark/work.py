@@ -1,0 +1,171 @@
+"""One phase for a block of clients. An executor visits them; whichever it is, the results are the same.
+
+`OneByOne` is the reference: one resident model, one client after another. Before a visit the model is reset to its
+pristine state, so that nothing of the previous client is left in targets, queues, heads or BatchNorm.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from benchmark.batch_norm import Recalibration
+from benchmark.reductions import gather_batches
+from benchmark.streams import Streams
+from datamodules.federated import FederatedDataModule, number_of_batches
+from methods import trees
+from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, set_learning_rate
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much local work a visit is, and at which rate.
+
+    epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
+    rate_per_step: whether the schedule moves within a visit, or once a round.
+    """
+
+    epochs: int
+    steps: int | None
+    batch_size: int
+    rate_per_step: bool = False
+
+
+@dataclass
+class Done:
+    """One finished visit. message may be live; kept is what stays with the client; loss is the mean over steps."""
+
+    visit: Visit
+    message: Message
+    kept: Tree
+    loss: float | None
+    images: int
+    seconds: float
+
+
+class OneByOne:
+    """Clients one after another on one resident model.
+
+    Args:
+        fabric: device, precision and backward.
+        method: the resident model; its present state is the pristine one.
+        data: batches by client.
+        pace: the scenario's local work.
+        streams: generators of the run.
+    """
+
+    def __init__(
+        self, fabric: Fabric, method: FederatedMethod, data: FederatedDataModule, pace: Pace, streams: Streams
+    ) -> None:
+        self.fabric, self.method, self.data, self.pace, self.streams = fabric, method, data, pace, streams
+        self.pristine = {key: value.clone() for key, value in method.state_dict().items()}
+
+    def run(
+        self,
+        actor: "FederatedMethod | Recalibration",
+        phase: Phase,
+        round: int,
+        rounds: int,
+        block: Sequence[Client],
+        inbox: Mapping[int, Message],
+        memory: Mapping[int, Tree],
+    ) -> Iterator[Done]:
+        """Visits every client of the block; a message is to be used before the next one is asked for."""
+        for client in block:
+            began = time.perf_counter()
+            kept = memory.get(client.id, {})
+            stream = self.streams.generator("method", round=round, phase=phase.name, client=client.id)
+            visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
+            number = self.streams.number("global", round=round, phase=phase.name, client=client.id)
+            with isolated(number, self.fabric.device):
+                done = self._visit(actor, visit, kept, began)
+            yield done
+
+    def _visit(self, actor: Any, visit: Visit, kept: Tree, began: float) -> Done:
+        method, phase = self.method, visit.phase
+        method.load_state_dict(self.pristine)
+        method.zero_grad(set_to_none=True)
+        method.train(phase.work == "train")
+        if "memory" not in kept:
+            visit.memory = actor.hook("init_client", phase)(visit)
+        actor.start_visit(visit, trees.overlay(kept.get("stays", {}), kept.get("statistics", {})))
+        loss, images = None, 0
+        if phase.work == "train":
+            loss, images = self._train(visit)
+        elif phase.work == "observe":
+            images = self._observe(actor, visit)
+        message, remembered = actor.hook("reply", phase)(visit)
+        staying: Tree = {"memory": remembered} if remembered else {}
+        if method.stays:
+            staying["stays"] = {name: method.tensors(name) for name in method.stays}
+        if method.batch_norm == "local" and method.travelling:
+            staying["statistics"] = method.statistics()
+        return Done(visit, message, staying, loss, images, time.perf_counter() - began)
+
+    def _train(self, visit: Visit) -> tuple[float, int]:
+        """The local steps of a visit; returns mean loss and images seen. Nothing in a step waits for the device."""
+        method, phase, pace = self.method, visit.phase, self.pace
+        optimizer = method.hook("configure_optimizers", phase)()
+        step, finish = method.hook("training_step", phase), method.hook("on_train_batch_end", phase)
+        size = phase.batch_size or pace.batch_size
+        visit.batches = number_of_batches(visit.client.examples, min(size, visit.client.examples))
+        steps = pace.steps if phase.epochs is None else None
+        total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
+        summed = torch.zeros((), device=self.fabric.device)
+        images = 0
+        for batch in self._batches(visit, size, epochs=phase.epochs or pace.epochs, steps=steps):
+            within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
+            visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
+            with self.fabric.autocast():
+                outputs = step(batch, visit.steps)
+            self.fabric.backward(outputs["loss"])
+            method.on_before_optimizer_step(optimizer)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            finish(outputs, batch, visit.steps)
+            summed += outputs["loss"].detach()
+            visit.steps += 1
+            images += len(batch.index)
+        return float(summed) / max(1, visit.steps), images
+
+    @torch.no_grad()
+    def _observe(self, actor: Any, visit: Visit) -> int:
+        """Passes without gradient; what the batches give is gathered as the phase declares."""
+        observe, images = actor.hook("observe", visit.phase), 0
+        gathered: Message = {}
+        size = visit.phase.batch_size or self.pace.batch_size
+        for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1):
+            with self.fabric.autocast():
+                gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
+            images += len(batch.index)
+        visit.observed = gathered
+        return images
+
+    def _batches(self, visit: Visit, size: int, epochs: int, steps: int | None = None) -> Iterator[Any]:
+        method, phase = self.method, visit.phase
+        key: dict[str, Any] = {"round": visit.round, "phase": phase.name, "client": visit.client.id}
+        draw, draws = method.hook("draw", phase), self.streams.generator("draws", **key)
+        for batch in self.data.batches(
+            visit.client.id if phase.data == "private" else None,
+            method.views(phase),
+            size,
+            epochs=epochs,
+            steps=steps,
+            order=self.streams.generator("order", **key) if phase.work == "train" else None,
+            views=self.streams.generator("views", **key),
+            device=self.fabric.device,
+            labels=method.objective.labels,
+        ):
+            yield batch._replace(draws=draw(batch, draws))
+
+
+@contextlib.contextmanager
+def isolated(seed: int, device: torch.device) -> Iterator[None]:
+    """The global generators seeded for one visit and put back after it: dropout draws the same wherever it runs."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

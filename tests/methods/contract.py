@@ -1,0 +1,168 @@
+"""What every method owes the loop; a method's own test inherits it and adds what its paper says.
+
+class TestMyMethod(MethodContract):
+    method = "mymethod"
+    def bill(self, run): ...            # bytes one client sends and is sent, by (phase, direction, entry)
+"""
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from benchmark import build, rounds
+from methods import trees
+from methods.base import MethodError
+from tests import playing
+
+Bill = dict[tuple[str, str, str], int]
+
+
+def floats(tree: trees.Tree) -> int:
+    """Numbers in a Tree."""
+    return sum(leaf.numel() for _, leaf in trees.leaves(tree))
+
+
+class MethodContract:
+    """The tests every method passes on the tiny scenario: 4 clients, 2 of them a round, 3 rounds.
+
+    method: its config's name. overrides: for every test. batch_norm: policies it works under.
+    """
+
+    method: ClassVar[str]
+    overrides: ClassVar[tuple[str, ...]] = ()
+    batch_norm: ClassVar[tuple[str, ...]] = ("average", "local", "recalibrate")
+
+    def bill(self, run: Any) -> Bill:
+        """By hand, in bytes: what one client sends ("up") and is sent ("down") in each phase it takes part in."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def unbroken(cls, tmp_path_factory: pytest.TempPathFactory) -> Any:
+        """The run all others are compared with, played once."""
+        return playing.played(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
+
+    def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
+        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        seen: list[tuple[set[str], set[str]]] = []
+
+        class Spy:
+            def on_visit_end(self, federation: Any, done: Any) -> None:
+                seen.append((set(done.message), set(done.visit.phase.uplink)))
+
+        run.federation.callbacks = [Spy()]
+        run.federation.fit()
+        assert seen
+        assert all(sent == declared for sent, declared in seen)
+
+    def test_ledger_equals_a_hand_count(self, unbroken: Any) -> None:
+        federation, bill = unbroken.federation, self.bill(unbroken)
+        expected: dict[tuple[int, str, str, str], int] = {}
+        for round in range(federation.rounds):
+            cohort = federation.streams.cohort(round, len(federation.clients), federation.participation)
+            for phase in federation.method.plan(round):
+                members = len(federation.clients) if phase.cohort == "all" else len(cohort)
+                for (name, direction, entry), size in bill.items():
+                    if name == phase.name:
+                        expected[round, name, direction, entry] = members * size
+        assert federation.ledger.lines == expected
+
+    def test_memory_never_travels(self, tmp_path: Path) -> None:
+        run = playing.prepared(tmp_path, self.method, *self.overrides, "federation.participation=1")
+        federation, canary = run.federation, 12345.678
+        federation.start()
+        federation.play(0)
+        for client in range(len(federation.clients)):
+            kept = federation.memory.get(client, {})
+            marked = {**kept, "memory": {**kept.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
+            federation.memory.stage({client: federation.memory.write(client, 0, "canary", marked)})
+        sent: list[trees.Tree] = []
+
+        class Spy:
+            def on_visit_end(self, federation: Any, done: Any) -> None:
+                assert "canary" in done.visit.memory
+                sent.extend((trees.clone(done.message), trees.clone(done.visit.message)))
+
+        federation.callbacks = [Spy()]
+        federation.play(1)
+        leaves = [leaf for tree in (*sent, federation.server) for _, leaf in trees.leaves(tree)]
+        assert sent
+        assert not any((leaf == canary).any() for leaf in leaves)
+
+    @pytest.mark.parametrize("moment", playing.KILLS)
+    def test_a_killed_run_resumed_is_the_unbroken_one(self, moment: str, tmp_path: Path, unbroken: Any) -> None:
+        for round in (0, 1):
+            for phase in unbroken.federation.method.plan(round):
+                folder = tmp_path / f"{round}-{phase.name}"
+                playing.killed(folder, self.method, moment, round, phase.name, *self.overrides)
+                resumed = playing.played(folder, self.method, *self.overrides)
+                assert playing.same(playing.state(resumed), playing.state(unbroken))
+                left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
+                assert left == set(resumed.federation.memory.index.values())
+                if moment in ("written", "renamed"):
+                    break  # the checkpoint comes once a round, whatever its phases
+
+    @pytest.mark.ranks
+    def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
+        playing.on_two_ranks(tmp_path, self.method, *self.overrides)
+        both = playing.prepared(tmp_path, self.method, *self.overrides)
+        both.federation.start()
+        assert both.federation.round == unbroken.federation.rounds
+        assert playing.same(playing.state(both), playing.state(unbroken))
+
+    def test_the_order_of_the_cohort_does_not_matter(
+        self, tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        share = rounds.share
+        monkeypatch.setattr(rounds, "share", lambda *args: share(*args)[::-1])
+        reversed_run = playing.played(tmp_path, self.method, *self.overrides)
+        assert playing.same(playing.state(reversed_run), playing.state(unbroken))
+
+    def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
+        again = playing.played(tmp_path / "again", self.method, *self.overrides)
+        assert playing.same(playing.state(again), playing.state(unbroken))
+        other = playing.played(tmp_path / "other", self.method, *self.overrides, "seed=1")
+        assert not playing.same(playing.state(other), playing.state(unbroken))
+
+    def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
+        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        method = build.method(run.config, run.data.source)  # one that no Fabric has seen
+        start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
+        trainer = Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        if method.plan(0)[0].work == "train":
+            trainer.fit(method, run.data)
+            assert trainer.global_step == -(-sum(len(part) for part in run.data.parts) // 8)
+            assert playing.difference(start, {name: method.tensors(name) for name in start}) > 0
+        else:
+            with pytest.raises(MethodError, match="first phase trains"):
+                trainer.fit(method, run.data)
+            assert playing.difference(start, {name: method.tensors(name) for name in start}) == 0
+
+    @pytest.mark.parametrize("policy", ["average", "local", "recalibrate"])
+    def test_batch_norm_policies(self, policy: str, tmp_path: Path) -> None:
+        overrides = (*self.overrides, f"federation.batch_norm={policy}")
+        if policy not in self.batch_norm:
+            with pytest.raises(MethodError, match="batch_norm"):
+                playing.played(tmp_path, self.method, *overrides)
+            return
+        run = playing.played(tmp_path, self.method, *overrides)
+        sent = {entry for direction in ("up", "down") for entry in run.federation.ledger.total(direction)}
+        assert ("statistics" in sent) == (policy == "recalibrate")
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.federation.server))
+
+    @pytest.mark.timeout(120)
+    def test_two_rounds_of_the_shipped_config(self, tmp_path: Path) -> None:
+        run = playing.prepared(
+            tmp_path, self.method, "federation.rounds=2", "evaluation.protocols=[knn/v1]", scenario="digits"
+        )
+        record = run.play()
+        assert record["rounds"]["done"] == 2
+        assert 10 < record["scores"]["knn/v1"]["accuracy"] <= 100
+        assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000

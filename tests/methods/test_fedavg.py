@@ -1,0 +1,64 @@
+import numpy as np
+import torch
+
+from methods import trees
+from tests import playing
+from tests.methods.contract import MethodContract
+
+
+class TestFedAvg(MethodContract):
+    method = "fedavg"
+
+    def bill(self, run):
+        # convnet 3-6-8 with BatchNorm, projector 8-12-8 with BatchNorm after the first layer; running mean and variance
+        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
+        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
+        return {("fit", way, "weights"): 4 * (encoder + projector) for way in ("up", "down")}
+
+    def test_the_update_is_the_mean_by_examples(self, tmp_path):
+        run = playing.prepared(tmp_path, self.method, "federation.participation=1")
+        federation, replies = run.federation, {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                replies[done.visit.client.id] = (done.visit.client.examples, trees.clone(done.message["weights"]))
+
+        federation.callbacks = [Spy()]
+        federation.start()
+        federation.play(0)
+        total = sum(examples for examples, _ in replies.values())
+        assert len({examples for examples, _ in replies.values()}) > 1  # else weights and plain mean would agree
+        for path, leaf in trees.leaves(federation.server["weights"]):
+            each = [(n, dict(trees.leaves(tree))[path].double().numpy()) for n, tree in replies.values()]
+            np.testing.assert_allclose(leaf.numpy(), sum(n * x for n, x in each) / total, rtol=1e-6, atol=1e-7)
+
+    def test_weighting_is_a_choice(self, tmp_path):
+        plain = playing.played(tmp_path / "a", self.method)
+        equal = playing.played(tmp_path / "b", self.method, "method.weighting=clients")
+        assert playing.difference(plain.federation.server, equal.federation.server) > 0
+
+    def test_one_client_is_a_plain_training_loop(self, tmp_path):
+        """One client on one rank, against PyTorch written out by hand: the same bits."""
+        run = playing.prepared(tmp_path, self.method, "partition.name=iid", "partition.clients=1", "training.epochs=2")
+        federation, method, streams = run.federation, run.federation.method, run.federation.streams
+        reference = playing.prepared(tmp_path / "other", self.method, "partition.name=iid", "partition.clients=1")
+        model = reference.federation.method.objective
+        for round in range(3):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (1 + np.cos(np.pi * round / 3)) / 2, momentum=0.9)
+            key = {"round": round, "phase": "fit", "client": 0}
+            batches = reference.data.batches(
+                0, ("augment", "augment"), 8, epochs=2,
+                order=streams.generator("order", **key), views=streams.generator("views", **key),
+            )  # fmt: skip
+            model.train()
+            for batch in batches:
+                out = model(*batch.views)
+                optimizer.zero_grad()
+                model.loss(out, batch).backward()
+                optimizer.step()
+        federation.fit()
+        method.load(federation.server["weights"])
+        ours, theirs = method.objective.state_dict(), model.state_dict()
+        compared = [name for name in theirs if "num_batches" not in name]
+        assert compared
+        assert all(torch.equal(ours[name], theirs[name]) for name in compared)

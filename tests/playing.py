@@ -1,0 +1,163 @@
+"""Runs of the tiny scenario for tests: in this process, in a child that may be killed, or as two ranks over gloo.
+
+Children come from a server process that has imported everything and computed nothing, so that a test can afford many.
+"""
+
+import io
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmark import checkpoint
+from benchmark.callbacks import Display
+from benchmark.config import compose
+from benchmark.rounds import Federation
+from benchmark.runs import Run
+from methods import trees
+
+TINY = str(Path(__file__).parent / "tiny.yaml")
+
+
+def prepared(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
+    """A run with data, method and loop in place, not yet started."""
+    torch.set_num_threads(1)
+    common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv"]
+    run = Run(compose(scenario, method, [*common, *overrides]), Display(Console(file=io.StringIO())))
+    run.claim()
+    run.prepare()
+    return run
+
+
+def played(folder: Path, method: str, *overrides: str) -> Run:
+    """A run whose rounds are all played; nothing is evaluated."""
+    run = prepared(folder, method, *overrides)
+    run.federation.fit()
+    return run
+
+
+def state(run: Run) -> dict[str, Any]:
+    """All that a run is after its last whole round, times left out: comparable bit for bit with `same`."""
+    federation = run.federation
+    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in federation.history]
+    memories = {client: federation.memory[client] for client in federation.memory}
+    return {"server": federation.server, "memory": memories, "ledger": federation.ledger.state(), "history": timeless}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal bit for bit, tensors included."""
+    if isinstance(one, dict):
+        return set(one) == set(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def difference(one: trees.Tree, other: trees.Tree) -> float:
+    """Largest absolute difference between the leaves of two Trees of one shape."""
+    mine, theirs = dict(trees.leaves(one)), dict(trees.leaves(other))
+    assert mine.keys() == theirs.keys()
+    return max((float((mine[path].double() - theirs[path].double()).abs().max()) for path in mine), default=0.0)
+
+
+_CHILDREN = multiprocessing.get_context("forkserver")
+_CHILDREN.set_forkserver_preload(["tests.playing"])
+
+
+def in_child(function: Callable[..., None], *args: Any, environment: dict[str, str] | None = None) -> Any:
+    """Starts `function(*args)` in a process of its own."""
+    child = _CHILDREN.Process(target=_call, args=(function, args, environment or {}))
+    child.start()
+    return child
+
+
+def finish(child: Any, seconds: float = 120) -> int:
+    """Waits for a child and returns its exit code; a child that hangs is ended."""
+    child.join(seconds)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        raise TimeoutError(f"a child process did not end within {seconds} seconds")
+    return child.exitcode
+
+
+def _call(function: Callable[..., None], args: tuple, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    function(*args)
+
+
+def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:
+    """Plays a run on two ranks that talk over gloo."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    children = [
+        in_child(
+            _play,
+            folder,
+            method,
+            (*overrides, "devices=2", "accelerator=cpu"),
+            environment=common | {"LOCAL_RANK": str(k)},
+        )
+        for k in (0, 1)
+    ]
+    codes = [finish(child) for child in children]
+    assert codes == [0, 0], f"ranks ended with {codes}"
+
+
+def _play(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
+    played(folder, method, *overrides)
+
+
+KILLS = ("visit", "reply", "written", "renamed")
+"""Moments a run can die at: within a phase, between work and update, before the checkpoint's rename, right after it."""
+
+
+def killed(folder: Path, method: str, moment: str, round: int, phase: str, *overrides: str) -> None:
+    """Plays a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead."""
+    child = in_child(_play_to_death, folder, method, moment, round, phase, overrides)
+    code = finish(child)
+    assert code == -signal.SIGKILL, f"the run was to be killed at {moment} in phase {phase}, but ended with {code}"
+
+
+def _play_to_death(folder: Path, method: str, moment: str, round: int, phase: str, overrides: tuple[str, ...]) -> None:
+    run = prepared(folder, method, *overrides)
+    federation = run.federation
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    class Hunter:
+        def on_visit_end(self, federation: Federation, done: Any) -> None:
+            if moment == "visit" and (done.visit.round, done.visit.phase.name) == (round, phase):
+                die()
+
+    federation.callbacks = [Hunter()]
+    hook = type(federation.method).hook
+
+    def hunted(self: Any, name: str, of: Any) -> Any:
+        found = hook(self, name, of)
+        if moment == "reply" and name == "update" and (federation.round, of.name) == (round, phase):
+            return die
+        return found
+
+    type(federation.method).hook = hunted  # type: ignore[method-assign]
+    replace = os.replace
+
+    def replaced(source: Any, target: Any) -> None:
+        last = federation.round == round + 1  # the round's own checkpoint
+        if moment == "written" and last:
+            die()
+        replace(source, target)
+        if moment == "renamed" and last:
+            die()
+
+    checkpoint.os.replace = replaced  # type: ignore[attr-defined]
+    federation.fit()
