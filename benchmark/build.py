@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -206,6 +207,7 @@ def fabric(config: DictConfig, **kwargs: Any) -> Fabric:
     accelerator = config.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # progress is ours to tell
     several = config.devices > 1
     return Fabric(
         accelerator=accelerator,

@@ -105,10 +105,16 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def begin(self, name: str, rounds: int, done: int) -> None:
-        """A run starts, or goes on after `done` rounds."""
+    def begin(self, name: str) -> None:
+        """A run starts."""
         self.name, self.note = name, ""
-        self.bars.reset(self.rounds, total=rounds, completed=done, visible=rounds > 0, note="", description=name)
+
+    def on_run_start(self, federation: Any) -> None:
+        """Counts the rounds that are left; a run that goes on says where."""
+        total, done = federation.rounds, federation.round
+        self.bars.reset(self.rounds, total=total, completed=done, visible=total > 0, note="", description=self.name)
+        if done:
+            self.say(f"{self.name}: goes on after round {done}/{total}")
 
     def end(self, line: str) -> None:
         """A run is over; `line` says what came of it."""

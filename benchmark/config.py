@@ -8,6 +8,7 @@ import copy
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -194,6 +195,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     name = chosen.get("name", objective["name"])
     if name != objective["name"]:
         objective = {"name": name}
+    own["method"] = {"name": _stem(method), **own.get("method", {})}
     loss = read("objective", name)
     loss["objective"] = {**loss.get("objective", {}), "name": name}
     label = _stem(method) + (f"-{name}" if "name" in chosen else "")
@@ -237,9 +239,11 @@ def load(file: Path) -> DictConfig:
 
 
 def save(config: DictConfig, file: Path) -> None:
-    """Writes the resolved config."""
+    """Writes the resolved config, whole or not at all: several ranks may do so at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(OmegaConf.to_yaml(config, resolve=True))
+    beside = file.with_suffix(f".{os.getpid()}")
+    beside.write_text(OmegaConf.to_yaml(config, resolve=True))
+    os.replace(beside, file)
 
 
 def identity(config: DictConfig) -> str:

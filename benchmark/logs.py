@@ -59,7 +59,7 @@ def open_logger(config: DictConfig, folder: Path) -> RunLogger:
         group=f"{config.scenario}/{config.row}",
         tags=[config.scenario, config.row, config.objective["name"]],
         save_dir=folder,
-        offline=wandb.api.api_key is None,
+        mode=os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False, verify=False) else "offline"),
         config=content,
     )
     return RunLogger(logger)

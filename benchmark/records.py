@@ -38,7 +38,7 @@ def record(
         "schema": SCHEMA,
         "scenario": config.scenario,
         "row": config.row,
-        "method": config.method["class"].rpartition(".")[2].lower(),
+        "method": config.method["name"],
         "objective": config.objective["name"],
         "seed": config.seed,
         "rounds": {"done": federation.round, "planned": federation.rounds},

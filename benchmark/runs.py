@@ -50,7 +50,7 @@ class Run:
         log = RoundLog(self.folder / "rounds.jsonl", logger)
         watch = [Monitor(evaluator, config.evaluation.every, self.recalibrated)] if config.evaluation.every else []
         federation.callbacks = [*watch, log, self.display]
-        self.display.begin(self.name, federation.rounds, 0)
+        self.display.begin(self.name)
         federation.fit()
         result = self.evaluate(protocols)
         if self.fabric.global_rank == 0:

@@ -128,8 +128,8 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
         "effective_rank_centred" of the raw ones less their mean;
         "alignment": the mean squared distance of the two normalised views, in [0, 4], lower is better (papers often
         print the negative); left out without views;
-        "uniformity", "uniformity_within", "uniformity_between": see `uniformity_parts`; the last two are left out
-        where a row's client is unknown or there is no such pair.
+        "uniformity", "uniformity_within", "uniformity_between": see `uniformity_parts`, over the rows whose client is
+        known; over all rows where none is, and then the last two are left out, as where there is no such pair.
     """
     test = features.test_x
     scores = {
@@ -139,7 +139,10 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
     }
     if features.view_a is not None and features.view_b is not None:
         scores["alignment"] = float(alignment(features.view_a, features.view_b))
-    x, clients = features.train_x, features.train_clients
+    held = features.train_clients >= 0  # a partition may leave rows out; they are in no pair of clients
+    split = bool(held.any())
+    known = held if split else ~held
+    x, clients = features.train_x[known], features.train_clients[known]
     if len(x) > max_points:
         order = torch.randperm(len(x), generator=generator, device=generator.device)
         chosen = order[:max_points].to(x.device)
@@ -147,7 +150,7 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
     parts = uniformity_parts(x, clients)
     scores["uniformity"] = parts["total"]
     for name in ("within", "between"):
-        if (clients >= 0).all() and not math.isnan(parts[name]):
+        if split and not math.isnan(parts[name]):
             scores[f"uniformity_{name}"] = parts[name]
     return scores
 

@@ -239,3 +239,15 @@ def test_geometry_leaves_out_what_it_cannot_know():
     one = geometry(features(train_clients=torch.zeros(80, dtype=torch.int64)), torch.Generator())
     assert one["uniformity_within"] == one["uniformity"]
     assert "uniformity_between" not in one
+
+
+def test_rows_without_a_client_are_left_out_of_uniformity():
+    clients = torch.arange(80) % 3
+    clients[::7] = -1
+    f = features(train_clients=clients)
+    held = clients >= 0
+    parts = uniformity_parts(f.train_x[held], clients[held])
+    scores = geometry(f, torch.Generator())
+    assert scores["uniformity"] == pytest.approx(parts["total"], abs=1e-12)
+    assert scores["uniformity_within"] == pytest.approx(parts["within"], abs=1e-12)
+    assert scores["uniformity_between"] == pytest.approx(parts["between"], abs=1e-12)
