@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.scaffold import effective_steps
+from tests import playing
+from tests.methods.contract import MethodContract
+
+ENCODER = 6 * 3 * 9 + 2 * 6 + 8 * 6 * 9 + 2 * 8
+PROJECTOR = 12 * 8 + 2 * 12 + 8 * 12 + 8
+STATISTICS = 2 * (6 + 8 + 12)
+
+
+class TestScaffold(MethodContract):
+    method = "scaffold"
+
+    def bill(self, run):
+        weights, control = 4 * (ENCODER + PROJECTOR + STATISTICS), 4 * (ENCODER + PROJECTOR)
+        return {
+            ("fit", "down", "weights"): weights,
+            ("fit", "down", "c"): control,
+            ("fit", "up", "delta_w"): weights,
+            ("fit", "up", "delta_c"): control,
+        }
+
+    def test_with_zero_controls_it_is_fedavg(self, tmp_path):
+        """Before any client has a control variate a round is FedAvg's; sums of deltas differ in the last bit only."""
+        scaffold = playing.prepared(tmp_path / "a", "scaffold")
+        plain = playing.prepared(tmp_path / "b", "fedavg", "method.weighting=clients")
+        for run in (scaffold, plain):
+            run.federation.start()
+            run.federation.play(0)
+        ours, theirs = (run.federation.server["weights"] for run in (scaffold, plain))
+        assert playing.difference(ours, theirs) < 1e-6
+
+    def test_the_server_control_is_the_mean_of_all_clients(self, tmp_path):
+        run = playing.prepared(tmp_path, "scaffold")
+        federation = run.federation
+        federation.start()
+        for round in range(3):
+            federation.play(round)
+            kept = [federation.memory[k]["memory"]["c"] for k in federation.memory]
+            mean = trees.map(lambda *each: sum(each) / len(federation.clients), kept[0], *kept[1:])
+            assert playing.difference(federation.server["c"], mean) < 1e-6
+        assert len(kept) == len(federation.clients)  # half of them a round: by now everyone has been there
+
+    def test_one_step_of_plain_sgd_makes_the_control_the_gradient(self, tmp_path):
+        """Option II with K = 1 from zero controls: c_i+ is the gradient at x."""
+        overrides = ("optimizer.momentum=0", "training.steps=1")
+        run = playing.prepared(tmp_path, "scaffold", *overrides)
+        seen = {}
+        federation = run.federation
+        federation.start()
+        method = federation.method
+        adjust = type(method).adjust_gradients
+
+        def spy(gradients):
+            seen.update(trees.clone(gradients))
+            return adjust(method, gradients)
+
+        spy.__func__ = adjust
+        method.adjust_gradients = spy
+        federation.callbacks = [type("Spy", (), {"on_visit_end": lambda self, federation, done: check(done)})()]
+        checked = []
+
+        def check(done):
+            checked.append(playing.difference(done.kept["memory"]["c"], seen))
+
+        federation.play(0)
+        assert len(checked) == 2
+        assert max(checked) < 1e-5
+
+    def test_controls_change_training_from_the_second_round_on(self, tmp_path):
+        scaffold = playing.played(tmp_path / "a", "scaffold")
+        plain = playing.played(tmp_path / "b", "fedavg", "method.weighting=clients")
+        assert playing.difference(scaffold.federation.server["weights"], plain.federation.server["weights"]) > 1e-4
+
+    @pytest.mark.parametrize(("steps", "golden"), [(1, 1.0), (10, 41.3811), (100, 910.0024)])
+    def test_effective_steps_under_momentum(self, steps, golden):
+        assert effective_steps(0.9, steps) == pytest.approx(golden, abs=1e-4)
+        assert effective_steps(0.0, steps) == steps
+
+    def test_effective_steps_are_what_torch_does(self):
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        for _ in range(7):
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        assert float(-weight) == pytest.approx(0.1 * effective_steps(0.9, 7), rel=1e-6)
+
+    def test_other_optimisers_are_refused(self, tmp_path):
+        with pytest.raises(MethodError, match="SGD"):
+            playing.played(tmp_path, "scaffold", "optimizer.class=torch.optim.Adam", "optimizer.lr=0.001")
+
+    def test_momentum_with_a_rate_that_moves_within_a_visit_is_refused(self, tmp_path):
+        with pytest.raises(MethodError, match=r"schedule\.per"):
+            playing.played(tmp_path, "scaffold", "schedule.per=step")
