@@ -1,0 +1,48 @@
+from methods import trees
+from tests import playing
+from tests.methods.contract import MethodContract
+
+
+class TestLocal(MethodContract):
+    method = "local"
+    batch_norm = ("average", "local")
+
+    def bill(self, run):
+        return {("fit", "down", "weights"): 0}
+
+    def test_nothing_travels(self, unbroken):
+        assert sum(unbroken.federation.ledger.total("up").values()) == 0
+        assert sum(unbroken.federation.ledger.total("down").values()) == 0
+
+    def test_a_client_alone_trains_as_it_does_among_others(self, tmp_path, unbroken):
+        """With everyone present, client 0's networks are those of FedAvg over that one client."""
+        together = playing.played(tmp_path / "a", "local", "federation.participation=1")
+        alone = playing.prepared(tmp_path / "b", "fedavg", "federation.participation=1")
+        alone.federation.clients = alone.federation.clients[:1]
+        alone.federation.fit()
+        ours = together.federation.memory[0]["stays"]
+        assert playing.same(ours, alone.federation.server["weights"])
+
+    def test_every_client_that_trained_is_exported(self, unbroken):
+        federation = unbroken.federation
+        kept = {client: federation.memory[client]["stays"] for client in federation.memory}
+        exported = federation.method.export(federation.server, kept)
+        assert set(exported) == {f"client{client}" for client in kept}
+        assert len(kept) > 1
+        first, second = list(exported.values())[:2]
+        assert playing.difference(first, second) > 0
+
+    def test_the_record_has_the_worst_client_and_the_mean(self, tmp_path):
+        run = playing.prepared(tmp_path, "local")
+        record = run.play()
+        each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
+        assert len(each) == len(run.federation.memory)
+        assert record["scores"]["knn/v1"]["accuracy"] == min(each)
+        assert record["scores"]["knn/v1"]["accuracy_mean"] == sum(each) / len(each)
+
+    def test_initial_weights_are_the_same_for_all(self, tmp_path):
+        run = playing.prepared(tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1")
+        run.federation.fit()
+        kept = [run.federation.memory[k]["stays"] for k in run.federation.memory]
+        trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in kept]
+        assert all(bool((trained[0][path] == other[path]).all()) for other in trained[1:] for path in other)
