@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from methods.base import MethodError
+from tests import playing
+from tests.methods.contract import MethodContract
+
+
+class TestSSD(MethodContract):
+    method = "ssd"
+
+    def bill(self, run):
+        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
+        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
+        weights = 4 * (encoder + projector)
+        return {
+            ("assign", "down", "scale"): 4 * 8,
+            ("assign", "down", "basis"): 4 * 8 * 8,
+            ("fit", "down", "weights"): weights,
+            ("fit", "up", "weights"): weights,
+        }
+
+    def test_without_its_terms_it_is_fedavg_over_align_uniform(self, tmp_path):
+        ssd = playing.played(tmp_path / "a", "ssd", "method.dsr_weight=0", "method.pd_weight=0")
+        plain = playing.played(tmp_path / "b", "fedavg", "objective=align_uniform")
+        assert playing.same(ssd.federation.server["weights"], plain.federation.server["weights"])
+
+    @pytest.mark.parametrize("term", ["dsr_weight", "pd_weight"])
+    def test_each_term_changes_training(self, term, tmp_path, unbroken):
+        without = playing.played(tmp_path, "ssd", f"method.{term}=0")
+        assert playing.difference(without.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-6
+
+    def test_a_stretch_of_one_leaves_training_alone(self, tmp_path):
+        one = playing.played(tmp_path / "a", "ssd", "method.alpha=1")
+        none = playing.played(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
+        assert playing.difference(one.federation.server["weights"], none.federation.server["weights"]) < 1e-5
+
+    def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
+        federation = unbroken.federation
+        scales = federation.server["scales"]
+        stretched = torch.stack([scales[client] != 1 for client in range(4)])
+        assert stretched.sum(dim=1).tolist() == [2, 2, 2, 2]  # floor(8 / 4) each
+        assert int(stretched.sum(dim=0).max()) == 1
+        assert set(scales[0].unique().tolist()) == {1.0, 10.0}
+        for client in range(4):
+            assert torch.equal(federation.memory[client]["memory"]["scale"]["d"], scales[client])
+
+    def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, tmp_path, unbroken):
+        Q = unbroken.federation.server["basis"]["Q"]
+        torch.testing.assert_close(Q @ Q.T, torch.eye(8), rtol=1e-5, atol=1e-5)
+        axis = playing.played(tmp_path, "ssd", "method.basis=axis")
+        assert "basis" not in axis.federation.server
+        assert set(axis.federation.ledger.total("down")) == {"scale", "weights"}
+
+    def test_the_scale_is_sent_once(self, unbroken):
+        rounds = {round for round, _, _, entry in unbroken.federation.ledger.lines if entry in ("scale", "basis")}
+        assert rounds == {0}
+
+    def test_variants_differ(self, tmp_path, unbroken):
+        paper = playing.played(tmp_path, "ssd", "method.variant=paper")
+        assert playing.difference(paper.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-4
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("method.variant=other", "choose code or paper"),
+            ("method.basis=other", "choose qr or axis"),
+            ("heads.projector=[12,6]", "one width"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "ssd", override)
+
+    def test_more_clients_than_dimensions_are_refused(self, tmp_path):
+        few = ("partition.clients=10", "partition.name=iid", "training.batch_size=2")
+        run = playing.prepared(tmp_path, "ssd", *few)
+        with pytest.raises(MethodError, match="8 dimensions among 10 clients"):
+            run.federation.start()
