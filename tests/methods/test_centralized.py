@@ -1,0 +1,19 @@
+from tests import playing
+from tests.methods.contract import MethodContract
+
+
+class TestCentralized(MethodContract):
+    method = "centralized"
+
+    def bill(self, run):
+        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
+        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
+        return {("fit", way, "weights"): 4 * (encoder + projector) for way in ("up", "down")}
+
+    def test_one_client_holds_everything(self, unbroken):
+        assert len(unbroken.federation.clients) == 1
+        assert unbroken.federation.clients[0].examples == len(unbroken.data.source.train.labels)
+
+    def test_it_is_fedavg_with_one_client(self, tmp_path, unbroken):
+        plain = playing.played(tmp_path, "fedavg", "partition.name=iid", "partition.clients=1")
+        assert playing.same(playing.state(plain), playing.state(unbroken))
