@@ -27,7 +27,13 @@ from methods.base import Client, FederatedMethod, Objective
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 
-def build(section: Mapping[str, Any], where: str, *args: Any, offered: Mapping[str, Any] | None = None) -> Any:
+def build(
+    section: Mapping[str, Any],
+    where: str,
+    *args: Any,
+    offered: Mapping[str, Any] | None = None,
+    reserved: Mapping[str, Any] | None = None,
+) -> Any:
     """Calls the class a section names by import path, with the section's other keys as arguments.
 
     Args:
@@ -35,10 +41,11 @@ def build(section: Mapping[str, Any], where: str, *args: Any, offered: Mapping[s
         where: the section's name, for messages.
         args: positional arguments.
         offered: arguments passed on only if the class takes them and the section does not set them.
+        reserved: arguments that other sections decide; this one may not set them.
     """
     target = locate(section, where)
     given = {key: value for key, value in section.items() if key not in ("class", "name")}
-    known = arguments(target)
+    known = [name for name in arguments(target) if name not in (reserved or {})]
     for key in given:
         if key not in known:
             raise ConfigError(
@@ -46,7 +53,7 @@ def build(section: Mapping[str, Any], where: str, *args: Any, offered: Mapping[s
             )
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
     try:
-        return target(*args, **given, **extra)
+        return target(*args, **given, **extra, **(reserved or {}))
     except TypeError as error:
         raise ConfigError(f"{where}: {section['class']} cannot be built from {given}: {error}") from error
 
@@ -150,7 +157,7 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
             chosen,
             "method",
             objective,
-            offered={
+            reserved={
                 "addons": [build(addon, "method.addons") for addon in addons],
                 "optimizer": optimizer(sections["optimizer"]),
                 "schedule": schedule(config),
@@ -182,7 +189,7 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         held,
         recipe(config, images),
         batch_size=size,
-        view_names=built.views(built.phases[0]),
+        view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,
         channels_last=config.training.channels_last,
         seed=Streams(config.seed).number("trainer"),

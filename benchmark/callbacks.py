@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -82,7 +83,8 @@ class Display:
     """
 
     def __init__(self, console: Console, total: int = 1) -> None:
-        self.console, self.live = console, console.is_terminal
+        self.main = getattr(rank_zero_only, "rank", 0) in (None, 0)  # the other ranks are silent
+        self.console, self.live = console, console.is_terminal and self.main
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -126,7 +128,8 @@ class Display:
 
     def say(self, line: str) -> None:
         """One line above the bars."""
-        self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if self.main:
+            self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:

@@ -363,7 +363,7 @@ def _variant(name: str, overrides: Iterable[str], config: DictConfig, *, rows: b
         if section in ("scenario", "row", "seed", "evaluation") or key in RUNTIME or section in RUNTIME:
             continue
         if (section in ROW) == rows:
-            changed.append(f"{key.rpartition('.')[2]}={_short(OmegaConf.select(config, key))}")
+            changed.append(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}")
     return "+".join((name, *changed))
 
 

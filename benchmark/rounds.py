@@ -32,7 +32,7 @@ class DivergedError(ValueError):
 
 @dataclass(frozen=True)
 class Report:
-    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images seen, seconds."""
+    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, training images, seconds."""
 
     client: int
     up: dict[str, int]
@@ -145,7 +145,8 @@ class Federation:
             totals.add(done.visit, done.message, self.server)
             who = done.visit.client.id
             file = self.memory.write(who, round, phase.name, done.kept)
-            reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
+            images = done.images if phase.work == "train" else 0
+            reports.append(Report(who, sizes(done.message), file, done.loss, images, done.seconds))
             self.tell("on_visit_end", done=done)
         reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
         for report in reports:
@@ -176,9 +177,8 @@ class Federation:
             return
         self.memory.restore({})
         self.fabric.barrier()  # no rank writes a memory while another still clears away old ones
-        turn = Turn(
-            0, self.rounds, self.method.plan(0)[0], self.clients, self.clients, self.streams.generator("server")
-        )
+        start, stream = Phase("start", work="none"), self.streams.generator("server")
+        turn = Turn(0, self.rounds, start, self.clients, self.clients, stream)
         self.server = trees.to(self.method.init_server(turn), self.fabric.device)
 
     def tell(self, moment: str, **news: Any) -> None:

@@ -60,20 +60,17 @@ class Run:
         return result
 
     def claim(self) -> None:
-        """Writes config.yaml; a folder that holds another config is refused."""
+        """Refuses a folder that holds a run of another config."""
         file = self.folder / "config.yaml"
-        if file.exists():
-            changed = differences(load(file), self.config)
-            if changed:
-                raise ConfigError(
-                    f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
-                    "give this one its own name (row=NAME), or delete that folder"
-                )
-        else:
-            save(self.config, file)
+        changed = differences(load(file), self.config) if file.exists() else []
+        if changed:
+            raise ConfigError(
+                f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
+                "give this one its own name (row=NAME), or delete that folder"
+            )
 
     def prepare(self) -> None:
-        """Builds data, method, executor and loop."""
+        """Builds data, method, executor and loop; only then, with nothing left to refuse, is the folder made."""
         config = self.config
         streams = Streams(config.seed)
         images = build.source(config, self.display.decoding)
@@ -95,8 +92,9 @@ class Run:
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
         )
-        untouched = config.federation.rounds == 0
+        untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
+        save(config, self.folder / "config.yaml")
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
         """Scores every exported encoder and writes `result.json` anew."""

@@ -81,7 +81,7 @@ class FederatedDataModule(LightningDataModule):
         if client is not None:
             return self.parts[client]
         if self.public is None:
-            raise PartitionError("a phase asks for a public set, but the scenario has none: set data.public")
+            raise PartitionError("a phase asks for public images, but this run has none")
         return self.public
 
     def batches(

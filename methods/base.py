@@ -85,7 +85,7 @@ class FederatedMethod(LightningModule):
         self.clip_norm = clip_norm
         self.batch_norm = batch_norm
         self.context: Message = {}
-        self.phase = self.phases[0]
+        self.phase = Phase("none", work="none")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -195,7 +195,7 @@ class FederatedMethod(LightningModule):
 
     def on_fit_start(self) -> None:
         """Trainer only: starts the server and lets client 0 receive, so that the first phase can train."""
-        phase = self.plan(0)[0]
+        phase = next(iter(self.plan(0)), self.phase)
         if phase.work != "train":
             raise MethodError(
                 f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "

@@ -80,12 +80,12 @@ class Scaffold(FederatedMethod):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """SGD; the client's control variate is only defined for it."""
         optimizer = super().configure_optimizers()
-        if not isinstance(optimizer, torch.optim.SGD):
-            raise MethodError(
-                f"SCAFFOLD's control variates are defined for SGD, not {type(optimizer).__name__}: "
-                "set optimizer.class=torch.optim.SGD"
-            )
         self.settings = optimizer.param_groups[0]
+        if not isinstance(optimizer, torch.optim.SGD) or self.settings["nesterov"] or self.settings["dampening"]:
+            raise MethodError(
+                f"SCAFFOLD's control variates are defined for SGD, not {type(optimizer).__name__} as configured: "
+                "set optimizer.class=torch.optim.SGD, without nesterov and dampening"
+            )
         return optimizer
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
@@ -106,7 +106,10 @@ class Scaffold(FederatedMethod):
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """x <- x + eta_g mean delta_w; c <- c + sum delta_c / N."""
+        change = replies["delta_w"]
+        trained = {part: {name: change[part][name] for name in names} for part, names in server["c"].items()}
+        weights = trees.add(server["weights"], change)
         return {
-            "weights": trees.add(server["weights"], replies["delta_w"], self.server_rate),
+            "weights": trees.add(weights, trained, self.server_rate - 1),  # eta_g is not for BatchNorm's statistics
             "c": trees.add(server["c"], replies["delta_c"], 1 / len(turn.clients)),
         }

@@ -25,7 +25,9 @@ class TestFedSC(MethodContract):
     def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):
         one = ("partition.name=iid", "partition.clients=1")
         fedsc = playing.played(tmp_path / "a", "fedsc", *one)
-        plain = playing.played(tmp_path / "b", "fedavg", "objective=spectral", "objective.negatives=correlation", *one)
+        plain = playing.played(
+            tmp_path / "b", "fedavg", "objective=spectral", "objective.negatives=correlation", "objective.mu=4", *one
+        )
         assert playing.same(fedsc.federation.server["weights"], plain.federation.server["weights"])
 
     def test_with_alpha_one_the_others_do_not_count(self, tmp_path):
@@ -35,6 +37,7 @@ class TestFedSC(MethodContract):
             "fedavg",
             "objective=spectral",
             "objective.negatives=correlation",
+            "objective.mu=4",
             "method.weighting=clients",
         )
         assert playing.difference(fedsc.federation.server["weights"], plain.federation.server["weights"]) < 1e-6
