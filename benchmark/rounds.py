@@ -23,7 +23,7 @@ from benchmark.strategy import broadcast, gather, share
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
 from methods import trees
-from methods.base import Client, FederatedMethod, Mail, Message, Phase, Tree, Turn
+from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
 
 class DivergedError(ValueError):
@@ -107,6 +107,9 @@ class Federation:
             members: Sequence[Client]
             if phase.where == "server":
                 members = self.method.seats(self.server)
+                for seat in members:
+                    if seat.id >= 0:
+                        raise MethodError(f"seat {seat.id} bears a client's id: give the server's seats negative ids")
             else:
                 members = self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
                 visited |= {client.id for client in members}

@@ -112,7 +112,8 @@ class OneByOne:
         optimizer = method.hook("configure_optimizers", phase)()
         step, finish = method.hook("training_step", phase), method.hook("on_train_batch_end", phase)
         size = phase.batch_size or pace.batch_size
-        visit.batches = number_of_batches(visit.client.examples, min(size, visit.client.examples))
+        examples = len(self.data.held_by(self._holder(visit)))
+        visit.batches = number_of_batches(examples, min(size, examples))
         steps = pace.steps if phase.epochs is None else None
         total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
         summed = torch.zeros((), device=self.fabric.device)
@@ -145,12 +146,16 @@ class OneByOne:
         visit.observed = gathered
         return images
 
+    def _holder(self, visit: Visit) -> int | None:
+        """Whose images a visit works on: the client's own, or the public ones (None)."""
+        return visit.client.id if visit.phase.data == "private" else None
+
     def _batches(self, visit: Visit, size: int, epochs: int, steps: int | None = None) -> Iterator[Any]:
         method, phase = self.method, visit.phase
         key: dict[str, Any] = {"round": visit.round, "phase": phase.name, "client": visit.client.id}
         draw, draws = method.hook("draw", phase), self.streams.generator("draws", **key)
         for batch in self.data.batches(
-            visit.client.id if phase.data == "private" else None,
+            self._holder(visit),
             method.views(phase),
             size,
             epochs=epochs,

@@ -22,14 +22,14 @@ class Batch(NamedTuple):
 
     views: float images `[B, C, H, W]`, one tensor a view; index: `[B]` positions in the client's own data.
     turns: `[B]` quarter turns of the `rotate` view, or None; labels: `[B]`, only where an objective asks for them.
-    draws: the random tensors the method drew for this batch.
+    draws: the random tensors the method drew for this batch; None where nobody has drawn yet.
     """
 
     views: tuple[Tensor, ...]
     index: Tensor  # type: ignore[assignment] # a tuple has a method of that name; nobody looks a batch up
     turns: Tensor | None = None
     labels: Tensor | None = None
-    draws: Any = {}  # noqa: RUF012 - a named tuple's default; replaced, never changed
+    draws: Any = None
 
 
 class FederatedDataModule(LightningDataModule):

@@ -79,6 +79,13 @@ class FederatedMethod(LightningModule):
     ) -> None:
         super().__init__()
         self.objective = objective
+        taken = [name for name, _ in objective.named_children()]
+        for addon in addons:
+            if addon.name in taken:
+                raise MethodError(
+                    f"two parts are called {addon.name!r}: give the add-on {type(addon).__name__} another name"
+                )
+            taken.append(addon.name)
         self.addons = nn.ModuleDict({addon.name: addon for addon in addons})
         self.make_optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9))
         self.schedule = schedule
@@ -86,6 +93,7 @@ class FederatedMethod(LightningModule):
         self.batch_norm = batch_norm
         self.context: Message = {}
         self.phase = Phase("none", work="none")
+        self.stream = torch.Generator()  # Trainer's draws; the loop brings its own
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -149,10 +157,13 @@ class FederatedMethod(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
         """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}."""
-        own = len(batch.views) - sum(len(addon.views) for addon in self.terms)
+        if batch.draws is None:  # Trainer knows nothing of draws
+            batch = cast(Any, batch)._replace(draws=self.hook("draw", self.phase)(batch, self.stream))
+        terms = self.terms if self.phase.where == "clients" else []
+        own = len(batch.views) - sum(len(addon.views) for addon in terms)
         out = self.objective(*batch.views[:own], extra=batch.views[own:])
         loss = self.hook("loss", self.phase)(out, batch)
-        for addon in self.terms:
+        for addon in terms:
             loss = loss + addon(out, batch, self)
         return {"loss": loss, "push": out.push}
 
@@ -244,6 +255,8 @@ class FederatedMethod(LightningModule):
 
         Integer counters are never stored or sent: an average of them means nothing.
         """
+        if name in self.objective.queues:
+            return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
         module = self.part(name)
         running = set() if statistics else _running_statistics(module)
         buffers = ((key, value) for key, value in module.named_buffers() if value.is_floating_point())
@@ -304,7 +317,7 @@ class FederatedMethod(LightningModule):
     def views(self, phase: Phase) -> tuple[str, ...]:
         """Recipe names of the views a batch of `phase` holds: the phase's, or the objective's; then the add-ons'."""
         own = phase.views or self.objective.views
-        if phase.work != "train":
+        if phase.work != "train" or phase.where != "clients":
             return own
         return (*own, *(name for addon in self.terms for name in addon.views))
 
@@ -335,8 +348,13 @@ def _running_statistics(module: nn.Module) -> set[str]:
 
 
 def _check_hooks(cls: type[FederatedMethod]) -> None:
-    """Refuses a suffix that names no phase, and a plain hook that an inherited suffixed one would hide."""
+    """Refuses a suffix that names no phase, and a plain hook that an older suffixed one would hide."""
     phases = {phase.name for phase in (*cls.warmup, *cls.phases)}
+
+    def age(name: str) -> int:
+        """How far down the line of ancestors a hook is defined; a large number where it is nowhere."""
+        return next((place for place, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
+
     for hook in PHASE_HOOKS:
         for name in vars(cls):
             suffix = name.removeprefix(f"{hook}_")
@@ -344,10 +362,9 @@ def _check_hooks(cls: type[FederatedMethod]) -> None:
                 raise MethodError(
                     f"{cls.__name__}.{name} names no phase of the method; its phases are {', '.join(sorted(phases))}"
                 )
-        if hook in vars(cls):
-            hidden = [f"{hook}_{phase}" for phase in phases if f"{hook}_{phase}" not in vars(cls)]
-            for name in (name for name in hidden if hasattr(cls, name)):
+        for suffixed in (f"{hook}_{phase}" for phase in sorted(phases)):
+            if age(hook) < age(suffixed) < len(cls.__mro__):
                 raise MethodError(
-                    f"{cls.__name__}.{hook} would never be called in the phase it is meant for: the inherited {name} "
-                    f"is preferred; override {name} as well"
+                    f"{cls.__name__}.{hook} would never be called in the phase it is meant for: the inherited "
+                    f"{suffixed} is preferred; override {suffixed} as well"
                 )

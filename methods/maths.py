@@ -4,13 +4,28 @@ Embeddings are `[B, d]`, one row an image; a second argument holds the other vie
 Nothing here normalises, detaches or averages unless its docstring says so. All logarithms are natural.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
+def full_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Runs a function in float32 under bf16-mixed too: autocast would put its matrix products back into bf16."""
+
+    @functools.wraps(function)
+    def unrounded(z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            return function(z, *args, **kwargs)
+
+    return unrounded
+
+
+@full_precision
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5) -> Tensor:
     """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), the full form.
 
@@ -31,6 +46,7 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5) -> Tensor:
     return F.cross_entropy(similarity.masked_fill(itself, float("-inf")), positive)
 
 
+@full_precision
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     """`-mean cos(p, z)` over rows (Chen & He 2021, SimSiam, eq. 1), in [-1, 1]. The caller detaches `z`."""
     return -F.cosine_similarity(p.float(), z.float(), dim=1).mean()
@@ -44,11 +60,13 @@ def byol_regression(p: Tensor, z: Tensor) -> Tensor:
     return 2 + 2 * negative_cosine(p, z)
 
 
+@full_precision
 def clip_rows(z: Tensor, mu: float) -> Tensor:
     """Rows longer than sqrt(mu) are rescaled to that norm, shorter ones stay (HaoChen et al. 2021, section 5)."""
     return z * (mu**0.5 / z.norm(dim=1, keepdim=True).clamp(min=mu**0.5))
 
 
+@full_precision
 def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
     """Spectral contrastive loss (HaoChen et al. 2021, eq. 6): `-2 mean_i a_i.b_i + mean_{i != j} (a_i.b_j)^2`.
 
@@ -64,17 +82,20 @@ def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
     return -2 * attraction.mean() + (products.square().sum() - attraction.square().sum()) / pairs
 
 
+@full_precision
 def correlation(z: Tensor) -> Tensor:
     """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4)."""
     return z.float().T @ z.float() / len(z)
 
 
+@full_precision
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2) -> Tensor:
     """`mean ||a_i - b_i||^alpha` of L2-normalised rows (Wang & Isola 2020, eq. 5); in [0, 4] for alpha = 2."""
     distance = F.normalize(z_a.float(), dim=1) - F.normalize(z_b.float(), dim=1)
     return distance.norm(dim=1).pow(alpha).mean() if alpha != 2 else distance.square().sum(dim=1).mean()
 
 
+@full_precision
 def uniformity(z: Tensor, t: float = 2) -> Tensor:
     """`log mean_{i<j} exp(-t ||u_i - u_j||^2)` of L2-normalised rows (Wang & Isola 2020, eq. 6).
 
@@ -84,6 +105,7 @@ def uniformity(z: Tensor, t: float = 2) -> Tensor:
     return torch.logsumexp(-t * squared, dim=0) - math.log(len(squared))
 
 
+@full_precision
 def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tensor:
     """SSD's dimension-scaling regulariser (Fang et al. 2025): pulls `z` towards a stretched copy of itself.
 
@@ -104,6 +126,7 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
     return torch.where(squared > rounding, squared.clamp(min=rounding).sqrt(), 0 * squared) / len(z)
 
 
+@full_precision
 def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tensor:
     """SSD's projector distillation (Fang et al. 2025): a divergence between representation and embedding, batch mean.
 

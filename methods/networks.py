@@ -8,14 +8,22 @@ from typing import Any
 import torchvision
 from torch import Tensor, nn
 
+from methods.vocabulary import MethodError
+
 
 def normalisation(kind: str) -> Callable[[int], nn.Module]:
-    """A constructor channels -> layer for "batch" (BatchNorm2d) or "group" (GroupNorm, at most 32 groups)."""
+    """A constructor channels -> layer for "batch" (BatchNorm2d) or "group" (GroupNorm)."""
     if kind == "batch":
         return nn.BatchNorm2d
     if kind == "group":
-        return lambda channels: nn.GroupNorm(min(32, max(1, channels // 4)), channels)
-    raise ValueError(f"encoder.norm={kind!r}: choose batch or group")
+        return _group_norm
+    raise MethodError(f"encoder.norm={kind!r}: choose batch or group")
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    """As many groups as divide the channels, at most 32 and of at least four channels each."""
+    most = min(32, max(1, channels // 4))
+    return nn.GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
 
 
 class Encoder(nn.Module):
@@ -42,7 +50,7 @@ def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: 
         if in_channels != 3:
             network.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
     else:
-        raise ValueError(f"encoder.stem={stem!r}: choose cifar (3x3, no max-pool) or imagenet (torchvision's own)")
+        raise MethodError(f"encoder.stem={stem!r}: choose cifar (3x3, no max-pool) or imagenet (torchvision's own)")
     if stem == "cifar" or in_channels != 3:
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     return Encoder(network, dim)
@@ -74,7 +82,7 @@ def convnet(
         in_channels: channels of the images.
     """
     if len(widths) != len(strides):
-        raise ValueError(
+        raise MethodError(
             f"encoder.widths has {len(widths)} entries, encoder.strides {len(strides)}: give one stride a block"
         )
     layer = normalisation(norm)
@@ -92,6 +100,8 @@ def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) ->
         norm: BatchNorm1d before every ReLU; the linear layer before it then needs no bias.
         last_norm: BatchNorm1d without affine parameters on the output (SimSiam's projector).
     """
+    if len(widths) < 2:
+        raise MethodError(f"a head of widths {list(widths)} has no layer: give at least one width after the input's")
     layers: list[nn.Module] = []
     linear = partial(nn.Linear, bias=not norm)
     for inputs, outputs in itertools.pairwise(widths[:-1]):

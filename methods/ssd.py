@@ -110,7 +110,8 @@ class SSD(FedAvg):
     def _embedding_width(self) -> int:
         """Width of the embeddings, which projector distillation needs to equal the representations'."""
         networks: Any = self.objective
-        h, z = networks.encoder.dim, networks.projector[-1].out_features
+        linear = [layer for layer in networks.projector.modules() if isinstance(layer, torch.nn.Linear)]
+        h, z = networks.encoder.dim, linear[-1].out_features
         if h != z:
             raise MethodError(
                 f"SSD distils embeddings into representations, so both need one width; the encoder has {h} features "

@@ -189,11 +189,11 @@ class Batch(Protocol):
 
     views: float images `[B, C, H, W]`, one tensor a view; index: `[B]` positions in the client's own data.
     turns: `[B]` quarter turns of the `rotate` view, or None; labels: `[B]`, only for an objective that asks for them.
-    draws: what `method.draw` returned for this batch.
+    draws: what `method.draw` returned for this batch; None where nobody has drawn yet.
     """
 
     views: tuple[Tensor, ...]
     index: Tensor
     turns: Tensor | None
     labels: Tensor | None
-    draws: Tree
+    draws: Tree | None

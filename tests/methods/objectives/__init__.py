@@ -1,0 +1,130 @@
+"""What every objective owes the methods that train it; an objective's test inherits it and adds its paper's rules."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from datamodules.federated import Batch
+from methods.base import Objective, Outputs
+from methods.networks import Encoder, convnet
+
+
+def encoder() -> Encoder:
+    """A small BatchNorm encoder with 6 features, always the same."""
+    torch.manual_seed(3)
+    return convnet(widths=(4, 6), strides=(2, 2))
+
+
+def views(count: int = 2, images: int = 5, seed: int = 0) -> tuple[Tensor, ...]:
+    """Random views `[images, 3, 8, 8]`."""
+    return torch.rand(count, images, 3, 8, 8, generator=torch.Generator().manual_seed(seed)).unbind()
+
+
+def batch(images: int = 5, labels: Tensor | None = None) -> Batch:
+    """A batch of two views."""
+    return Batch(views(images=images), torch.arange(images), labels=labels)
+
+
+class ObjectiveContract:
+    """The tests every objective passes.
+
+    travels: parts that are sent. width: of the embeddings. predicts: whether it has predictions and targets.
+    contrastive: whether it compares the images of a batch.
+    """
+
+    travels: ClassVar[tuple[str, ...]] = ("encoder", "projector")
+    width: ClassVar[int] = 4
+    predicts: ClassVar[bool] = False
+    contrastive: ClassVar[bool] = False
+
+    def build(self) -> Objective:
+        """The objective over `encoder()`, embedding into `width` dimensions."""
+        raise NotImplementedError
+
+    def expected(self, out: Outputs) -> Tensor:
+        """The loss as the paper composes it from `methods.maths`."""
+        raise NotImplementedError
+
+    def batch(self) -> Batch:
+        """What it is given."""
+        return batch()
+
+    def test_outputs(self) -> None:
+        objective, given = self.build(), self.batch()
+        out = objective(*given.views)
+        assert [h.shape for h in out.h] == [(5, 6)] * 2
+        assert [z.shape for z in out.z] == [(5, self.width)] * 2
+        expected = [(5, self.width)] * 2 if self.predicts else []
+        assert [p.shape for p in out.p] == [t.shape for t in out.t] == expected
+        assert out.extra == ()
+        assert objective.loss(out, given).shape == ()
+        assert objective.views == ("augment", "augment")
+        assert objective.contrastive == self.contrastive
+
+    def test_what_travels_are_modules_and_all_that_is_trained(self) -> None:
+        objective = self.build()
+        assert objective.travels == self.travels
+        travelling = {p for name in self.travels for p in getattr(objective, name).parameters()}
+        assert travelling == {p for p in objective.parameters() if p.requires_grad}
+
+    def test_loss_is_the_papers(self) -> None:
+        objective, given = self.build(), self.batch()
+        out = objective(*given.views)
+        torch.testing.assert_close(objective.loss(out, given), self.expected(out))
+
+    def test_all_views_pass_through_the_networks_together(self) -> None:
+        """BatchNorm sees every view at once, and a view more an add-on asked for, which the loss does not see."""
+        objective, reference, given = self.build(), self.build(), self.batch()
+        (more,) = views(1, seed=9)
+        out = objective(*given.views, extra=(more,))
+        h, z = reference.embed(torch.cat([*given.views, more]))
+        assert torch.equal(torch.cat([*out.h, out.extra[0][0]]), h)
+        assert torch.equal(torch.cat([*out.z, out.extra[0][1]]), z)
+        assert len(out.h) == len(out.z) == 2
+        assert len(out.extra) == 1
+        assert objective.loss(out, given).isfinite()
+        assert int(objective.encoder.backbone[1].num_batches_tracked) == 1
+
+    def test_gradient_reaches_all_that_is_trained_and_nothing_else(self) -> None:
+        objective, given = self.build(), self.batch()
+        objective.loss(objective(*given.views), given).backward()
+        for name, parameter in objective.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None, name
+            else:
+                assert parameter.grad is not None, name
+                assert parameter.grad.abs().max() > 0, name
+
+    def test_targets_carry_no_gradient(self) -> None:
+        """Not even one to the images."""
+        out = self.build()(*(view.requires_grad_() for view in self.batch().views))
+        assert all(not t.requires_grad for t in out.t)
+        assert all(h.requires_grad and z.requires_grad for h, z in zip(out.h, out.z, strict=True))
+
+    def test_views_may_change_places(self) -> None:
+        objective, given = self.build().eval(), self.batch()
+        a, b = given.views
+        torch.testing.assert_close(
+            objective.loss(objective(a, b), given), objective.loss(objective(b, a), given), rtol=1e-5, atol=1e-6
+        )
+
+    def test_loss_is_a_pure_function_of_its_outputs(self) -> None:
+        objective, given = self.build(), self.batch()
+        out = objective(*given.views)
+        before = [buffer.clone() for buffer in objective.buffers()]
+        first = objective.loss(out, given)
+        with torch.no_grad():
+            for parameter in objective.parameters():
+                parameter.add_(1)  # what has been encoded is not encoded again
+        assert torch.equal(objective.loss(out, given), first)
+        assert all(torch.equal(one, other) for one, other in zip(before, objective.buffers(), strict=True))
+
+
+def step(objective: Objective, given: Batch, rate: float = 0.1) -> None:
+    """One step of SGD and what follows it."""
+    optimizer = torch.optim.SGD((p for p in objective.parameters() if p.requires_grad), lr=rate)
+    out = objective(*given.views)
+    objective.loss(out, given).backward()
+    optimizer.step()
+    objective.after_step(out.push)

@@ -1,0 +1,81 @@
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+
+from methods import trees
+from methods.base import Client, FederatedMethod, Outputs, Visit
+from methods.maths import byol_regression
+from methods.objectives.byol import BYOL
+from tests.methods.objectives import ObjectiveContract, batch, encoder, step
+
+
+def parameters(module: torch.nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+class TestBYOL(ObjectiveContract):
+    travels = ("encoder", "projector", "predictor")
+    predicts = True
+
+    def build(self, momentum: float = 0.9) -> BYOL:
+        return BYOL(encoder(), projector=(5, 4), predictor=3, momentum=momentum)
+
+    def expected(self, out: Outputs) -> Tensor:
+        return byol_regression(out.p[0], out.t[1]) + byol_regression(out.p[1], out.t[0])
+
+    def test_targets_are_those_of_the_target_networks(self) -> None:
+        objective = self.build().eval()
+        with torch.no_grad():
+            for parameter in objective.target_encoder.parameters():
+                parameter.add_(0.1)
+        out = objective(*batch().views)
+        for view, z, p, t in zip(batch().views, out.z, out.p, out.t, strict=True):
+            torch.testing.assert_close(t, objective.target_projector(objective.target_encoder(view)))
+            torch.testing.assert_close(p, objective.predictor(z))
+            assert not torch.allclose(t, z)
+
+    def test_the_target_starts_at_the_received_networks(self) -> None:
+        """Whatever was in the target before the visit is gone, parameters and BatchNorm's statistics alike."""
+        method = FederatedMethod(self.build())
+        step(method.objective, batch())
+        received = trees.map(lambda leaf: leaf + 0.25, trees.clone(method.weights()))
+        phase, client = method.phases[0], Client(0, 5)
+        method.start_visit(Visit(0, 1, phase, client, {"weights": received}, {}, torch.Generator()))
+        for target, source in (("target_encoder", "encoder"), ("target_projector", "projector")):
+            online = received[source]
+            own = method.tensors(target)
+            assert own.keys() == online.keys()
+            assert any("running_mean" in name for name in own)
+            assert all(torch.equal(own[name], online[name]) for name in own)
+
+    @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+    def test_the_target_follows_after_the_step(self, momentum: float) -> None:
+        objective = self.build(momentum)
+        start = parameters(objective.encoder) + parameters(objective.projector)
+        for _ in range(2):
+            step(objective, batch())
+            online = parameters(objective.encoder) + parameters(objective.projector)
+            target = parameters(objective.target_encoder) + parameters(objective.target_projector)
+            by_hand = [momentum * then + (1 - momentum) * now for then, now in zip(start, online, strict=True)]
+            for ours, expected in zip(target, by_hand, strict=True):
+                torch.testing.assert_close(ours, expected)
+            start = by_hand
+        assert not torch.equal(parameters(objective.encoder)[0], parameters(self.build().encoder)[0])
+
+    def test_buffers_are_not_averaged(self) -> None:
+        objective = self.build(momentum=0.0)
+        with torch.no_grad():
+            objective.encoder.backbone[1].running_mean.fill_(7.0)
+        before = deepcopy(dict(objective.target_encoder.named_buffers()))
+        objective.after_step({})
+        assert all(torch.equal(before[name], own) for name, own in objective.target_encoder.named_buffers())
+
+    def test_range_and_collapse(self) -> None:
+        z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+        loss = self.build().loss
+        assert loss(Outputs((), (), (2 * z, z), (z, z)), batch()).item() == pytest.approx(0, abs=1e-6)
+        assert loss(Outputs((), (), (-z, -2 * z), (z, z)), batch()).item() == pytest.approx(8)
+        ones = torch.ones(5, 4)
+        assert loss(Outputs((), (), (ones, ones), (ones, ones)), batch()).item() == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,389 @@
+"""The losses against published golden numbers, slow NumPy retellings of the papers, and identities they must obey.
+
+X and Y are three images in two dimensions, Y the second view of X; the golden numbers were worked out from them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from methods import maths
+from methods.base import Outputs
+from methods.fedsc import FedSC
+from methods.networks import convnet
+from methods.objectives.spectral import Spectral
+from methods.scaffold import effective_steps
+
+X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+Y = torch.tensor([[1.0, 0.5], [-0.2, 1.0], [0.5, 2.0]])
+H, Z = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 0.0, 0.0]])
+U, SCALE = torch.full((1, 4), 0.5), torch.tensor([10.0, 1.0, 1.0, 1.0])
+VARIANTS = ("paper", "code")
+
+
+def spectral_original(mu: float) -> Tensor:
+    return maths.spectral_contrastive(maths.clip_rows(X, mu), maths.clip_rows(Y, mu)) / mu
+
+
+def fedsc_loss(alpha: float) -> Tensor:
+    """FedSC's batch loss on X and Y at mu = 4, the other clients' correlation being half the identity."""
+    objective = Spectral(convnet(widths=(2,), strides=(1,)), projector=(2,), mu=4.0, negatives="correlation")
+    method = FedSC(objective)
+    method.alpha, method.context = alpha, {"others": {"R": torch.eye(2) / 2}}
+    return method.loss(Outputs((), (maths.clip_rows(X, 4), maths.clip_rows(Y, 4))), None)
+
+
+GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
+    "NT-Xent, tau .5": (lambda: maths.nt_xent(X, Y, 0.5), 1.168602),
+    "NT-Xent, tau .1": (lambda: maths.nt_xent(X, Y, 0.1), 0.898477),
+    "BYOL": (lambda: maths.byol_regression(X, Y) + maths.byol_regression(Y, X), 0.356666),
+    "SimSiam": (lambda: (maths.negative_cosine(X, Y) + maths.negative_cosine(Y, X)) / 2, -0.910834),
+    "alignment": (lambda: maths.alignment(X, Y), 0.178333),
+    "uniformity of X": (lambda: maths.uniformity(X), -1.547913),
+    "uniformity of Y": (lambda: maths.uniformity(Y), -1.118544),
+    "uniformity of both": (lambda: maths.uniformity(torch.cat([X, Y])), -0.949985),
+    "align + uniform": (
+        lambda: maths.alignment(X, Y) + (maths.uniformity(X) + maths.uniformity(Y)) / 2,
+        -1.154896,
+    ),
+    "spectral, mu 1": (lambda: spectral_original(1), -1.413975),
+    "spectral, mu 4": (lambda: spectral_original(4), -0.438393),
+    "FedSC, alpha 1": (lambda: fedsc_loss(1), -1.006365),
+    "FedSC, alpha .5": (lambda: fedsc_loss(0.5), -1.120801),
+    "DSR, code": (lambda: maths.dimension_scaling(U, SCALE, "code"), 0.847981),
+    "DSR, paper": (lambda: maths.dimension_scaling(U, SCALE, "paper"), 20.25),
+    "PD, code": (lambda: maths.projector_distillation(H, Z, "code"), 2.838317),
+    "PD, paper": (lambda: maths.projector_distillation(H, Z, "paper"), 0.629019),
+    "SCAFFOLD, 1 step": (lambda: effective_steps(0.9, 1), 1),
+    "SCAFFOLD, 10 steps": (lambda: effective_steps(0.9, 10), 41.3811),
+    "SCAFFOLD, 100 steps": (lambda: effective_steps(0.9, 100), 910.0024),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_number(name: str) -> None:
+    compute, expected = GOLDEN[name]
+    tolerance = 1e-4 if name.startswith("SCAFFOLD") else 1e-5  # as many digits as the table has
+    assert float(compute()) == pytest.approx(expected, abs=tolerance, rel=0)
+
+
+def test_golden_gradient_of_dimension_scaling() -> None:
+    u = U.clone().requires_grad_()
+    maths.dimension_scaling(u, SCALE, "paper").backward()
+    torch.testing.assert_close(u.grad, torch.tensor([[-9.0, 0, 0, 0]]))
+
+
+# --- the papers retold, one image and one pair at a time, in double precision
+
+
+def unit(v: np.ndarray) -> np.ndarray:
+    return v / np.sqrt((v * v).sum())
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(unit(a) @ unit(b))
+
+
+def softmax(v: np.ndarray) -> np.ndarray:
+    return np.exp(v) / np.exp(v).sum()
+
+
+def slow_nt_xent(a: np.ndarray, b: np.ndarray, temperature: float = 0.3) -> float:
+    items, total = [*a, *b], 0.0
+    for i in range(len(items)):
+        j = (i + len(a)) % len(items)
+        negatives = sum(np.exp(cosine(items[i], items[k]) / temperature) for k in range(len(items)) if k != i)
+        total -= np.log(np.exp(cosine(items[i], items[j]) / temperature) / negatives)
+    return total / len(items)
+
+
+def slow_spectral(a: np.ndarray, b: np.ndarray) -> float:
+    n = len(a)
+    attraction = sum(a[i] @ b[i] for i in range(n)) / n
+    return -2 * attraction + sum((a[i] @ b[j]) ** 2 for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+
+
+def slow_alignment(a: np.ndarray, b: np.ndarray, alpha: float = 2) -> float:
+    return sum(np.linalg.norm(unit(x) - unit(y)) ** alpha for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def slow_uniformity(a: np.ndarray, t: float = 2) -> float:
+    n = len(a)
+    kernel = [np.exp(-t * ((unit(a[i]) - unit(a[j])) ** 2).sum()) for i in range(n) for j in range(i + 1, n)]
+    return float(np.log(sum(kernel) / len(kernel)))
+
+
+def slow_clip(a: np.ndarray, mu: float = 1.5) -> np.ndarray:
+    return np.stack([row if np.linalg.norm(row) < mu**0.5 else unit(row) * mu**0.5 for row in a])
+
+
+def slow_correlation(a: np.ndarray) -> np.ndarray:
+    return sum(np.outer(row, row) for row in a) / len(a)
+
+
+def slow_distillation(h: np.ndarray, z: np.ndarray, variant: str = "paper") -> float:
+    total = 0.0
+    for x, y in zip(h, z, strict=True):
+        p, q = (softmax(x), softmax(y)) if variant == "paper" else (softmax(y / 0.5), softmax(x / 0.5))
+        total += sum(p[k] * np.log(p[k] / q[k]) for k in range(len(p)))
+    return total / len(h)
+
+
+def slow_scaling(z: np.ndarray, scale: np.ndarray, variant: str) -> float:
+    if variant == "paper":
+        return sum(((row - row * scale) ** 2).sum() for row in z) / len(z)
+    return float(np.sqrt(sum(((row - unit(row * scale)) ** 2).sum() for row in z)) / len(z))
+
+
+PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
+    "nt_xent": (lambda a, b: maths.nt_xent(a, b, 0.3), slow_nt_xent),
+    "negative_cosine": (
+        maths.negative_cosine,
+        lambda a, b: -sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a),
+    ),
+    "byol_regression": (
+        maths.byol_regression,
+        lambda a, b: sum(((unit(x) - unit(y)) ** 2).sum() for x, y in zip(a, b, strict=True)) / len(a),
+    ),
+    "spectral_contrastive": (maths.spectral_contrastive, slow_spectral),
+    "alignment": (maths.alignment, slow_alignment),
+    "alignment, alpha 1": (lambda a, b: maths.alignment(a, b, 1), lambda a, b: slow_alignment(a, b, 1)),
+    "uniformity": (lambda a, b: maths.uniformity(a), lambda a, b: slow_uniformity(a)),
+    "uniformity, t 3": (lambda a, b: maths.uniformity(a, t=3), lambda a, b: slow_uniformity(a, 3)),
+    "clip_rows": (lambda a, b: maths.clip_rows(a, 1.5).square().sum(), lambda a, b: (slow_clip(a) ** 2).sum()),
+    "correlation": (
+        lambda a, b: (maths.correlation(a) ** 3).sum(),
+        lambda a, b: (slow_correlation(a) ** 3).sum(),
+    ),
+    "distillation, paper": (maths.projector_distillation, slow_distillation),
+    "distillation, code": (
+        lambda h, z: maths.projector_distillation(h, z, "code"),
+        lambda h, z: slow_distillation(h, z, "code"),
+    ),
+}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    gradient = np.zeros_like(at)
+    for index in np.ndindex(*at.shape):
+        ahead, behind = at.copy(), at.copy()
+        ahead[index] += step
+        behind[index] -= step
+        gradient[index] = (function(ahead) - function(behind)) / (2 * step)
+    return gradient
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_value_and_gradients_are_the_papers(name: str) -> None:
+    fast, slow = PAIRS[name]
+    for seed, (rows, dim) in enumerate([(2, 3), (5, 4), (9, 6)]):
+        a, b = random(2, rows, dim, seed=seed).unbind()
+        a.requires_grad_(), b.requires_grad_()
+        x, y = a.detach().double().numpy(), b.detach().double().numpy()
+        value = fast(a, b)
+        value.backward()
+        assert value.item() == pytest.approx(slow(x, y), rel=1e-5, abs=1e-6)
+        of_a, of_b = numeric_gradient(lambda v, y=y: slow(v, y), x), numeric_gradient(lambda v, x=x: slow(x, v), y)
+        np.testing.assert_allclose(a.grad, of_a, atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(torch.zeros_like(b) if b.grad is None else b.grad, of_b, atol=2e-5, rtol=1e-4)
+
+
+def test_clipped_and_correlated_entries_are_the_papers() -> None:
+    a = random(7, 5)
+    np.testing.assert_allclose(maths.clip_rows(a, 1.5), slow_clip(a.numpy()), rtol=1e-6)
+    np.testing.assert_allclose(maths.correlation(a), slow_correlation(a.numpy()), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant: str) -> None:
+    z, scale = normalize(random(6, 5), dim=1).requires_grad_(), torch.tensor([10.0, 1, 10, 1, 1])
+    value = maths.dimension_scaling(z, scale, variant)
+    value.backward()
+    x, d = z.detach().double().numpy(), scale.double().numpy()
+    assert value.item() == pytest.approx(slow_scaling(x, d, variant), rel=1e-5)
+    target = np.stack([row * d if variant == "paper" else unit(row * d) for row in x])
+
+    def distance(v: np.ndarray) -> float:  # with the target a constant
+        squared = ((v - target) ** 2).sum()
+        return squared / len(v) if variant == "paper" else np.sqrt(squared) / len(v)
+
+    np.testing.assert_allclose(z.grad, numeric_gradient(distance, x), atol=1e-5)
+
+
+# --- identities
+
+
+def test_nt_xent_of_equal_embeddings_is_the_log_of_the_others() -> None:
+    for n in (2, 5, 16):
+        z = random(1, 8).expand(n, 8)
+        assert float(maths.nt_xent(z, z, 0.1)) == pytest.approx(np.log(2 * n - 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [maths.nt_xent, maths.alignment, lambda a, b: maths.uniformity(a)])
+def test_scale_of_a_row_does_not_matter_so_the_gradient_is_orthogonal_to_it(loss: Callable[..., Tensor]) -> None:
+    a, b = random(2, 6, 5).unbind()
+    factors = torch.tensor([0.1, 1, 3, 7, 0.5, 2])[:, None]
+    torch.testing.assert_close(loss(a * factors, b), loss(a, b), rtol=1e-5, atol=1e-6)
+    a.requires_grad_()
+    loss(a, b).backward()
+    assert a.grad.norm() > 1e-3
+    torch.testing.assert_close((a.grad * a.detach()).sum(dim=1), torch.zeros(6), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        maths.nt_xent,
+        maths.negative_cosine,
+        maths.byol_regression,
+        maths.alignment,
+        maths.spectral_contrastive,
+        lambda a, b: maths.uniformity(torch.cat([a, b])),
+    ],
+)
+def test_views_may_change_places_and_space_may_turn(loss: Callable[..., Tensor]) -> None:
+    a, b = random(2, 6, 5).unbind()
+    rotation = torch.linalg.qr(random(5, 5, seed=1)).Q
+    torch.testing.assert_close(loss(b, a), loss(a, b), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loss(a @ rotation, b @ rotation), loss(a, b), rtol=1e-4, atol=1e-5)
+
+
+def test_fewer_negatives_lower_nt_xent() -> None:
+    a, b = random(2, 8, 4).unbind()
+    alone = [float(maths.nt_xent(a[[i, j]], b[[i, j]], 0.5)) for i in range(8) for j in range(i + 1, 8)]
+    assert np.mean(alone) < float(maths.nt_xent(a, b, 0.5))
+    assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # the positive is all there is
+
+
+def test_ranges_of_regression_and_alignment() -> None:
+    z = random(4, 5)
+    assert float(maths.negative_cosine(z, 3 * z)) == pytest.approx(-1)
+    assert float(maths.byol_regression(z, 3 * z)) == pytest.approx(0, abs=1e-6)
+    assert float(maths.byol_regression(z, -z)) == pytest.approx(4)
+    assert float(maths.alignment(z, z)) == 0
+    assert float(maths.alignment(z, -2 * z)) == pytest.approx(4)
+
+
+def test_uniformity_of_known_arrangements() -> None:
+    point = random(1, 5)
+    assert float(maths.uniformity(point.expand(4, 5))) == pytest.approx(0, abs=1e-6)
+    assert float(maths.uniformity(torch.cat([point, -2 * point]))) == pytest.approx(-8, rel=1e-6)
+    assert float(maths.uniformity(random(50, 5))) < 0
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(2, -1.576), (128, -3.938), (512, -3.984)])
+def test_uniformity_of_uniform_points(dim: int, expected: float) -> None:
+    assert float(maths.uniformity(random(1500, dim))) == pytest.approx(expected, rel=0.02)
+
+
+def test_spectral_loss_of_known_arrangements() -> None:
+    same, orthonormal = normalize(random(1, 6), dim=1).expand(6, 6), torch.eye(6)
+    assert float(maths.spectral_contrastive(same, same)) == pytest.approx(-1, rel=1e-5)
+    assert float(maths.spectral_contrastive(orthonormal, orthonormal)) == -2
+    batch_form = -2 + maths.correlation(torch.cat([orthonormal, orthonormal])).square().sum()
+    assert float(batch_form) == pytest.approx(-2 + 1 / 6)
+    assert float(maths.spectral_contrastive(3 * X, 3 * Y)) != pytest.approx(float(maths.spectral_contrastive(X, Y)))
+
+
+def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None:
+    z = random(40, 5)
+    z = torch.cat([z, torch.zeros(1, 5)]).requires_grad_()
+    clipped, short = maths.clip_rows(z, 4.0), z.norm(dim=1) < 2
+    assert 0 < int(short.sum()) < len(z) - 1
+    assert torch.equal(clipped[short], z[short])
+    torch.testing.assert_close(clipped[~short].norm(dim=1), torch.full((int((~short).sum()),), 2.0))
+    torch.testing.assert_close(maths.clip_rows(clipped, 4.0), clipped)
+    around = normalize(random(1, 5), dim=1) * torch.tensor([[2 - 1e-5], [2 + 1e-5]])
+    torch.testing.assert_close(*maths.clip_rows(around, 4.0), atol=2e-5, rtol=0)
+    clipped.sum().backward()
+    assert z.grad.isfinite().all()
+
+
+def test_correlation_is_symmetric_semidefinite_and_bounded() -> None:
+    z = maths.clip_rows(3 * random(20, 6), 4.0)
+    R = maths.correlation(z)
+    assert torch.equal(R, R.T)
+    assert float(torch.linalg.eigvalsh(R).min()) > -1e-6
+    assert 0 < float(R.trace()) <= 4 + 1e-5
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    torch.testing.assert_close(maths.correlation(z[:, order]), R[order][:, order])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("alpha_one", [torch.ones(16), torch.eye(16)], ids=["axis", "basis"])
+def test_dimension_scaling_by_one_is_nothing(variant: str, alpha_one: Tensor) -> None:
+    z = normalize(random(8, 16), dim=1).requires_grad_()
+    value = maths.dimension_scaling(z, alpha_one, variant)
+    value.backward()
+    assert value.item() == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(z.grad, torch.zeros_like(z), atol=1e-6, rtol=0)
+
+
+def test_dimension_scaling_in_closed_form() -> None:
+    """Both forms as functions of e, the share of a row's energy in the stretched dimensions."""
+    z, alpha = normalize(random(6, 10), dim=1).requires_grad_(), 10.0
+    own = torch.zeros(10).index_fill(0, torch.tensor([1, 4]), 1.0)
+    scale = 1 + (alpha - 1) * own
+    e = (z.detach().square() * own).sum(dim=1)
+    distance = 2 - 2 * (1 - e + alpha * e) / (1 - e + alpha**2 * e).sqrt()
+    torch.testing.assert_close(maths.dimension_scaling(z, scale, "code"), distance.sum().sqrt() / 6)
+    value = maths.dimension_scaling(z, scale, "paper")
+    torch.testing.assert_close(value, (alpha - 1) ** 2 * e.mean())
+    value.backward()
+    torch.testing.assert_close(z.grad, 2 * (1 - alpha) * z.detach() * own / 6)  # descent makes the row longer
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_basis_of_axes_is_the_axes_and_a_turned_basis_turns_along(variant: str) -> None:
+    z, scale = normalize(random(6, 5), dim=1), torch.tensor([10.0, 1, 10, 1, 1])
+    plain = maths.dimension_scaling(z, scale, variant)
+    torch.testing.assert_close(maths.dimension_scaling(z, torch.diag(scale), variant), plain)
+    Q = torch.linalg.qr(random(5, 5, seed=1)).Q
+    torch.testing.assert_close(maths.dimension_scaling(z @ Q.T, (Q * scale) @ Q.T, variant), plain)
+
+
+@pytest.mark.parametrize(("dims", "code", "paper"), [(51, 0.081, 8.07), (10, 0.068, 1.58)])
+def test_dimension_scaling_of_random_rows_is_as_large_as_reported(dims: int, code: float, paper: float) -> None:
+    z, scale = normalize(random(128, 512), dim=1), torch.ones(512)
+    scale[:dims] = 10
+    assert float(maths.dimension_scaling(z, scale, "code")) == pytest.approx(code, rel=0.02)
+    assert float(maths.dimension_scaling(z, scale, "paper")) == pytest.approx(paper, rel=0.04)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_projector_distillation_is_zero_only_for_a_constant_difference(variant: str) -> None:
+    h = random(5, 7)
+    shifted = h + torch.arange(5.0)[:, None]
+    assert float(maths.projector_distillation(h, shifted, variant)) == pytest.approx(0, abs=1e-6)
+    shifted[2, 3] += 2
+    assert float(maths.projector_distillation(h, shifted, variant)) > 1e-3
+
+
+def test_effective_steps_are_those_of_sgd() -> None:
+    """The way of one weight under a constant gradient of 1 at rate 1, walked by PyTorch's own optimiser."""
+    for momentum in (0.0, 0.5, 0.9):
+        weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+        optimizer = torch.optim.SGD([weight], lr=1.0, momentum=momentum)
+        for steps in range(1, 30):
+            weight.grad = torch.ones((), dtype=torch.float64)
+            optimizer.step()
+            assert -weight.item() == pytest.approx(effective_steps(momentum, steps), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss", [maths.nt_xent, maths.spectral_contrastive, lambda a, b: maths.correlation(a).square().sum()]
+)
+def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]) -> None:
+    a, b = random(2, 32, 64).unbind()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = loss(a, b)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, loss(a, b))

@@ -1,0 +1,152 @@
+"""Encoders and heads against parameter counts made by hand, published ones, and torchvision's own networks."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from methods import networks
+from methods.base import MethodError
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_resnet18_has_the_published_size() -> None:
+    encoder = networks.resnet18()
+    assert encoder.dim == 512
+    assert parameters(encoder) == 11_168_832
+    assert sum(layer.num_features for layer in encoder.modules() if isinstance(layer, nn.BatchNorm2d)) == 4800
+    sizes = [buffer.numel() for buffer in encoder.buffers() if buffer.is_floating_point()]
+    assert sum(sizes) == 9600
+    assert len([buffer for buffer in encoder.buffers() if not buffer.is_floating_point()]) == 20
+
+
+def test_resnet50_is_torchvisions_without_its_classifier() -> None:
+    encoder = networks.resnet50(stem="imagenet")
+    assert encoder.dim == 2048
+    assert parameters(encoder) == 25_557_032 - (2048 * 1000 + 1000)
+    small = networks.resnet50()
+    assert parameters(small) == parameters(encoder) - 64 * 3 * (49 - 9)
+    assert small.eval()(torch.zeros(1, 3, 16, 16)).shape == (1, 2048)
+
+
+def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
+    encoder, reference = networks.resnet18(stem="imagenet").eval(), torchvision.models.resnet18()
+    reference.fc = nn.Identity()
+    reference.eval().load_state_dict(encoder.backbone.state_dict())
+    images = torch.rand(2, 3, 64, 64)
+    assert torch.equal(encoder(images), reference(images))
+
+
+@pytest.mark.parametrize(("stem", "side", "channels"), [("cifar", 4, 3), ("imagenet", 1, 3), ("imagenet", 1, 1)])
+def test_stems_shrink_a_small_image_to(stem: str, side: int, channels: int) -> None:
+    encoder = networks.resnet18(stem=stem, in_channels=channels).eval()
+    seen = []
+    encoder.backbone.layer4.register_forward_hook(lambda module, given, maps: seen.append(maps.shape))
+    assert encoder(torch.rand(2, channels, 32, 32)).shape == (2, 512)
+    assert seen == [(2, 512, side, side)]
+    assert encoder.backbone.conv1.weight.shape == (64, channels, *((3, 3) if stem == "cifar" else (7, 7)))
+
+
+def test_a_new_stem_is_initialised_as_the_rest() -> None:
+    for network in (networks.resnet18(), networks.resnet18(stem="imagenet", in_channels=1)):
+        weight = network.backbone.conv1.weight
+        fan_out = weight.shape[0] * weight.shape[2] * weight.shape[3]
+        assert weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
+
+
+def test_convnet_shapes_and_size_by_hand() -> None:
+    encoder = networks.convnet()
+    channels = (3, 32, 64, 128, 256)
+    by_hand = sum(a * b * 9 + 2 * b for a, b in itertools.pairwise(channels))
+    assert parameters(encoder) == by_hand == 388_896
+    assert encoder.dim == 256
+    maps: list[torch.Size] = []
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda module, given, result: maps.append(result.shape[1:]))
+    assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, 256)
+    assert maps == [(32, 16, 16), (64, 8, 8), (128, 4, 4), (256, 4, 4)]
+
+
+def test_convnet_averages_over_the_image() -> None:
+    encoder = networks.convnet(widths=(5,), strides=(1,), in_channels=1).eval()
+    images = torch.rand(2, 1, 6, 6)
+    maps = encoder.backbone[:3](images)
+    torch.testing.assert_close(encoder(images), maps.mean(dim=(2, 3)))
+    assert maps.min() >= 0
+
+
+@pytest.mark.parametrize("build", [networks.resnet18, networks.convnet])
+def test_group_norm_has_no_statistics_to_average(build: Callable[..., nn.Module]) -> None:
+    encoder = build(norm="group")
+    assert list(encoder.buffers()) == []
+    assert parameters(encoder) == parameters(build(norm="batch"))
+    images = torch.rand(3, 3, 16, 16)
+    encoder.train()
+    torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)  # no talk between images
+
+
+def test_group_norm_takes_any_width() -> None:
+    for channels in range(1, 130):
+        layer = networks.normalisation("group")(channels)
+        assert isinstance(layer, nn.GroupNorm)
+        assert layer.num_channels == channels
+        assert 1 <= layer.num_groups <= 32
+    assert networks.normalisation("group")(64).num_groups == 16
+    assert networks.normalisation("group")(512).num_groups == 32
+
+
+def test_mlp_layers_and_biases() -> None:
+    def shape(head: nn.Sequential) -> list[object]:
+        return [(type(layer), getattr(layer, "bias", None) is not None) for layer in head]
+
+    linear, relu, norm = nn.Linear, nn.ReLU, nn.BatchNorm1d
+    hidden = [(linear, False), (norm, True), (relu, False)]  # BatchNorm brings the bias
+    assert shape(networks.mlp((8, 6, 5, 4))) == [*hidden, *hidden, (linear, True)]
+    assert shape(networks.mlp((8, 6, 4), norm=False)) == [(linear, True), (relu, False), (linear, True)]
+    assert shape(networks.mlp((8, 6, 4), last_norm=True)) == [*hidden, (linear, False), (norm, False)]
+    assert shape(networks.mlp((8, 4))) == [(linear, True)]
+    assert networks.mlp((8, 6, 5, 4))(torch.rand(3, 8)).shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("widths", "published"),
+    [((512, 256, 256), 197_120), ((256, 256, 256), 131_584), ((512, 1024, 512), 1_050_112), ((512, 512, 128), 328_320)],
+)
+def test_mlp_without_norm_has_the_published_size(widths: tuple[int, ...], published: int) -> None:
+    """FedX's projector and predictor, FedSC's and FLESD's heads."""
+    assert parameters(networks.mlp(widths, norm=False)) == published
+
+
+def test_mlp_with_norm_is_the_published_one_less_a_bias_without_effect() -> None:
+    assert parameters(networks.mlp((512, 4096, 2048))) == 10_500_096 - 4096
+    assert parameters(networks.mlp((2048, 4096, 2048))) == 16_791_552 - 4096
+
+
+def test_last_norm_has_no_affine_parameters_and_standardises() -> None:
+    head = networks.mlp((8, 6, 4), last_norm=True)
+    assert parameters(head[-1]) == 0
+    z = head(torch.randn(64, 8))
+    torch.testing.assert_close(z.mean(dim=0), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(z.var(dim=0, unbiased=False), torch.ones(4), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: networks.resnet18(norm="layer"), r"encoder.norm='layer': choose batch or group"),
+        (lambda: networks.convnet(norm="layer"), r"encoder.norm='layer': choose batch or group"),
+        (lambda: networks.resnet18(stem="big"), r"encoder.stem='big': choose cifar .* or imagenet"),
+        (lambda: networks.convnet(widths=(4, 8), strides=(2,)), r"widths has 2 entries, encoder.strides 1"),
+    ],
+)
+def test_mistakes_are_the_users_and_told_in_one_line(build: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(MethodError, match=message) as caught:
+        build()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,104 @@
+"""Trees: every function on nested dicts, and what must not be changed by it."""
+
+import pytest
+import torch
+
+from methods import trees
+
+
+def tree() -> trees.Tree:
+    return {"a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}, 7: torch.tensor([[4.0]])}
+
+
+def same(one: trees.Tree, other: trees.Tree) -> bool:
+    mine, theirs = dict(trees.leaves(one)), dict(trees.leaves(other))
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[path], theirs[path]) for path in mine)
+
+
+def test_leaves_come_with_their_paths_in_insertion_order() -> None:
+    found = list(trees.leaves(tree()))
+    assert [path for path, _ in found] == [("a", "w"), ("a", "b"), (7,)]
+    assert [leaf.sum().item() for _, leaf in found] == [3.0, 3.0, 4.0]
+    assert list(trees.leaves({"empty": {}})) == []
+
+
+def test_map_goes_leaf_by_leaf_over_several_trees() -> None:
+    wider = {**tree(), "unused": torch.tensor(9.0)}
+    result = trees.map(lambda x, y, z: x + 10 * y - z, tree(), wider, tree())
+    assert same(result, {"a": {"w": torch.tensor([10.0, 20.0]), "b": torch.tensor(30.0)}, 7: torch.tensor([[40.0]])})
+    with pytest.raises(KeyError):
+        trees.map(torch.add, tree(), {"a": tree()["a"]})
+
+
+def test_clone_shares_neither_memory_nor_history() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    copy = trees.clone({"part": {"w": parameter}})
+    with torch.no_grad():
+        parameter.add_(1)
+    assert copy["part"]["w"].tolist() == [1, 1]
+    assert not copy["part"]["w"].requires_grad
+
+
+def test_to_moves_and_leaves_at_home_what_is_there() -> None:
+    original = tree()
+    assert trees.to(original, "cpu")["a"]["w"] is original["a"]["w"]
+    moved = trees.to(original, "meta")
+    assert {leaf.device.type for _, leaf in trees.leaves(moved)} == {"meta"}
+    assert {leaf.device.type for _, leaf in trees.leaves(original)} == {"cpu"}
+
+
+def test_zeros_like_keeps_shapes_and_dtypes() -> None:
+    original = {"a": {"w": torch.ones(2, 3, dtype=torch.float64)}, "n": torch.tensor(5)}
+    zeros = trees.zeros_like(original)
+    assert same(zeros, {"a": {"w": torch.zeros(2, 3, dtype=torch.float64)}, "n": torch.tensor(0)})
+    assert [leaf.dtype for _, leaf in trees.leaves(zeros)] == [torch.float64, torch.int64]
+
+
+def test_add_scales_the_change_which_may_speak_of_some_leaves_only() -> None:
+    original, change = tree(), {"a": {"b": torch.tensor(2.0)}}
+    result = trees.add(original, change, scale=-0.5)
+    assert same(result, {**tree(), "a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(2.0)}})
+    assert same(original, tree())
+    assert same(trees.add(original, tree()), trees.map(lambda leaf: 2 * leaf, tree()))
+
+
+def test_subtract_is_over_the_leaves_of_the_first() -> None:
+    few = {"a": {"b": torch.tensor(5.0)}}
+    assert same(trees.subtract(few, tree()), {"a": {"b": torch.tensor(2.0)}})
+    assert same(trees.add(trees.subtract(tree(), trees.zeros_like(tree())), trees.zeros_like(tree())), tree())
+
+
+def test_overlay_takes_the_leaves_of_both_and_changes_neither() -> None:
+    under, top = tree(), {"a": {"b": torch.tensor(-1.0), "new": torch.tensor(0.0)}, "other": {"x": torch.tensor(8.0)}}
+    merged = trees.overlay(under, top)
+    a = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(-1.0), "new": torch.tensor(0.0)}
+    assert same(merged, {"a": a, 7: torch.tensor([[4.0]]), "other": {"x": torch.tensor(8.0)}})
+    assert same(under, tree())
+    assert set(top["a"]) == {"b", "new"}
+    merged["a"]["w"] = torch.tensor(0.0)
+    merged["a"]["b"] = torch.tensor(0.0)
+    assert same(under, tree())
+    assert top["a"]["b"].item() == -1
+
+
+def test_overlay_lets_a_leaf_replace_a_branch_and_a_branch_a_leaf() -> None:
+    leaf, branch = torch.tensor(1.0), {"b": torch.tensor(2.0)}
+    assert same(trees.overlay({"a": branch}, {"a": leaf}), {"a": leaf})
+    assert same(trees.overlay({"a": leaf}, {"a": branch}), {"a": branch})
+
+
+def test_nbytes_is_what_would_be_serialised() -> None:
+    mixed = {"a": {"w": torch.zeros(3, 5), "h": torch.zeros(4, dtype=torch.bfloat16)}, "n": torch.tensor(1)}
+    assert trees.nbytes(mixed) == 4 * 15 + 2 * 4 + 8
+    assert trees.nbytes({}) == 0
+
+
+def test_put_makes_the_way_to_a_leaf_and_keeps_its_neighbours() -> None:
+    grown: trees.Tree = {}
+    for path, leaf in trees.leaves(tree()):
+        trees.put(grown, path, leaf)
+    assert same(grown, tree())
+    trees.put(grown, ("a", "b"), torch.tensor(0.0))
+    trees.put(grown, ("x", 3, "y"), torch.tensor(1.0))
+    a = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.0)}
+    assert same(grown, {"a": a, 7: torch.tensor([[4.0]]), "x": {3: {"y": torch.tensor(1.0)}}})
