@@ -13,8 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from methods import trees
 from methods.base import Batch, FederatedMethod, Mail, Mean, Message, MethodError, Phase, Replies, Tree, Turn, Visit
 
-MOMENTUM = 0.1
-
 
 class Recalibration:
     """Clients measure the statistics of the new weights on their own views; the server pools them.
@@ -30,6 +28,7 @@ class Recalibration:
 
     def __init__(self, method: FederatedMethod) -> None:
         self.method = method
+        self.momenta: list[float | None] = []
 
     def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
         """This actor's own hook of that name, else the method's default."""
@@ -42,6 +41,7 @@ class Recalibration:
     def start_visit(self, visit: Visit, kept: Tree) -> None:
         """Loads the weights and lets BatchNorm average over the batches of this visit."""
         self.method.load(visit.message["weights"])
+        self.momenta = [layer.momentum for layer in self._layers()]
         for layer in self._layers():
             layer.reset_running_stats()
             layer.momentum = None  # a plain mean over batches instead of a moving one
@@ -64,8 +64,8 @@ class Recalibration:
                     assert variance is not None
                     trees.put(statistics, (part, f"{name}.running_mean"), mean)
                     trees.put(statistics, (part, f"{name}.running_var"), variance + mean.square())
-        for layer in self._layers():
-            layer.momentum = MOMENTUM
+        for layer, momentum in zip(self._layers(), self.momenta, strict=True):
+            layer.momentum = momentum
         return {"statistics": statistics}, visit.memory
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
@@ -74,7 +74,8 @@ class Recalibration:
         for path, value in trees.leaves(replies["statistics"]):
             if path[-1].endswith("running_var"):
                 part, name = path
-                value = value - replies["statistics"][part][name.replace("running_var", "running_mean")].square()
+                mean = replies["statistics"][part][name.replace("running_var", "running_mean")]
+                value = (value - mean.square()).clamp(min=0)  # rounding may leave a tiny variance below zero
             trees.put(pooled, path, value)
         return self.method.adopt(server, {"global": trees.overlay(self._exported(server), pooled)})
 

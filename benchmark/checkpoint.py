@@ -43,8 +43,9 @@ class Checkpoint:
                 f"{self.file} cannot be read ({type(error).__name__}): delete {self.file.parent} to start the run over"
             ) from error
         if state["config"] != self.config_hash:
+            config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
-                f"{self.file} belongs to another config than {self.file.parent.parent / 'config.yaml'}: "
-                "restore that file, or run the changed config under another name (row=NAME)"
+                f"{self.file} belongs to another config than {config}, or to other images: "
+                "restore them, or run the changed config under another name (row=NAME)"
             )
         return state

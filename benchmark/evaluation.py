@@ -1,6 +1,6 @@
 """What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -59,7 +59,7 @@ class Evaluator:
         self.method.load(weights)
         network: nn.Module = self.method.part("encoder")
         if recalibrated:
-            recalibrate(network, self.data.source.train.images, self._plain, self.batch_size, self.device)
+            recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()
 
     def scores(self, encoder: nn.Module, protocols: Sequence[str]) -> Scores:
@@ -98,6 +98,13 @@ class Evaluator:
         k = min(200, len(bank))
         predicted = knn_predict(x[bank], y[bank], x[held], len(self.data.source.classes), k=k, temperature=0.1)
         return 100 * float((predicted == y[held]).double().mean())
+
+    def _shuffled(self) -> Iterator[np.ndarray]:
+        """Training images in batches of all classes: an image folder comes class by class."""
+        images = self.data.source.train.images
+        order = torch.randperm(len(images), generator=self.streams.generator("recalibrate")).numpy()
+        for rows in np.array_split(order, -(-len(images) // self.batch_size)):
+            yield images[rows]
 
     def _some(self, total: int, most: int, purpose: str) -> np.ndarray:
         order = torch.randperm(total, generator=self.streams.generator(purpose))

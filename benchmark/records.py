@@ -63,17 +63,19 @@ def record(
             "participation": float(config.federation.participation),
             "batch_norm": config.federation.batch_norm,
         },
-        "provenance": provenance(config, data),
+        "provenance": provenance(config, data, federation.commits),
         "deviations": deviations,
     }
 
 
-def provenance(config: DictConfig, data: FederatedDataModule) -> dict[str, Any]:
-    """Commit, config, data, libraries and hardware: what is needed to get the number again."""
-    commit, dirty = git_state()
+def provenance(config: DictConfig, data: FederatedDataModule, commits: list[str]) -> dict[str, Any]:
+    """Commit, config, data, libraries and hardware: what is needed to get the number again.
+
+    commits: every commit the run's rounds were played at, in order, as `commit` names them.
+    """
     return {
-        "git": commit,
-        "dirty": dirty,
+        "git": commits[-1].removesuffix("+") if commits else None,
+        "dirty": not commits or any(commit.endswith("+") for commit in commits),
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
@@ -93,8 +95,11 @@ def partition_hash(parts: list[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def git_state() -> tuple[str | None, bool]:
-    """(commit, whether code was changed or added since); (None, False) outside a checkout."""
+def commit() -> str | None:
+    """The checkout's commit, with a `+` where code was changed or added since; None outside a checkout.
+
+    To be asked when the code is loaded: the checkout may have moved on by the time a run ends.
+    """
     here = Path(__file__).parent.parent
 
     def git(*words: str) -> str | None:
@@ -104,7 +109,8 @@ def git_state() -> tuple[str | None, bool]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *PACKAGES))
+    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
+    return head and head + ("" if changes == "" else "+")
 
 
 def hardware() -> str:

@@ -53,7 +53,7 @@ class Federation:
         streams: generators of the run.
         rounds: to play in all. participation: share of the clients drawn for a round.
         folder: where checkpoint and memories live.
-        config_hash: a checkpoint of another config is refused.
+        config_hash: a checkpoint of another config is refused. commit: of the code that plays.
         callbacks: objects with any of `on_run_start`, `on_round_start`, `on_visit_end`, `on_round_scored` (before the
             round is saved; may add to its line) and `on_round_end` (after).
     """
@@ -70,6 +70,7 @@ class Federation:
         participation: float,
         folder: Path,
         config_hash: str,
+        commit: str | None = None,
         callbacks: Sequence[object] = (),
     ) -> None:
         self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
@@ -78,12 +79,16 @@ class Federation:
         self.memory = Memory(folder / "memory", fabric.device)
         self.ledger = Ledger()
         self.history: list[dict[str, Any]] = []
+        self.commit = commit
+        self.commits: list[str] = []
         self.round = 0
         self.server: Tree = {}
 
     def fit(self) -> Tree:
         """Plays what is left of the rounds and returns the server Tree."""
         self.start()
+        if self.commit is not None and self.commit not in self.commits[-1:]:
+            self.commits.append(self.commit)
         self.tell("on_run_start")
         while self.round < self.rounds:
             self.tell("on_round_start")
@@ -175,6 +180,7 @@ class Federation:
         if state is not None:
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
             self.ledger.load(state["ledger"])
+            self.commits = state["commits"]
             self.memory.restore(state["memory"])
             self.fabric.barrier()
             return
@@ -195,7 +201,7 @@ class Federation:
         if self.fabric.global_rank == 0:
             self.checkpoint.save(
                 {"round": self.round, "server": self.server, "history": self.history}
-                | {"memory": self.memory.index, "ledger": self.ledger.state()}
+                | {"memory": self.memory.index, "ledger": self.ledger.state(), "commits": self.commits}
             )
             self.memory.commit()
         self.fabric.barrier()

@@ -16,7 +16,7 @@ from benchmark.config import ConfigError, compose, differences, identity, load, 
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
-from benchmark.records import record
+from benchmark.records import commit, record
 from benchmark.rounds import Federation
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
@@ -87,7 +87,8 @@ class Run:
             rounds=config.federation.rounds,
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
-            config_hash=identity(config),
+            config_hash=f"{identity(config)}/{images.sha256[:16]}",
+            commit=_COMMIT,
         )
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
@@ -113,9 +114,12 @@ class Run:
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about how the encoder was measured."""
-        if not self.recalibrated:
-            return []
-        return ["BatchNorm statistics of the evaluated encoder were measured on the pooled training images"]
+        lines = []
+        if self.recalibrated:
+            lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
+        if len(self.federation.commits) > 1:
+            lines.append(f"rounds were played at several commits: {', '.join(self.federation.commits)}")
+        return lines
 
     def draw(self) -> dict[str, Path]:
         """The run's figures by name."""
@@ -146,6 +150,8 @@ def opened(path: Path, display: Display) -> Run:
     run.folder = path
     return run
 
+
+_COMMIT = commit()
 
 _FABRICS: dict[tuple[int, str, str], Fabric] = {}
 

@@ -100,6 +100,9 @@ class OneByOne:
             images = self._observe(actor, visit)
         message, remembered = actor.hook("reply", phase)(visit)
         staying: Tree = {"memory": remembered} if remembered else {}
+        if actor is not method:  # it only measures: what stays is not what it has loaded
+            staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
+            return Done(visit, message, staying, loss, images, time.perf_counter() - began)
         if method.stays:
             staying["stays"] = {name: method.tensors(name) for name in method.stays}
         if method.batch_norm == "local" and method.travelling:
@@ -118,7 +121,7 @@ class OneByOne:
         total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
         summed = torch.zeros((), device=self.fabric.device)
         images = 0
-        for batch in self._batches(visit, size, epochs=phase.epochs or pace.epochs, steps=steps):
+        for batch in self._batches(visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
             within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
             visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
             with self.fabric.autocast():
@@ -139,7 +142,8 @@ class OneByOne:
         observe, images = actor.hook("observe", visit.phase), 0
         gathered: Message = {}
         size = visit.phase.batch_size or self.pace.batch_size
-        for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1):
+        shuffled = actor is not self.method  # statistics of batches of one class would miss what is between classes
+        for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
             with self.fabric.autocast():
                 gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
             images += len(batch.index)
@@ -150,7 +154,9 @@ class OneByOne:
         """Whose images a visit works on: the client's own, or the public ones (None)."""
         return visit.client.id if visit.phase.data == "private" else None
 
-    def _batches(self, visit: Visit, size: int, epochs: int, steps: int | None = None) -> Iterator[Any]:
+    def _batches(
+        self, visit: Visit, size: int, *, epochs: int, steps: int | None = None, shuffled: bool
+    ) -> Iterator[Any]:
         method, phase = self.method, visit.phase
         key: dict[str, Any] = {"round": visit.round, "phase": phase.name, "client": visit.client.id}
         draw, draws = method.hook("draw", phase), self.streams.generator("draws", **key)
@@ -160,7 +166,7 @@ class OneByOne:
             size,
             epochs=epochs,
             steps=steps,
-            order=self.streams.generator("order", **key) if phase.work == "train" else None,
+            order=self.streams.generator("order", **key) if shuffled else None,
             views=self.streams.generator("views", **key),
             device=self.fabric.device,
             labels=method.objective.labels,

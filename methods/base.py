@@ -223,7 +223,7 @@ class FederatedMethod(LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Trainer only: sets the learning rate; the loop sets its own."""
         trainer = self.trainer
-        total = (trainer.max_epochs or 1) * trainer.num_training_batches
+        total = float(trainer.estimated_stepping_batches)
         optimizers = self.optimizers()
         for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
             set_learning_rate(optimizer, self.schedule(trainer.global_step / total))

@@ -80,6 +80,10 @@ class Scaffold(FederatedMethod):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """SGD; the client's control variate is only defined for it."""
         optimizer = super().configure_optimizers()
+        if self.clip_norm is not None:
+            raise MethodError(
+                "SCAFFOLD's control variates are means of unclipped gradients: set training.clip_norm=null"
+            )
         self.settings = optimizer.param_groups[0]
         if not isinstance(optimizer, torch.optim.SGD) or self.settings["nesterov"] or self.settings["dampening"]:
             raise MethodError(

@@ -35,7 +35,7 @@ class SSD(FedAvg):
         alpha: stretch of a client's own dimensions; 1 leaves them alone.
         dsr_weight, pd_weight: gamma and delta.
         variant: "code" or "paper".
-        basis: "qr" or "axis".
+        basis: "qr" or "axis"; None: the variant's own.
     """
 
     warmup: ClassVar[tuple[Phase, ...]] = (Phase("assign", work="none", cohort="all"),)
@@ -48,10 +48,11 @@ class SSD(FedAvg):
         dsr_weight: float = 1.0,
         pd_weight: float = 0.1,
         variant: str = "code",
-        basis: str = "qr",
+        basis: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
+        basis = basis or ("qr" if variant == "code" else "axis")
         for name, value, possible in (("variant", variant, ("code", "paper")), ("basis", basis, ("qr", "axis"))):
             if value not in possible:
                 raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
@@ -90,11 +91,12 @@ class SSD(FedAvg):
     def receive(self, visit: Visit) -> None:
         """The stretch of this client, from its memory: `[d]`, or `[d, d]` in a rotated basis."""
         super().receive(visit)
-        if "scale" in visit.memory:
-            self.stretch = visit.memory["scale"]["d"]
-            if "basis" in visit.memory:
-                Q = visit.memory["basis"]["Q"]
-                self.stretch = (Q * self.stretch) @ Q.T
+        if visit.phase.name == "assign":
+            return
+        self.stretch = visit.memory["scale"]["d"]
+        if "basis" in visit.memory:
+            Q = visit.memory["basis"]["Q"]
+            self.stretch = (Q * self.stretch) @ Q.T
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Alignment and uniformity, plus both terms averaged over the views; a weight of 0 leaves its term out."""

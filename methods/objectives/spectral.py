@@ -9,6 +9,8 @@
 Decisions
 - `negatives: pairs` is the authors' loss: pairs of different images across the two views. `negatives: correlation` is
   FedSC's batch form, ||R||_F^2 over both views with the pairs of an image with itself, and is not divided by mu.
+- mu is 10 where nothing else is said: ours, for embeddings of some hundred dimensions. The authors have 1 (1,000
+  dimensions, CIFAR), FedSC 4.
 """
 
 from collections.abc import Sequence

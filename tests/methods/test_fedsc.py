@@ -115,6 +115,12 @@ class TestFedSC(MethodContract):
         run.federation.fit()
         assert seen == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
 
+    def test_matrices_are_in_full_precision_under_bf16(self, tmp_path):
+        run = playing.prepared(tmp_path, "fedsc", "training.precision=bf16-mixed", "federation.rounds=1")
+        run.federation.fit()
+        assert all(tree["R"].dtype == torch.float32 for tree in run.federation.server["R"].values())
+        assert run.federation.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
+
     def test_another_objective_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match="objective=spectral"):
             playing.prepared(tmp_path, "fedsc", "objective=simclr")
