@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from benchmark import build, figures
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
-from benchmark.config import ConfigError, compose, differences, identity, load, read, save
+from benchmark.config import ConfigError, available, compose, differences, identity, load, read, save
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
@@ -171,7 +171,7 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
 
     Args:
-        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own.
+        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; methods=all: every one.
         overrides: for every run.
     """
     content = read("suite", name)
@@ -180,7 +180,7 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
         raise ConfigError(f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods and seeds")
     lists = {key: _listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
     if lists["methods"] == ["all"]:
-        lists["methods"] = _listed(content["methods"])
+        lists["methods"] = available("method")
     configs = []
     for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
         method, *own = str(row).split()
