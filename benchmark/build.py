@@ -54,7 +54,9 @@ def build(
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
     try:
         return target(*args, **given, **extra, **(reserved or {}))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise  # one of the house's own, which says what to do
         raise ConfigError(f"{where}: {section['class']} cannot be built from {given}: {error}") from error
 
 
@@ -129,7 +131,10 @@ def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
         del given[key]  # a parameter of the partitioner that this one replaces
     seed = config.partition.get("seed")
     seed = Streams(config.seed).number("partition") if seed is None else seed
-    return function(images.train.labels, config.partition.get("clients", 10), **given, seed=seed)
+    try:
+        return function(images.train.labels, config.partition.get("clients", 10), **given, seed=seed)
+    except TypeError as error:
+        raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
 
 
 def recipe(config: DictConfig, images: Source) -> Recipe:
@@ -215,6 +220,11 @@ def fabric(config: DictConfig, **kwargs: Any) -> Fabric:
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # progress is ours to tell
+    if accelerator == "cuda" and torch.cuda.device_count() < config.devices:
+        raise ConfigError(
+            f"accelerator=cuda with devices={config.devices}, but {torch.cuda.device_count()} GPUs are visible: "
+            "use accelerator=cpu or fewer devices"
+        )
     several = config.devices > 1
     return Fabric(
         accelerator=accelerator,

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from benchmark.evaluation import Evaluator
 from benchmark.logs import RunLogger
 from benchmark.memory import Kept
+from benchmark.streams import round_half_up
 
 
 class Monitor:
@@ -55,6 +56,8 @@ class RoundLog:
         """Writes the rounds that are safe."""
         if federation.fabric.global_rank == 0:
             self.file.write_text("".join(json.dumps(row) + "\n" for row in federation.history))
+            for row in federation.history if self.logger.starts_over else []:
+                self._log(row)
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """Appends the line; the round's checkpoint is on disk by now."""
@@ -62,6 +65,9 @@ class RoundLog:
             return
         with self.file.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
+        self._log(row)
+
+    def _log(self, row: dict[str, Any]) -> None:
         scalars = {
             "train/loss": row["loss"],
             "eval/monitor": row.get("monitor"),
@@ -146,7 +152,7 @@ class Display:
 
     def on_round_start(self, federation: Any) -> None:
         """Counts the round's clients."""
-        cohort = max(1, round(federation.participation * len(federation.clients)))
+        cohort = max(1, round_half_up(federation.participation * len(federation.clients)))
         self.bars.reset(self.clients, total=cohort, description="clients", visible=True, note="")
 
     def on_visit_end(self, federation: Any, done: Any) -> None:

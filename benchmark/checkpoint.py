@@ -38,11 +38,12 @@ class Checkpoint:
             return None
         try:
             state = torch.load(self.file, map_location=device, weights_only=True)
+            saved = state["config"]
         except Exception as error:
             raise CheckpointError(
                 f"{self.file} cannot be read ({type(error).__name__}): delete {self.file.parent} to start the run over"
             ) from error
-        if state["config"] != self.config_hash:
+        if saved != self.config_hash:
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
                 f"{self.file} belongs to another config than {config}, or to other images: "

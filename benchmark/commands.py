@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.config import ConfigError, available, compose, differences, parse, summary
+from benchmark.compose import available, compose, merge, parse, summary
+from benchmark.config import ConfigError, differences
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
 
@@ -82,7 +83,6 @@ def run(words: list[str], console: Console) -> None:
 def resume(words: list[str], console: Console) -> None:
     """Go on with a run folder after its last whole round."""
     from benchmark.callbacks import Display
-    from benchmark.config import merge
     from benchmark.runs import opened
 
     names, overrides = split(words)
@@ -108,9 +108,15 @@ def evaluate(words: list[str], console: Console) -> None:
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
     with Display(console) as display:
         finished = opened(Path(path), display)
-        protocols = parse(overrides).get("protocols", list(finished.config.evaluation.protocols))
+        given = parse(overrides)
+        if set(given) - {"protocols"}:
+            raise ConfigError(f"evaluate takes protocols=ID,ID, not {', '.join(sorted(set(given) - {'protocols'}))}")
+        protocols = given.get("protocols", list(finished.config.evaluation.protocols))
         finished.prepare()
         finished.federation.start()
+        done, planned = finished.federation.round, finished.federation.rounds
+        if done < planned:
+            raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
         result = finished.evaluate(protocols.split(",") if isinstance(protocols, str) else protocols)
         display.say(f"{finished.name}: {headline(result)}")
 

@@ -21,6 +21,11 @@ class RunLogger:
     def __init__(self, logger: Logger) -> None:
         self.logger = logger
 
+    @property
+    def starts_over(self) -> bool:
+        """Whether a resumed run loses what it logged before: the CSV file is written anew."""
+        return isinstance(self.logger, CSVLogger)
+
     def log_metrics(self, numbers: dict[str, float], step: int) -> None:
         """Scalars of a round."""
         self.logger.log_metrics(numbers, step=step)

@@ -28,6 +28,9 @@ class Memory(Mapping[int, Tree]):
     def __getitem__(self, client: int) -> Tree:
         return torch.load(self.folder / self.index[client], map_location=self.device, weights_only=True)
 
+    def __contains__(self, client: object) -> bool:
+        return client in self.index
+
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.index))
 

@@ -74,95 +74,82 @@ class Reductions:
 
 
 class _Sum:
-    """A weighted sum of Trees of one shape in float64, and the sum of the weights."""
+    """A weighted sum of Trees of one shape, the sum of the weights, and the number of replies, all in float64."""
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
-        self.total: Tree = {}
-        self.weight: Tree | float = 0.0
-        self.count = 0
+        self.parts: Tree = {}
         self.dtypes: dict[tuple, torch.dtype] = {}
 
     def add(self, tree: Tree, weight: Any, client: int) -> None:
-        found = {path: leaf.shape for path, leaf in trees.leaves(tree)}
-        if self.count == 0:
-            self.total = trees.map(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64), tree)
+        """Adds `weight * tree`; the weight is a number, or a Tree of weights."""
+        weights = weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}
+        if not self.parts:
             self.dtypes = {path: leaf.dtype for path, leaf in trees.leaves(tree)}
-            self.weight = trees.map(lambda leaf: leaf.double() * 0, weight) if isinstance(weight, dict) else 0.0
-        elif found != {path: leaf.shape for path, leaf in trees.leaves(self.total)}:
-            raise MethodError(
-                f"client {client} replied with {self.entry!r} of another shape than the clients before it: "
-                "a Mean or Sum needs one architecture; declare Each, or an entry for every architecture"
-            )
+            self.parts = {
+                "total": _zeros(tree),
+                "weight": _zeros(weights),
+                "count": {"n": torch.zeros((), dtype=torch.float64)},
+            }
+        elif _shapes(tree) != _shapes(self.parts["total"]):
+            raise self._another_architecture(f"client {client}")
         with torch.no_grad():
-            if isinstance(weight, dict) and isinstance(self.weight, dict):
-                trees.map(lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.total, tree, weight)
-                trees.map(lambda total, by: total.add_(by.double()), self.weight, weight)
+            if isinstance(weight, dict):
+                trees.map(
+                    lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.parts["total"], tree, weight
+                )
             else:
-                trees.map(lambda total, leaf: total.add_(leaf.detach(), alpha=float(weight)), self.total, tree)
-                self.weight = float(self.weight) + float(weight)  # type: ignore[arg-type]
-        self.count += 1
+                trees.map(lambda total, leaf: total.add_(leaf, alpha=float(weight)), self.parts["total"], tree)
+            trees.map(lambda total, by: total.add_(by.double()), self.parts["weight"], weights)
+            self.parts["count"]["n"] += 1
 
     def over_ranks(self, fabric: Fabric) -> "_Sum | None":
-        """The sum over all ranks, or None where no rank has any; one flat all-reduce."""
+        """The sum over all ranks, or None where no rank has any; one flat all-reduce, leaf by leaf by name."""
         if fabric.world_size == 1:
-            return self if self.count else None
-        outlines = gather(fabric, self._outline())
-        outline = next((outline for outline in outlines if outline is not None), None)
-        if outline is None:
+            return self if self.parts else None
+        outline = trees.map(lambda leaf: leaf.to("meta"), self.parts)
+        outlines = [both for both in gather(fabric, (outline, self.dtypes)) if both[0]]
+        if not outlines:
             return None
-        if self.count == 0:
-            self._empty(outline, fabric.device)
-        parts = [leaf for _, leaf in trees.leaves(self.total)]
-        weights = [leaf for _, leaf in trees.leaves(self.weight)] if isinstance(self.weight, dict) else []
-        flat = torch.cat([*(leaf.reshape(-1).to(fabric.device) for leaf in (*parts, *weights))])
-        scalars = torch.tensor(
-            [0.0 if isinstance(self.weight, dict) else self.weight, float(self.count)],
-            dtype=torch.float64,
-            device=fabric.device,
-        )
-        flat = sum_over_ranks(fabric, torch.cat([flat, scalars]))
-        pieces = flat[:-2].split([leaf.numel() for leaf in (*parts, *weights)])
-        for leaf, piece in zip((*parts, *weights), pieces, strict=True):
-            leaf.copy_(piece.view(leaf.shape))
-        if not isinstance(self.weight, dict):
-            self.weight = float(flat[-2])
-        self.count = int(flat[-1])
+        outline, self.dtypes = outlines[0]
+        if any(_shapes(other) != _shapes(outline) for other, _ in outlines):
+            raise self._another_architecture("a client of another rank")
+        mine = dict(trees.leaves(self.parts or trees.map(lambda leaf: torch.zeros_like(leaf, device="cpu"), outline)))
+        order = [(path, leaf.shape) for path, leaf in trees.leaves(outline)]
+        flat = sum_over_ranks(fabric, torch.cat([mine[path].reshape(-1).to(fabric.device) for path, _ in order]))
+        self.parts = {}
+        for (path, shape), piece in zip(order, flat.split([shape.numel() for _, shape in order]), strict=True):
+            trees.put(self.parts, path, piece.view(shape))
         return self
-
-    def _outline(self) -> Any:
-        if self.count == 0:
-            return None
-        weights = (
-            [(path, leaf.shape) for path, leaf in trees.leaves(self.weight)] if isinstance(self.weight, dict) else None
-        )
-        return [(path, leaf.shape, self.dtypes[path]) for path, leaf in trees.leaves(self.total)], weights
-
-    def _empty(self, outline: Any, device: torch.device) -> None:
-        """Zeros in the shape another rank has: a rank without a client still takes part."""
-        entries, weights = outline
-        for path, shape, dtype in entries:
-            trees.put(self.total, path, torch.zeros(shape, dtype=torch.float64, device=device))
-            self.dtypes[path] = dtype
-        if weights is not None:
-            self.weight = {}
-            for path, shape in weights:
-                trees.put(self.weight, path, torch.zeros(shape, dtype=torch.float64, device=device))
 
     def finish(self, how: Mean | Sum) -> Tree:
         """The sum itself, or divided by the weights or the number of clients; in the dtype that was sent."""
-        if isinstance(how, Sum):
-            value = self.total
-        elif how.over == "clients":
-            value = trees.map(lambda total: total / self.count, self.total)
-        elif isinstance(self.weight, dict):
-            value = trees.map(torch.div, self.total, self.weight)
-        else:
-            value = trees.map(lambda total: total / self.weight, self.total)
+        total, weight, count = self.parts["total"], self.parts["weight"], self.parts["count"]["n"]
+        if isinstance(how, Mean):
+            if how.over == "clients":
+                total = trees.map(lambda leaf: leaf / count, total)
+            elif set(weight) == {"all"}:
+                total = trees.map(lambda leaf: leaf / weight["all"], total)
+            else:
+                total = trees.map(torch.div, total, weight)
         result: Tree = {}
-        for path, leaf in trees.leaves(value):
+        for path, leaf in trees.leaves(total):
             trees.put(result, path, leaf.to(self.dtypes[path]))
         return result
+
+    def _another_architecture(self, who: str) -> MethodError:
+        return MethodError(
+            f"{who} replied with {self.entry!r} of another shape than the clients before it: "
+            "a Mean or Sum needs one architecture; declare Each, or an entry for every architecture"
+        )
+
+
+def _zeros(tree: Tree) -> Tree:
+    return trees.map(lambda leaf: torch.zeros_like(leaf.detach(), dtype=torch.float64), tree)
+
+
+def _shapes(tree: Tree) -> dict[tuple, torch.Size]:
+    return {path: leaf.shape for path, leaf in trees.leaves(tree)}
 
 
 def gather_batches(gathered: Message, observed: Message, gather: Mapping[str, Sum | Cat]) -> Message:

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from benchmark import build, figures
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
-from benchmark.config import ConfigError, available, compose, differences, identity, load, read, save
+from benchmark.compose import available, compose, load, read, save
+from benchmark.config import ConfigError, differences, identity
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept

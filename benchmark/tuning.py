@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmark.callbacks import Display
-from benchmark.config import ConfigError, compose
+from benchmark.compose import compose
+from benchmark.config import ConfigError
 from benchmark.runs import Run
 
 PROTOCOL = "label-free/v1"
@@ -33,6 +34,7 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     tried.sort(key=lambda line: -line["score"])
     config = compose(scenario, method, fixed)
     file = Path(output).expanduser() / "tune" / config.scenario / f"{config.row}-seed{config.seed}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(tried, indent=1) + "\n")
     table = Table(
         "", "score", "alignment", "uniformity", title=f"{config.scenario} {config.row}, chosen without a label"

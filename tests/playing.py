@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmark import checkpoint
 from benchmark.callbacks import Display
-from benchmark.config import compose
+from benchmark.compose import compose
 from benchmark.rounds import Federation
 from benchmark.runs import Run
 from methods import trees

@@ -1,0 +1,346 @@
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from benchmark import build, compose
+from benchmark.callbacks import Display
+from benchmark.commands import main
+from benchmark.rounds import Federation
+from datamodules.sources import Source, Split
+from eval.protocol import PROTOCOLS
+from leaderboards import schema
+from methods.fedavg import FedAvg
+from tests.playing import TINY, same
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_the_old_signal():
+    torch.set_num_threads(1)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def call(tmp_path, capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def calling(*words, where="runs"):
+        if words[0] in ("run", "tune"):
+            words = (*words, f"output={tmp_path / where}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
+        capsys.readouterr()
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return calling
+
+
+@pytest.fixture
+def refused(call):
+    """Runs a command that ends in one line, which it returns."""
+
+    def refusing(*words):
+        code, out, err = call(*words)
+        assert code == 2, err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in out + err
+        return err
+
+    return refusing
+
+
+def checkpoint(folder):
+    return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (["run", TINY, "fedavg", "training.epoch=3"], "'training.epoch' (did you mean 'epochs'?)"),
+            (["run", TINY, "ssd", "method.alpa=3"], "'method.alpa' (did you mean 'alpha'?)"),
+            (["run", "digts", "fedavg"], "unknown scenario 'digts' (did you mean 'digits'?)"),
+            (["run", TINY, "fedvag"], "unknown method 'fedvag' (did you mean 'fedavg'?)"),
+            (["run", "suite=digit"], "unknown suite 'digit' (did you mean 'digits'?)"),
+            (["run", TINY], "usage: python -m benchmark run SCENARIO METHOD"),
+            (["run", TINY, "fedavg", "suite=digits"], "not both"),
+            (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
+            (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
+            (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
+            (["run", TINY, "fedavg", "optimizer.lr=-1"], "optimizer"),
+            (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
+            (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
+            (["resume", "nowhere"], "nowhere is not a run folder"),
+            (["evaluate", "nowhere"], "nowhere is not a run folder"),
+            (["resume"], "usage: python -m benchmark resume RUN_DIR"),
+            (["tune", TINY, "fedavg"], "tune needs a grid"),
+            (["board", "folder=nowhere"], "nowhere/results: no such folder"),
+            (["board", "colect=runs"], "colect"),
+        ],
+        ids=lambda value: "-".join(value[-1:]) if isinstance(value, list) else "",
+    )
+    def test_one_line_and_exit_code_2(self, refused, words, line):
+        assert line in refused(*words)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU is needed")
+    def test_no_gpu(self, refused):
+        assert "accelerator=cuda" in refused("run", TINY, "fedavg", "accelerator=cuda")
+
+    def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(self, refused, tmp_path):
+        scenario = tmp_path / "mine.yaml"
+        scenario.write_text(yaml.safe_dump({"data": {"name": "cifar10", "root": str(tmp_path / "data")}}))
+        line = refused("run", str(scenario), "fedavg")
+        assert str(tmp_path / "data" / "cifar10") in line
+        assert "data.download=true" in line
+        assert "data.root=" in line
+
+    def test_a_corrupt_image_is_named(self, refused, tmp_path):
+        for split in ("train", "test"):
+            for label in ("cat", "dog"):
+                folder = tmp_path / "pets" / split / label
+                folder.mkdir(parents=True)
+                for k in range(8):
+                    Image.fromarray(np.full((8, 8, 3), 30 * k, np.uint8)).save(folder / f"{k}.png")
+        broken = tmp_path / "pets" / "train" / "dog" / "5.png"
+        broken.write_bytes(broken.read_bytes()[:40])
+        scenario = tmp_path / "mine.yaml"
+        scenario.write_text(yaml.safe_dump({"data": {"name": "pets", "root": str(tmp_path)}}))
+        assert str(broken) in refused("run", str(scenario), "fedavg", "partition.clients=2")
+
+    def test_a_batch_no_client_can_fill(self, refused, call):
+        """Refused where the loss compares the images of a batch, and only there."""
+        line = refused("run", TINY, "fedavg", "training.batch_size=64")
+        assert "the largest holds 33 images" in line
+        assert "training.batch_size<=33" in line
+        assert call("run", TINY, "fedavg", "training.batch_size=64", "objective=byol")[0] == 0
+        assert call("run", TINY, "fedavg", "training.batch_size=33", "federation.rounds=1")[0] == 0
+
+    def test_a_run_is_resumed_as_it_is(self, refused, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        line = refused("resume", str(folder), "optimizer.lr=0.5")
+        assert "optimizer.lr: 0.05 -> 0.5" in line
+        assert call("resume", str(folder), "threads=1")[0] == 0
+
+    def test_a_changed_checkpoint_or_config_file(self, refused, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        (folder / "result.json").unlink()
+        written = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump(written | {"seed": 5}))
+        assert "another config" in refused("resume", str(folder))
+        (folder / "config.yaml").write_text(yaml.safe_dump(written))
+        (folder / "checkpoint" / "state.pt").write_bytes(b"broken")
+        assert "cannot be read" in refused("resume", str(folder))
+        (folder / "config.yaml").write_text("seed: [1")
+        assert "is not a run's config" in refused("resume", str(folder))
+
+
+class Diverging(FedAvg):
+    """Its loss is no number from the second round on, on one client of each cohort."""
+
+    def receive(self, visit):
+        super().receive(visit)
+        self.broken = visit.round >= 1 and visit.client.id % 2
+
+    def loss(self, out, batch):
+        return super().loss(out, batch) * (float("nan") if self.broken else 1)
+
+
+class TestDivergence:
+    ALL = ("scenario=all", "federation.participation=1")
+
+    def test_an_absurd_learning_rate(self, refused):
+        line = refused("run", TINY, "fedavg", "optimizer.lr=1e30", "training.epochs=3")
+        assert "the loss of client" in line
+        assert "in round 1, phase 'fit'" in line
+
+    def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
+        own = ("method.class=tests.benchmark.test_commands.Diverging", "row=own", *self.ALL)
+        folder = tmp_path / "runs" / "all" / "own" / "seed0"
+        line = refused("run", TINY, "fedavg", *own)
+        assert "the loss of client 1 became nan in round 2, phase 'fit'" in line
+        state = checkpoint(folder)
+        assert state["round"] == len(state["history"]) == 1
+        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+        assert call("run", TINY, "fedavg", "row=good", *self.ALL)[0] == 0
+        good = [json.loads(row) for row in (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()]
+        assert state["history"][0]["loss"] == good[0]["loss"]
+        assert line == refused("run", TINY, "fedavg", *own)
+        assert same(checkpoint(folder)["server"], state["server"])
+
+
+def interrupt(monkeypatch, visit, how):
+    """Calls `how` at the end of the n-th visit."""
+    seen, told = [], Display.on_visit_end
+
+    def on_visit_end(self, federation, done):
+        seen.append(done)
+        if len(seen) == visit:
+            how()
+        told(self, federation, done)
+
+    monkeypatch.setattr(Display, "on_visit_end", on_visit_end)
+
+
+def control_c():
+    raise KeyboardInterrupt
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class TestInterruption:
+    @pytest.mark.parametrize(("how", "again"), [(control_c, "run"), (terminate, "resume")])
+    def test_130_and_the_same_command_goes_on_to_the_same_end(self, call, tmp_path, monkeypatch, how, again):
+        assert call("run", TINY, "ssd", where="whole")[0] == 0
+        with monkeypatch.context() as patch:
+            interrupt(patch, 7, how)  # in the second round: the first has 4 visits of the phase assign and 2 of fit
+            code, _, err = call("run", TINY, "ssd")
+        assert (code, err.count("\n")) == (130, 1)
+        whole, folder = (tmp_path / where / "tiny" / "ssd" / "seed0" for where in ("whole", "runs"))
+        assert checkpoint(folder)["round"] == 1
+        assert not (folder / "result.json").exists()
+        assert call(*(("run", TINY, "ssd") if again == "run" else ("resume", str(folder))))[0] == 0
+        one, other = checkpoint(folder), checkpoint(whole)
+        assert one["round"] == 3
+        for key in ("server", "memory", "ledger"):
+            assert same(one[key], other[key])
+        results = [schema.read(place / "result.json") for place in (folder, whole)]
+        assert results[0]["scores"] == results[1]["scores"]
+        assert results[0]["bytes"] == results[1]["bytes"]
+
+
+class TestOurMistakes:
+    @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
+    def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
+        def play(self, round):
+            raise error
+
+        monkeypatch.setattr(Federation, "play", play)
+        code, _, err = call("run", TINY, "fedavg")
+        assert code == 1
+        assert "Traceback" in err
+        assert "boom" in err
+
+
+def test_list_names_everything(call):
+    code, out, err = call("list")
+    assert (code, err) == (0, "")
+    words = set(out.split())
+    for group in ("suite", "scenario", "method", "objective"):
+        assert set(compose.available(group)) <= words
+    assert set(PROTOCOLS) <= words
+
+
+class TestBoard:
+    def test_finished_runs_are_taken_in(self, call, tmp_path):
+        for method in ("fedavg", "ssd"):
+            assert call("run", TINY, method)[0] == 0
+        folder = tmp_path / "boards"
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
+        assert code == 0
+        for method in ("fedavg", "ssd"):
+            kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
+            assert kept == schema.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
+            assert method in out
+            assert method in (folder / "README.md").read_text()
+        page = (folder / "README.md").read_bytes()
+        shutil.rmtree(tmp_path / "runs")
+        assert call("board", f"folder={folder}")[0] == 0
+        assert (folder / "README.md").read_bytes() == page
+
+    def test_a_suite_ends_in_its_board(self, call, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        content = {"scenarios": [TINY], "methods": ["fedavg", "ssd method.alpha=5"], "seeds": [0, 1, 2]}
+        suite.write_text(yaml.safe_dump(content))
+        code, out, _ = call("run", f"suite={suite}", "seeds=1", "federation.rounds=1", "scenario=short")
+        assert code == 0
+        rows = {file.parent.relative_to(tmp_path / "runs").as_posix() for file in tmp_path.rglob("result.json")}
+        assert rows == {"short/fedavg/seed1", "short/ssd+alpha=5/seed1"}
+        assert "ssd+alpha=5" in out.split("ssd+alpha=5 seed 1: knn/v1")[-1]
+
+
+class TestEvaluate:
+    def test_scores_are_replaced_and_never_doubled(self, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        first = schema.read(folder / "result.json")
+        assert set(first["scores"]) == {"knn/v1"}
+        before = checkpoint(folder)
+        assert call("evaluate", str(folder), "protocols=geometry/v1,label-free/v1")[0] == 0
+        second = schema.read(folder / "result.json")
+        assert set(second["scores"]) == {"geometry/v1", "label-free/v1"}
+        assert call("evaluate", str(folder))[0] == 0
+        third = schema.read(folder / "result.json")
+        for key in set(first) - {"seconds", "provenance"}:
+            assert third[key] == first[key]
+        assert len(list(tmp_path.rglob("result.json"))) == 1
+        assert same(checkpoint(folder), before)
+
+    def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        before = (folder / "result.json").read_bytes()
+        assert "unknown protocol 'knn/v7'" in refused("evaluate", str(folder), "protocols=knn/v7")
+        assert (folder / "result.json").read_bytes() == before
+
+    def test_a_key_it_does_not_take(self, call, refused, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert "protocol" in refused(
+            "evaluate", str(tmp_path / "runs" / "tiny" / "fedavg" / "seed0"), "protocol=knn/v1"
+        )
+
+    def test_an_unfinished_run_can_still_be_finished(self, call, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        with monkeypatch.context() as patch:
+            interrupt(patch, 4, control_c)
+            assert call("run", TINY, "fedavg")[0] == 130
+        call("evaluate", str(folder))
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert checkpoint(folder)["round"] == 3
+        assert schema.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
+
+
+class TestTune:
+    GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
+
+    def ranked(self, tmp_path, where):
+        (file,) = (tmp_path / where / "tune").glob("*/*.json")
+        return json.loads(file.read_text())
+
+    def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):
+        code, out, _ = call("tune", TINY, "fedavg", *self.GRID)
+        assert code == 0
+        lines = self.ranked(tmp_path, "runs")
+        assert {tuple(line["point"]) for line in lines} == {(f"optimizer.lr={rate}",) for rate in (0.01, 1)}
+        scores = [line["score"] for line in lines]
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(scores)) == 2
+        places = [out.rindex(line["point"][0] + " ") for line in lines]
+        assert places == sorted(places)
+
+        def shuffled(*args, **kwargs):
+            found, rng = source(*args, **kwargs), np.random.default_rng(0)
+            return Source(
+                found.name, *(Split(part.images, rng.permutation(part.labels)) for part in (found.train, found.test)),
+                found.classes, found.sha256,
+            )  # fmt: skip
+
+        source = build.source
+        monkeypatch.setattr(build, "source", shuffled)
+        assert call("tune", TINY, "fedavg", *self.GRID, where="shuffled")[0] == 0
+        assert self.ranked(tmp_path, "shuffled") == lines
+
+    def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
+        assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0
+        assert len(self.ranked(tmp_path, "runs")) == 2

@@ -1,0 +1,312 @@
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from benchmark import build, config
+from benchmark import compose as composing
+from benchmark.compose import compose, load, merge, read, save
+from benchmark.config import ConfigError, differences, identity
+from benchmark.runs import folder
+from tests.playing import TINY, prepared
+
+LAYERS = ("scenario", "objective", "method", "adjust")
+
+
+def write(file: Path, content: dict) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A shelf of configs in which every layer gives `training.epochs` a value of its own."""
+
+    def build(*layers):
+        epochs = {layer: {"training": {"epochs": value}} for value, layer in enumerate(LAYERS, 2) if layer in layers}
+        adjust = {"mine": epochs.get("adjust", {})}
+        write(tmp_path / "scenario" / "small.yaml", epochs.get("scenario", {}) | {"adjust": adjust})
+        write(tmp_path / "objective" / "loss.yaml", epochs.get("objective", {}) | {"objective": {"class": "a.Loss"}})
+        write(
+            tmp_path / "method" / "mine.yaml",
+            epochs.get("method", {}) | {"objective": "loss", "method": {"class": "a.M"}},
+        )
+        monkeypatch.setattr(composing, "CONFIGS", tmp_path)
+
+    return build
+
+
+def refused(function, *args):
+    with pytest.raises(ConfigError) as error:
+        function(*args)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestLayers:
+    @pytest.mark.parametrize("depth", range(len(LAYERS) + 1))
+    def test_later_ones_win(self, shelf, depth):
+        shelf(*LAYERS[:depth])
+        assert compose("small", "mine").training.epochs == depth + 1
+        assert compose("small", "mine", ["training.epochs=9"]).training.epochs == 9
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_each_is_heard_alone_and_leaves_the_rest(self, shelf, layer):
+        shelf(layer)
+        composed = compose("small", "mine")
+        assert composed.training.epochs == LAYERS.index(layer) + 2
+        assert composed.training.batch_size == config.Training().batch_size
+
+    def test_adjust_speaks_to_an_objective_a_method_and_a_row(self, tmp_path):
+        adjust = {"byol": {"training": {"epochs": 2, "batch_size": 4}}, "fedavg": {"training": {"epochs": 3}}}
+        adjust["fedavg-byol"] = {"optimizer": {"lr": 0.5}}
+        scenario = write(tmp_path / "mine.yaml", {"training": {"epochs": 7, "batch_size": 9}, "adjust": adjust})
+
+        def seen(method, *overrides):
+            composed = compose(scenario, method, overrides)
+            return composed.training.epochs, composed.training.batch_size, composed.optimizer.lr
+
+        assert seen("local") == (7, 9, 0.03)
+        assert seen("local", "objective=byol") == (2, 4, 0.03)
+        assert seen("fedavg") == (3, 9, 0.03)
+        assert seen("fedavg", "objective=byol") == (3, 4, 0.5)
+        assert seen("fedavg", "objective=byol", "training.epochs=8") == (8, 4, 0.5)
+
+    def test_another_class_brings_its_own_arguments(self):
+        adam = compose(TINY, "fedavg", ["optimizer.class=torch.optim.Adam", "optimizer.lr=0.1"]).optimizer
+        assert OmegaConf.to_container(adam) == {"class": "torch.optim.Adam", "lr": 0.1}
+        sgd = compose(TINY, "fedavg", ["optimizer.lr=0.1"]).optimizer
+        assert sgd == {"class": "torch.optim.SGD", "lr": 0.1, "momentum": 0.9}
+
+    def test_another_objective_leaves_the_methods_own_arguments_behind(self):
+        assert compose(TINY, "fedsc").objective.negatives == "correlation"
+        assert "negatives" not in compose(TINY, "fedsc", ["objective=simclr"]).objective
+
+    def test_an_objectives_argument_can_be_changed_alone(self):
+        assert compose(TINY, "fedavg", ["objective.temperature=0.7"]).objective == {
+            "class": "methods.objectives.simclr.SimCLR", "name": "simclr", "temperature": 0.7,
+        }  # fmt: skip
+
+
+UNKNOWN = [
+    ("fedavg", "trainning.epochs=1", "'trainning' (did you mean 'training'?)"),
+    ("fedavg", "federation.round=3", "'federation.round' (did you mean 'rounds'?)"),
+    ("fedavg", "data.option.examples=5", "'data.option' (did you mean 'options'?)"),
+    ("fedavg", "evaluation.protocol=[knn/v1]", "'evaluation.protocol' (did you mean 'protocols'?)"),
+    ("ssd", "method.alpa=5", "'method.alpa' (did you mean 'alpha'?)"),
+    ("fedavg", "objective.temprature=1", "'objective.temprature' (did you mean 'temperature'?)"),
+    ("fedavg", "optimizer.momentun=0.1", "'optimizer.momentun' (did you mean 'momentum'?)"),
+    ("fedavg", "encoder.width=[1,2]", "'encoder.width' (did you mean 'widths'?)"),
+    ("fedavg", "heads.projecter=[8,8]", "'heads.projecter' (did you mean 'projector'?)"),
+    ("fedavg", "partition.alfa=1", "'partition.alfa' (did you mean 'alpha'?)"),
+    ("fedavg", "views.crop_scal=[0.5,1.0]", "'views.crop_scal' (did you mean 'crop_scale'?)"),
+]
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(("method", "override", "words"), UNKNOWN, ids=[line[1] for line in UNKNOWN])
+    def test_the_nearest_known_one_is_named(self, tmp_path, method, override, words):
+        line = refused(lambda: prepared(tmp_path, method, override))
+        assert f"unknown key {words}" in line
+
+    def test_what_is_possible_is_listed_where_nothing_is_near(self, tmp_path):
+        line = refused(lambda: prepared(tmp_path, "fedavg", "optimizer.zzz=1"))
+        assert "did you mean" not in line
+        assert "weight_decay" in line
+
+    @pytest.mark.parametrize(
+        ("layer", "content"),
+        [
+            ("scenario", {"trainin": {}}),
+            ("objective", {"training": {"epoch": 1}}),
+            ("method", {"views": {}, "sede": 1}),
+        ],
+    )
+    def test_files_are_checked_like_overrides(self, shelf, tmp_path, layer, content):
+        shelf()
+        name = {"scenario": "small", "objective": "loss", "method": "mine"}[layer]
+        file = tmp_path / layer / f"{name}.yaml"
+        write(file, yaml.safe_load(file.read_text()) | content)
+        assert "unknown key" in refused(compose, "small", "mine")
+
+    def test_adjust_is_checked_too(self, tmp_path):
+        scenario = write(tmp_path / "mine.yaml", {"adjust": {"fedavg": {"training": {"epoch": 3}}}})
+        assert "'training.epoch' (did you mean 'epochs'?)" in refused(compose, scenario, "fedavg")
+
+    @pytest.mark.parametrize(
+        ("group", "name", "near"),
+        [("scenario", "digts", "digits"), ("method", "fedavgg", "fedavg"), ("suite", "digit", "digits")],
+    )
+    def test_names(self, group, name, near):
+        line = refused(read, group, name)
+        assert f"unknown {group} {name!r} (did you mean {near!r}?)" in line
+        assert ".yaml" in line
+
+    def test_objectives(self):
+        assert "unknown objective 'simclrr' (did you mean 'simclr'?)" in refused(
+            compose, TINY, "fedavg", ["objective=simclrr"]
+        )
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("method", "overrides", "scenario", "row"),
+        [
+            ("ssd", [], "digits", "ssd"),
+            ("ssd", ["method.alpha=5"], "digits", "ssd+alpha=5"),
+            ("ssd", ["optimizer.lr=0.1", "method.alpha=5"], "digits", "ssd+alpha=5+optimizer.lr=0.1"),
+            ("ssd", ["federation.rounds=3"], "digits+federation.rounds=3", "ssd"),
+            ("ssd", ["training.epochs=2", "method.alpha=5"], "digits+training.epochs=2", "ssd+alpha=5"),
+            ("fedavg", ["objective=byol"], "digits", "fedavg-byol"),
+            ("fedavg", ["objective=byol", "objective.momentum=0.9"], "digits", "fedavg-byol+objective.momentum=0.9"),
+            ("fedavg", ["optimizer.momentum=0.3"], "digits", "fedavg+optimizer.momentum=0.3"),
+            ("fedavg", ["objective.temperature=0.3"], "digits", "fedavg+objective.temperature=0.3"),
+            ("fedavg", ["heads.projector=[8, 4]"], "digits", "fedavg+heads.projector=_8_4_"),
+            ("fedavg", ["encoder.widths=[8,4]"], "digits+encoder.widths=_8_4_", "fedavg"),
+            ("fedavg", ["row=mine", "scenario=ours", "seed=3", "method.weighting=clients"], "ours", "mine"),
+            ("fedavg", ["seed=3", "evaluation.every=1"], "digits", "fedavg"),
+        ],
+    )
+    def test_a_changed_run_never_stands_in_for_the_official_one(self, method, overrides, scenario, row):
+        composed = compose("digits", method, overrides)
+        assert (composed.scenario, composed.row) == (scenario, row)
+
+    def test_runtime_keys_change_no_name(self):
+        typed = {"devices": 2, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
+        values = {key: typed.get(key, "x") for key in config.RUNTIME}
+        composed = compose("digits", "fedavg", [f"{key}={value}" for key, value in values.items()])
+        assert {key: OmegaConf.select(composed, key) for key in config.RUNTIME} == values
+        assert (composed.scenario, composed.row) == ("digits", "fedavg")
+
+    def test_a_run_lives_by_scenario_row_and_seed(self, tmp_path):
+        composed = compose("digits", "ssd", ["method.alpha=5", "seed=2", f"output={tmp_path}"])
+        assert folder(composed) == tmp_path / "digits" / "ssd+alpha=5" / "seed2"
+
+
+def leaf_keys(content: dict, prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in content.items():
+        keys += leaf_keys(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"]
+    return keys
+
+
+SSD = compose("digits", "ssd")
+KEYS = leaf_keys(OmegaConf.to_container(SSD))
+
+
+class TestIdentity:
+    @pytest.mark.parametrize("key", KEYS)
+    def test_every_key_that_is_not_runtime_counts(self, key):
+        changed = copy.deepcopy(SSD)
+        OmegaConf.update(changed, key, "something else")
+        free = key in config.RUNTIME or key.partition(".")[0] in ("evaluation", "row", "scenario")
+        assert (identity(changed) == identity(SSD)) == free
+        assert (differences(SSD, changed) == []) == free
+
+    def test_a_new_argument_counts(self):
+        assert identity(compose("digits", "ssd", ["method.variant=paper"])) != identity(SSD)
+
+    def test_it_does_not_depend_on_the_order_of_overrides(self):
+        one, other = (["seed=1", "method.alpha=5"], ["method.alpha=5", "seed=1"])
+        assert identity(compose("digits", "ssd", one)) == identity(compose("digits", "ssd", other))
+
+    def test_it_survives_the_file(self, tmp_path):
+        save(SSD, tmp_path / "config.yaml")
+        again = load(tmp_path / "config.yaml")
+        assert again == SSD
+        assert identity(again) == identity(SSD)
+
+    def test_differences_name_both_values(self):
+        assert differences(SSD, merge(SSD, ["optimizer.lr=0.5", "threads=1"])) == ["optimizer.lr: 0.05 -> 0.5"]
+
+
+class TestThirdParty:
+    """A scenario and a method of one's own are files anywhere."""
+
+    def test_files_by_path(self, tmp_path):
+        method = write(tmp_path / "ours.yaml", {"objective": "byol", "method": {"class": "methods.fedavg.FedAvg"}})
+        composed = compose(TINY, method, ["method.weighting=clients"])
+        assert (composed.scenario, composed.row) == ("tiny", "ours+weighting=clients")
+        assert composed.objective["class"] == "methods.objectives.byol.BYOL"
+
+    def test_an_objective_by_path(self, tmp_path):
+        objective = write(tmp_path / "loss.yaml", {"objective": {"class": "methods.objectives.simsiam.SimSiam"}})
+        composed = compose(TINY, "fedavg", [f"objective={objective}"])
+        assert composed.objective["class"] == "methods.objectives.simsiam.SimSiam"
+        run = prepared(tmp_path / "x", "fedavg", f"objective={objective}")
+        assert run.folder.parent == tmp_path / "x" / "runs" / "tiny" / "fedavg-loss"
+
+    def test_a_missing_file(self):
+        assert "no file nowhere/mine.yaml" in refused(compose, "nowhere/mine.yaml", "fedavg")
+
+    @pytest.mark.parametrize("text", ["a: [1", "- a\n- b\n", "a: *b"])
+    def test_a_file_that_is_no_config(self, tmp_path, text):
+        (tmp_path / "mine.yaml").write_text(text)
+        assert "mine.yaml" in refused(compose, str(tmp_path / "mine.yaml"), "fedavg")
+
+    def test_an_empty_file_is_the_defaults(self, tmp_path):
+        (tmp_path / "mine.yaml").write_text("")
+        assert compose(str(tmp_path / "mine.yaml"), "fedavg").federation == OmegaConf.structured(config.Federation)
+
+    @pytest.mark.parametrize("text", ["a: [1", "- a\n", "seed: three\n", "sede: 3\n"])
+    def test_a_runs_config_that_is_none(self, tmp_path, text):
+        (tmp_path / "config.yaml").write_text(text)
+        refused(load, tmp_path / "config.yaml")
+
+
+INVALID = [
+    "federation.participation=0", "federation.participation=1.5", "federation.rounds=-1", "federation.rounds=three",
+    "federation.rounds=2.5", "federation.batch_norm=none", "training.batch_size=1", "training.batch_size=null",
+    "training.clip_norm=-1", "training.precision=fp16", "schedule.name=cosin", "schedule.milestones=3", "devices=0",
+    "logger=tensorboard", "seed=-1", "data=digits",
+]  # fmt: skip
+
+
+class TestValues:
+    @pytest.mark.parametrize("override", INVALID)
+    def test_what_cannot_be_is_refused_by_name(self, override):
+        assert override.partition("=")[0] in refused(compose, TINY, "fedavg", [override])
+
+    @pytest.mark.parametrize("section", ["partition", "views", "encoder", "heads", "method", "optimizer"])
+    def test_a_section_is_no_single_value(self, tmp_path, section):
+        assert section in refused(lambda: prepared(tmp_path, "fedavg", f"{section}=3"))
+
+    @pytest.mark.parametrize(
+        "override",
+        [
+            "partition.name=dirichlett", "partition.clients=four", "partition.alpha=much", "encoder.class=convnet",
+            "encoder.class=methods.networks.convnett", "encoder.norm=layer", "encoder.widths=[8]", "optimizer.lr=-1",
+            "optimizer.lr=fast", "method.class=methods.nowhere.X", "objective.class=methods.objectives.nowhere.X",
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_built_is_the_users_mistake(self, tmp_path, override):
+        """The package's own errors, so that the command line shows them in one line."""
+        with pytest.raises(ValueError, match=override.partition(".")[0]) as error:
+            prepared(tmp_path, "fedavg", override)
+        assert type(error.value).__module__.partition(".")[0] in ("benchmark", "datamodules", "methods")
+        assert "\n" not in str(error.value)
+
+    def test_an_override_needs_a_value(self):
+        assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])
+
+    def test_a_value_that_is_no_yaml(self):
+        assert "overrides" in refused(compose, TINY, "fedavg", ["optimizer.lr=[1"])
+
+    def test_merge_validates(self):
+        assert "seed" in refused(merge, SSD, ["seed=-1"])
+        assert "'sed' (did you mean 'seed'?)" in refused(merge, SSD, ["sed=1"])
+
+
+def test_every_shipped_config_composes_and_names_itself():
+    pairs = [("digits", method) for method in composing.available("method")]
+    pairs += [(scenario, "fedavg") for scenario in composing.available("scenario")]
+    for scenario, method in pairs:
+        composed = compose(scenario, method)
+        assert (composed.scenario, composed.row) == (scenario, method)
+        build.locate(composed.method, "method")
+        build.locate(composed.objective, "objective")
+    for group in ("scenario", "method", "objective", "suite"):
+        assert all(composing.summary(group, name) for name in composing.available(group))

@@ -1,0 +1,192 @@
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmark.reductions import Reductions
+from benchmark.strategy import Ranks, broadcast, gather, share, sum_over_ranks
+from methods import trees
+from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
+from tests import playing
+from tests.playing import same
+
+
+def members(*sizes):
+    return [Client(k, size) for k, size in enumerate(sizes)]
+
+
+def ids(clients):
+    return [client.id for client in clients]
+
+
+class TestShare:
+    def test_by_hand(self):
+        """7 to rank 0, 5 and then 4 to rank 1, 3 to rank 0 (7 < 9), 1 to rank 1 (9 < 10)."""
+        clients = members(1, 3, 4, 5, 7)
+        assert [ids(share(clients, rank, 2)) for rank in (0, 1)] == [[4, 1], [3, 2, 0]]
+
+    @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+    def test_everyone_once_and_the_loads_within_one_client_of_each_other(self, ranks):
+        rng = random.Random(ranks)
+        for count in (0, 1, 2, 7, 40):
+            clients = members(*(rng.randint(1, 500) for _ in range(count)))
+            parts = [share(clients, rank, ranks) for rank in range(ranks)]
+            assert sorted(client for part in parts for client in ids(part)) == list(range(count))
+            loads = [sum(client.examples for client in part) for part in parts]
+            assert max(loads) - min(loads) <= max((client.examples for client in clients), default=0)
+            assert all(
+                [client.examples for client in part] == sorted((c.examples for c in part), reverse=True)
+                for part in parts
+            )
+
+    def test_two_short_ones_make_up_for_a_long_one(self):
+        assert [ids(share(members(9, 5, 4), rank, 2)) for rank in (0, 1)] == [[0], [1, 2]]
+
+    def test_it_does_not_depend_on_the_order_of_the_members(self):
+        clients = members(5, 5, 5, 9, 5, 2, 2)
+        shuffled = random.Random(0).sample(clients, len(clients))
+        for rank in range(3):
+            assert share(shuffled, rank, 3) == share(clients, rank, 3)
+
+
+class TestOneRank:
+    def test_nothing_is_sent(self):
+        fabric, tree, flat = Fabric(accelerator="cpu", devices=1), {"w": torch.ones(2)}, torch.ones(3)
+        assert broadcast(fabric, tree) is tree
+        assert gather(fabric, 5) == [5]
+        assert sum_over_ranks(fabric, flat).tolist() == [1, 1, 1]
+
+
+UPLINK = {
+    "mean": Mean("examples"), "layers": Mean(lambda server, message: message["weight"]), "weight": Sum(),
+    "rows": Cat(), "each": Each(), "nobody": Mean(), "half": Mean("clients", over="clients"),
+}  # fmt: skip
+
+
+def reply(client):
+    rng = torch.Generator().manual_seed(client)
+    rows = torch.full((client + 1, 2), client)
+    return {
+        "mean": {"a": {"w": torch.randn(50, generator=rng)}, "b": torch.randn((), generator=rng)},
+        "layers": {"u": torch.randn(3, generator=rng), "v": torch.randn(2, 2, generator=rng)},
+        "weight": {"u": torch.rand((), generator=rng), "v": torch.rand((), generator=rng)},
+        "rows": {"r": rows},
+        "each": {"R": rows.float() / 3},
+        "half": {"w": torch.randn(4, generator=rng).bfloat16()},
+    }
+
+
+SERVER = {
+    "weights": {"w": torch.arange(6.0).view(3, 2), "n": torch.tensor(2.5)},
+    "counts": {"k": torch.tensor([1, 2]), "on": torch.tensor([True, False])},
+    "half": {"w": torch.ones(2, 2, dtype=torch.bfloat16), "empty": torch.zeros(0, 3)},
+    "scales": {0: {"d": torch.ones(2)}, 7: {"d": torch.zeros(2)}},
+}
+
+
+def combined(fabric, clients, replies):
+    totals = Reductions(UPLINK)
+    for client in clients:
+        visit = Visit(0, 1, Phase("fit"), Client(client, 3 + client), {}, {}, torch.Generator())
+        totals.add(visit, replies(client), {})
+    merged = totals.merged(fabric)
+    return {"clients": merged.clients, **merged}
+
+
+def launched():
+    torch.set_num_threads(1)
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=Ranks())
+    fabric.launch()
+    return fabric
+
+
+def reduce_on_ranks(folder: Path, mine: tuple[tuple[int, ...], ...]) -> None:
+    fabric = launched()
+    rank = fabric.global_rank
+    got = {"merged": combined(fabric, mine[rank], reply), "gathered": gather(fabric, {"rank": rank})}
+    got["server"] = broadcast(fabric, SERVER if rank == 0 else {"weights": {"w": torch.zeros(1)}})
+    got["nothing"] = broadcast(fabric, {} if rank == 0 else {"w": torch.zeros(1)})
+    module = fabric.setup_module(torch.nn.Linear(2, 1))
+    got["synchronised"] = any(isinstance(part, DistributedDataParallel) for part in module.modules())
+    torch.save(got, folder / f"rank{rank}.pt")
+
+
+def other_order(client):
+    """Client 1 names the leaves of its reply in another order."""
+    return {"mean": {"b": reply(1)["mean"]["b"], "a": reply(1)["mean"]["a"]}} if client else {"mean": reply(0)["mean"]}
+
+
+def other_shape(client):
+    """As many numbers, but of another architecture."""
+    return {"mean": {"w": torch.ones(6).view((2, 3) if client else (3, 2))}}
+
+
+def mix_on_ranks(folder: Path, replies: Callable[[int], Message]) -> None:
+    fabric = launched()
+    try:
+        got = combined(fabric, [fabric.global_rank], replies)
+    except MethodError as error:
+        got = str(error)
+    torch.save(got, folder / f"rank{fabric.global_rank}.pt")
+
+
+def on_two_ranks(folder, function, *args):
+    """What `function` saved on each of two ranks over gloo, as `playing.on_two_ranks` starts them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    children = [
+        playing.in_child(function, folder, *args, environment=common | {"LOCAL_RANK": str(rank)}) for rank in (0, 1)
+    ]
+    assert [playing.finish(child, 60) for child in children] == [0, 0]
+    return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
+
+
+@pytest.mark.ranks
+class TestTwoRanks:
+    @pytest.mark.parametrize("mine", [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))])
+    def test_every_reduction_equals_one_rank(self, tmp_path, mine):
+        """Also where a rank has no client at all."""
+        clients = sorted(mine[0] + mine[1])
+        alone = combined(Fabric(accelerator="cpu", devices=1), clients, reply)
+        for got in on_two_ranks(tmp_path, reduce_on_ranks, mine):
+            assert "nobody" not in alone
+            assert same(got["merged"], alone)
+            assert list(got["merged"]["each"]) == clients
+            assert [(leaf.dtype, leaf.shape) for _, leaf in trees.leaves(got["server"])] == [
+                (leaf.dtype, leaf.shape) for _, leaf in trees.leaves(SERVER)
+            ]
+            assert same(got["server"], SERVER)
+            assert got["gathered"] == [{"rank": 0}, {"rank": 1}]
+            assert got["nothing"] == {}
+            assert not got["synchronised"]
+
+    def test_leaves_go_by_name_not_by_place(self, tmp_path):
+        alone = combined(Fabric(accelerator="cpu", devices=1), [0, 1], other_order)
+        for got in on_two_ranks(tmp_path, mix_on_ranks, other_order):
+            assert same(got, alone)
+
+    def test_another_architecture_is_refused_wherever_it_was_trained(self, tmp_path):
+        with pytest.raises(MethodError, match="shape"):
+            combined(Fabric(accelerator="cpu", devices=1), [0, 1], other_shape)
+        for got in on_two_ranks(tmp_path, mix_on_ranks, other_shape):
+            assert "shape" in got
+
+    @pytest.mark.parametrize("method", ["fedavg", "ssd"])
+    @pytest.mark.parametrize("policy", ["average", "recalibrate"])
+    def test_a_rank_without_a_client_plays_on(self, tmp_path, method, policy):
+        """One client a round on two ranks."""
+        overrides = ("federation.participation=0.25", f"federation.batch_norm={policy}")
+        playing.on_two_ranks(tmp_path / "two", method, *overrides)
+        both = playing.prepared(tmp_path / "two", method, *overrides)
+        both.federation.start()
+        alone = playing.played(tmp_path / "one", method, *overrides)
+        assert alone.federation.ledger.visits[1] == 1
+        assert both.federation.round == 3
+        assert same(playing.state(both), playing.state(alone))
