@@ -1,6 +1,5 @@
 # Fulcrum: `make` alone prints what there is.
 .DEFAULT_GOAL := help
-SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,7 +12,7 @@ DEVICES ?= 1
 .PHONY: help install benchmark test check ranks board clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*  ## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 narrow down or widen `make benchmark`.'
 

@@ -144,7 +144,7 @@ def board(words: list[str], console: Console) -> None:
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
         for record in schema.collect(Path(given["collect"])):
-            schema.write(folder / "results" / record["scenario"] / record["row"] / f"seed{record['seed']}.json", record)
+            schema.place(folder / "results" / record["scenario"] / record["row"] / f"seed{record['seed']}.json", record)
     results = schema.collect(folder / "results")
     render.write(results, folder)
     show(results, console)

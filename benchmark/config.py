@@ -139,28 +139,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def identity(config: DictConfig) -> str:
     """A hash of all that makes the run what it is; where it runs and what is measured on it is left out."""
-    content = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(content, dict)
-    for key in (*RUNTIME, "evaluation", "row", "scenario"):
-        section, _, name = key.partition(".")
-        if name:
-            content[section].pop(name, None)
-        else:
-            content.pop(section, None)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_essence(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(one: DictConfig, other: DictConfig) -> list[str]:
     """`key: a -> b` for every key of the run's identity that differs."""
-    flat = [_flatten(OmegaConf.to_container(config, resolve=True)) for config in (one, other)]
-    keys = sorted(set(flat[0]) | set(flat[1]))
-    return [
-        f"{key}: {flat[0].get(key)} -> {flat[1].get(key)}"
-        for key in keys
-        if flat[0].get(key) != flat[1].get(key)
-        and key not in (*RUNTIME, "row", "scenario")
-        and not key.startswith("evaluation")
-    ]
+    mine, theirs = _essence(one), _essence(other)
+    keys = sorted(mine.keys() | theirs.keys())
+    return [f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)]
 
 
 def validate(config: DictConfig) -> None:
@@ -189,6 +175,13 @@ def validate(config: DictConfig) -> None:
         at_least(key, least)
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
+
+
+def _essence(config: DictConfig) -> dict[str, Any]:
+    """Dotted key -> value of what a run is."""
+    flat = _flatten(OmegaConf.to_container(config, resolve=True))
+    outside = (*RUNTIME, "row", "scenario")
+    return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.views import augment, plain
-from eval.features import Features, extract, holdout, recalibrate
+from eval.features import Features, accuracy, extract, holdout, recalibrate
 from eval.knn import knn_predict
 from eval.protocol import evaluate
 from methods.base import FederatedMethod, Tree
@@ -97,7 +97,7 @@ class Evaluator:
         bank, held = bank.to(self.device), held.to(self.device)
         k = min(200, len(bank))
         predicted = knn_predict(x[bank], y[bank], x[held], len(self.data.source.classes), k=k, temperature=0.1)
-        return 100 * float((predicted == y[held]).double().mean())
+        return accuracy(predicted, y[held])
 
     def _shuffled(self) -> Iterator[np.ndarray]:
         """Training images in batches of all classes: an image folder comes class by class."""

@@ -109,6 +109,8 @@ def commit() -> str | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    if git("rev-parse", "--show-toplevel") != str(here):
+        return None  # an installed copy, perhaps inside somebody else's repository
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")
 

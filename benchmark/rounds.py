@@ -54,8 +54,9 @@ class Federation:
         rounds: to play in all. participation: share of the clients drawn for a round.
         folder: where checkpoint and memories live.
         config_hash: a checkpoint of another config is refused. commit: of the code that plays.
-        callbacks: objects with any of `on_run_start`, `on_round_start`, `on_visit_end`, `on_round_scored` (before the
-            round is saved; may add to its line) and `on_round_end` (after).
+
+    `callbacks` may be set to objects with any of `on_run_start`, `on_round_start`, `on_visit_end`, `on_round_scored`
+    (before the round is saved; may add to its line) and `on_round_end` (after).
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class Federation:
         folder: Path,
         config_hash: str,
         commit: str | None = None,
-        callbacks: Sequence[object] = (),
     ) -> None:
         self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
-        self.rounds, self.participation, self.callbacks = rounds, participation, callbacks
+        self.rounds, self.participation = rounds, participation
+        self.callbacks: Sequence[object] = ()
         self.checkpoint = Checkpoint(folder, config_hash)
         self.memory = Memory(folder / "memory", fabric.device)
         self.ledger = Ledger()
@@ -109,15 +110,8 @@ class Federation:
         visited: set[int] = set()
         reports: list[Report] = []
         for actor, phase in self.plan(round):
-            members: Sequence[Client]
-            if phase.where == "server":
-                members = self.method.seats(self.server)
-                for seat in members:
-                    if seat.id >= 0:
-                        raise MethodError(f"seat {seat.id} bears a client's id: give the server's seats negative ids")
-            else:
-                members = self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
-                visited |= {client.id for client in members}
+            members = self.members(phase, cohort)
+            visited |= {client.id for client in members if phase.where == "clients"}
             reports += self.exchange(actor, phase, round, members, inbox)
         self.ledger.attend(round, len(visited))
         losses = [report.loss for report in reports if report.loss is not None]
@@ -137,6 +131,16 @@ class Federation:
             phases.append((Recalibration(self.method), Recalibration.phase))
         return phases
 
+    def members(self, phase: Phase, cohort: Sequence[int]) -> Sequence[Client]:
+        """Who takes part in a phase: the cohort, everyone, or the server's seats."""
+        if phase.where == "clients":
+            return self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
+        seats = self.method.seats(self.server)
+        for seat in seats:
+            if seat.id >= 0:
+                raise MethodError(f"seat {seat.id} bears a client's id: give the server's seats negative ids")
+        return seats
+
     def exchange(
         self, actor: Any, phase: Phase, round: int, members: Sequence[Client], inbox: dict[int, Message]
     ) -> list[Report]:
@@ -153,15 +157,15 @@ class Federation:
             totals.add(done.visit, done.message, self.server)
             who = done.visit.client.id
             file = self.memory.write(who, round, phase.name, done.kept)
-            images = done.images if phase.work == "train" else 0
-            reports.append(Report(who, sizes(done.message), file, done.loss, images, done.seconds))
+            reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
             self.tell("on_visit_end", done=done)
         reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
         for report in reports:
             if report.loss is not None and not math.isfinite(report.loss):
                 raise DivergedError(
                     f"the loss of client {report.client} became {report.loss} in round {round + 1}, phase "
-                    f"{phase.name!r}; round {round} is safe: lower optimizer.lr or set training.clip_norm"
+                    f"{phase.name!r}; {f'round {round} is safe' if round else 'no round is done yet'}: "
+                    "lower optimizer.lr or set training.clip_norm"
                 )
         self.memory.stage({report.client: report.file for report in reports})
         if phase.where == "clients":

@@ -13,7 +13,7 @@ from benchmark import build, figures
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compose import available, compose, load, read, save
-from benchmark.config import ConfigError, differences, identity
+from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
@@ -22,6 +22,7 @@ from benchmark.rounds import Federation
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
+from eval.protocol import PROTOCOLS
 from leaderboards import schema
 
 
@@ -73,6 +74,11 @@ class Run:
     def prepare(self) -> None:
         """Builds data, method, executor and loop; only then, with nothing left to refuse, is the folder made."""
         config = self.config
+        unknown = [name for name in config.evaluation.protocols if name not in PROTOCOLS]
+        if unknown:
+            raise ConfigError(
+                f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}: choose {', '.join(PROTOCOLS)}"
+            )
         streams = Streams(config.seed)
         images = build.source(config, self.display.decoding)
         self.fabric: Fabric = devices(config)

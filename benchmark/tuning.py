@@ -15,7 +15,7 @@ PROTOCOL = "label-free/v1"
 
 
 def tune(scenario: str, method: str, overrides: list[str], display: Display) -> Table:
-    """Runs every point of a grid and ranks them by the label-free score; writes `<output>/tune/<scenario>/<row>.json`.
+    """Runs every point of a grid and ranks them by the label-free score; writes `<output>-tune/<scenario>/<row>.json`.
 
     Args:
         overrides: `key=value`, and at least one `key=value,value,...` that spans the grid.
@@ -28,12 +28,12 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     tried = []
     for point in itertools.product(*(values.split(",") for _, _, values in spans)):
         chosen = [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
-        extra = [f"output={output}/tune", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
+        extra = [f"output={output}-tune", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
         result = Run(compose(scenario, method, [*fixed, *chosen, *extra]), display).play()
         tried.append({"point": chosen, "row": result["row"], "seed": result["seed"], **result["scores"][PROTOCOL]})
     tried.sort(key=lambda line: -line["score"])
     config = compose(scenario, method, fixed)
-    file = Path(output).expanduser() / "tune" / config.scenario / f"{config.row}-seed{config.seed}.json"
+    file = Path(f"{output}-tune").expanduser() / config.scenario / f"{config.row}-seed{config.seed}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(tried, indent=1) + "\n")
     table = Table(

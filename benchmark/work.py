@@ -37,7 +37,7 @@ class Pace:
 
 @dataclass
 class Done:
-    """One finished visit. message may be live; kept is what stays with the client; loss is the mean over steps."""
+    """One finished visit: a message that may be live, what stays with the client, mean loss, training images."""
 
     visit: Visit
     message: Message
@@ -97,7 +97,7 @@ class OneByOne:
         if phase.work == "train":
             loss, images = self._train(visit)
         elif phase.work == "observe":
-            images = self._observe(actor, visit)
+            self._observe(actor, visit)
         message, remembered = actor.hook("reply", phase)(visit)
         staying: Tree = {"memory": remembered} if remembered else {}
         if actor is not method:  # it only measures: what stays is not what it has loaded
@@ -137,18 +137,16 @@ class OneByOne:
         return float(summed) / max(1, visit.steps), images
 
     @torch.no_grad()
-    def _observe(self, actor: Any, visit: Visit) -> int:
+    def _observe(self, actor: Any, visit: Visit) -> None:
         """Passes without gradient; what the batches give is gathered as the phase declares."""
-        observe, images = actor.hook("observe", visit.phase), 0
+        observe = actor.hook("observe", visit.phase)
         gathered: Message = {}
         size = visit.phase.batch_size or self.pace.batch_size
         shuffled = actor is not self.method  # statistics of batches of one class would miss what is between classes
         for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
             with self.fabric.autocast():
                 gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
-            images += len(batch.index)
         visit.observed = gathered
-        return images
 
     def _holder(self, visit: Visit) -> int | None:
         """Whose images a visit works on: the client's own, or the public ones (None)."""

@@ -72,10 +72,6 @@ class FederatedDataModule(LightningDataModule):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.generator = torch.Generator().manual_seed(seed)
 
-    def examples(self, client: int) -> int:
-        """Number of training images of a client."""
-        return len(self.parts[client])
-
     def held_by(self, client: int | None) -> np.ndarray:
         """Training indices of a client, or of the public set where `client` is None."""
         if client is not None:

@@ -155,6 +155,13 @@ def write(path: str | Path, record: Record) -> None:
     os.replace(partial, path)
 
 
+def place(path: Path, record: Record) -> None:
+    """Writes a record where none stands yet, or the same scores; another number for the same run is not put over it."""
+    if path.exists() and read(path)["scores"] != record["scores"]:
+        raise RecordError(f"{path} holds other scores for this run: delete it first if the new ones are to stand")
+    write(path, record)
+
+
 def collect(folder: str | Path) -> list[Record]:
     """Every record under `folder`, ordered by scenario, row and seed.
 

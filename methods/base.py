@@ -6,7 +6,6 @@ and add-ons (terms that sit on any of them). None of the three knows the benchma
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
-from methods.objective import AddOn, Objective
+from methods.objective import AddOn, Objective, Projected
 from methods.trees import Tree
 from methods.vocabulary import (
     Batch,
@@ -36,7 +35,7 @@ from methods.vocabulary import (
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
-    "Outputs", "Phase", "Replies", "Sum", "Tree", "Turn", "Visit",
+    "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
 ]  # fmt: skip
 
 PHASE_HOOKS = (
@@ -327,11 +326,6 @@ def set_learning_rate(optimizer: Any, factor: float) -> float:
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
     return optimizer.param_groups[0]["lr"]
-
-
-def everyone(phase: Phase) -> Phase:
-    """The same phase played by all clients, whatever the cohort."""
-    return replace(phase, cohort="all")
 
 
 def _gradient(parameter: Tensor) -> Tensor:

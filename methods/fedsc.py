@@ -40,7 +40,6 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
-    everyone,
 )
 from methods.maths import correlation
 
@@ -54,7 +53,7 @@ class FedSC(FederatedMethod):
     """
 
     phases: ClassVar[tuple[Phase, ...]] = (
-        Phase("correlate", work="observe", uplink={"R": Each()}, gather={"rows": Sum(), "products": Sum()}, epochs=5),
+        Phase("correlate", work="observe", uplink={"R": Each()}, gather={"rows": Sum(), "products": Sum()}),
         Phase("fit", uplink={"weights": Mean("clients")}),
     )
 
@@ -72,8 +71,7 @@ class FedSC(FederatedMethod):
     def plan(self, round: int) -> tuple[Phase, ...]:
         """Correlate, then fit; in round 0 everyone correlates, so that no client's matrix is missing later."""
         correlate, fit = self.phases
-        correlate = replace(correlate, epochs=self.passes)
-        return (everyone(correlate) if round == 0 else correlate, fit)
+        return replace(correlate, epochs=self.passes, cohort="all" if round == 0 else "sampled"), fit
 
     def init_server(self, turn: Turn) -> Tree:
         """The weights, and no matrix yet."""

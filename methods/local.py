@@ -1,4 +1,4 @@
-"""Min-Local: every client trains alone. Zhuang et al.: FLESD (2021), section 4.1, and the lower bound of the field.
+"""Min-Local: every client trains alone. The lower bound of the field; Shi et al.: FLESD (2021), Table 1.
 
 Nothing travels. What is evaluated is each client's own encoder; the literature reports the worst of them.
 """

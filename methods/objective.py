@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from methods.networks import Encoder, mlp
 from methods.vocabulary import Batch, Outputs, Visit
 
 if TYPE_CHECKING:
@@ -31,15 +32,16 @@ class Objective(nn.Module):
     labels = False
     contrastive = False
 
-    encoder: nn.Module
+    encoder: Encoder
     projector: nn.Module
+    width: int  # of the embeddings
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The online path: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, d]`."""
+        """The online path: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, width]`."""
         h = self.encoder(images)
         return h, self.projector(h)
 
@@ -72,6 +74,29 @@ class Objective(nn.Module):
             rows = push[name].detach()[-len(queue) :]
             queue.copy_(torch.cat([rows, queue])[: len(queue)])  # newest first, so valid rows are the first `filled`
             filled.add_(len(rows)).clamp_(max=len(queue))
+
+
+class Projected(Objective):
+    """An objective whose embeddings are a projector's.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`.
+        projector: widths after the encoder's, the last being the embedding's.
+        head_norm: BatchNorm before every ReLU of the projector.
+        last_norm: BatchNorm without affine parameters on the embeddings.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        projector: Sequence[int] = (512, 256),
+        head_norm: bool = True,
+        last_norm: bool = False,
+    ) -> None:
+        super().__init__(encoder)
+        self.projector = mlp((encoder.dim, *projector), norm=head_norm, last_norm=last_norm)
+        self.width = projector[-1]
 
 
 class AddOn(nn.Module):

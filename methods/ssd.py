@@ -56,7 +56,13 @@ class SSD(FedAvg):
         for name, value, possible in (("variant", variant, ("code", "paper")), ("basis", basis, ("qr", "axis"))):
             if value not in possible:
                 raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
-        self.width = self._embedding_width()
+        h, z = objective.encoder.dim, objective.width
+        if h != z:
+            raise MethodError(
+                f"SSD distils embeddings into representations, so both need one width; the encoder has {h} features "
+                f"and the embeddings {z}: set heads.projector or objective.projector to end in {h}"
+            )
+        self.width = z
         self.alpha, self.dsr_weight, self.pd_weight = alpha, dsr_weight, pd_weight
         self.variant, self.basis = variant, basis
 
@@ -88,11 +94,12 @@ class SSD(FedAvg):
         """Nothing to say; what was received is kept."""
         return {}, {entry: visit.message[entry] for entry in ("scale", "basis") if entry in visit.message}
 
+    def receive_assign(self, visit: Visit) -> None:
+        """Nothing to load: no weights are sent yet."""
+
     def receive(self, visit: Visit) -> None:
         """The stretch of this client, from its memory: `[d]`, or `[d, d]` in a rotated basis."""
         super().receive(visit)
-        if visit.phase.name == "assign":
-            return
         self.stretch = visit.memory["scale"]["d"]
         if "basis" in visit.memory:
             Q = visit.memory["basis"]["Q"]
@@ -108,15 +115,3 @@ class SSD(FedAvg):
             if self.pd_weight:
                 total = total + self.pd_weight / len(out.z) * projector_distillation(h, z, self.variant)
         return total
-
-    def _embedding_width(self) -> int:
-        """Width of the embeddings, which projector distillation needs to equal the representations'."""
-        networks: Any = self.objective
-        linear = [layer for layer in networks.projector.modules() if isinstance(layer, torch.nn.Linear)]
-        h, z = networks.encoder.dim, linear[-1].out_features
-        if h != z:
-            raise MethodError(
-                f"SSD distils embeddings into representations, so both need one width; the encoder has {h} features "
-                f"and the projector {z}: set heads.projector or objective.projector to end in {h}"
-            )
-        return z

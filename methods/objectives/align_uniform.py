@@ -7,37 +7,27 @@
 | beta | `uniform_weight`, 1 in SSD's FedAlignUniform | SSD (Fang et al. 2025), section 3 |
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from methods.base import Batch, Objective, Outputs
+from methods.base import Batch, Outputs, Projected
 from methods.maths import alignment, uniformity
-from methods.networks import Encoder, mlp
+from methods.networks import Encoder
 
 
-class AlignUniform(Objective):
+class AlignUniform(Projected):
     """Views of an image come together, images spread over the sphere.
 
     Args:
-        encoder: images -> `[B, encoder.dim]`.
-        projector: widths after the encoder's, the last being the embedding's.
-        head_norm: BatchNorm in the projector.
+        encoder, projector, head_norm, last_norm: see `Projected`.
         uniform_weight: weight of the uniformity term.
     """
 
     contrastive = True
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        projector: Sequence[int] = (512, 256),
-        head_norm: bool = True,
-        uniform_weight: float = 1.0,
-    ) -> None:
-        super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector), norm=head_norm)
+    def __init__(self, encoder: Encoder, *, uniform_weight: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
         self.uniform_weight = uniform_weight
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

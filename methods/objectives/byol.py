@@ -21,12 +21,12 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Objective, Outputs
+from methods.base import Batch, Outputs, Projected
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
 
-class BYOL(Objective):
+class BYOL(Projected):
     """Each view's prediction regresses the other view's target embedding.
 
     Args:
@@ -42,8 +42,7 @@ class BYOL(Objective):
     def __init__(
         self, encoder: Encoder, *, projector: Sequence[int] = (512, 256), predictor: int = 512, momentum: float = 0.99
     ) -> None:
-        super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector))
+        super().__init__(encoder, projector=projector)
         self.predictor = mlp((projector[-1], predictor, projector[-1]))
         self.target_encoder = deepcopy(encoder).requires_grad_(False)
         self.target_projector = deepcopy(self.projector).requires_grad_(False)

@@ -6,37 +6,27 @@
 | g | `projector` | section 2.1 |
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from methods.base import Batch, Objective, Outputs
+from methods.base import Batch, Outputs, Projected
 from methods.maths import nt_xent
-from methods.networks import Encoder, mlp
+from methods.networks import Encoder
 
 
-class SimCLR(Objective):
+class SimCLR(Projected):
     """NT-Xent between two views, all 2B embeddings as anchors.
 
     Args:
-        encoder: images -> `[B, encoder.dim]`.
-        projector: widths after the encoder's, the last being the embedding's.
-        head_norm: BatchNorm in the projector.
+        encoder, projector, head_norm, last_norm: see `Projected`.
         temperature: divides the cosines.
     """
 
     contrastive = True
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        projector: Sequence[int] = (512, 256),
-        head_norm: bool = True,
-        temperature: float = 0.5,
-    ) -> None:
-        super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector), norm=head_norm)
+    def __init__(self, encoder: Encoder, *, temperature: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
         self.temperature = temperature
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Objective, Outputs
+from methods.base import Batch, Outputs, Projected
 from methods.maths import negative_cosine
 from methods.networks import Encoder, mlp
 
 
-class SimSiam(Objective):
+class SimSiam(Projected):
     """Each view's prediction follows the other view's embedding, whose gradient is stopped.
 
     Args:
@@ -30,8 +30,7 @@ class SimSiam(Objective):
     travels = ("encoder", "projector", "predictor")
 
     def __init__(self, encoder: Encoder, *, projector: Sequence[int] = (512, 256), predictor: int = 64) -> None:
-        super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector), last_norm=True)
+        super().__init__(encoder, projector=projector, last_norm=True)
         self.predictor = mlp((projector[-1], predictor, projector[-1]))
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:

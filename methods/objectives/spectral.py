@@ -13,42 +13,31 @@ Decisions
   dimensions, CIFAR), FedSC 4.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from methods.base import Batch, MethodError, Objective, Outputs
+from methods.base import Batch, MethodError, Outputs, Projected
 from methods.maths import clip_rows, correlation, spectral_contrastive
-from methods.networks import Encoder, mlp
+from methods.networks import Encoder
 
 
-class Spectral(Objective):
+class Spectral(Projected):
     """Views attract by their inner product; squared inner products of different images are pushed down.
 
     Args:
-        encoder: images -> `[B, encoder.dim]`.
-        projector: widths after the encoder's, the last being the embedding's.
-        head_norm: BatchNorm in the projector.
+        encoder, projector, head_norm, last_norm: see `Projected`.
         mu: largest squared norm of an embedding.
         negatives: "pairs" or "correlation".
     """
 
     contrastive = True
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        projector: Sequence[int] = (512, 256),
-        head_norm: bool = True,
-        mu: float = 10.0,
-        negatives: str = "pairs",
-    ) -> None:
-        super().__init__(encoder)
+    def __init__(self, encoder: Encoder, *, mu: float = 10.0, negatives: str = "pairs", **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
         if negatives not in ("pairs", "correlation"):
             raise MethodError(f"objective.negatives={negatives!r}: choose pairs or correlation")
-        self.projector = mlp((encoder.dim, *projector), norm=head_norm)
         self.mu = mu
         self.negatives = negatives
 

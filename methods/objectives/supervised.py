@@ -26,6 +26,7 @@ class Supervised(Objective):
     def __init__(self, encoder: Encoder, *, num_classes: int) -> None:
         super().__init__(encoder)
         self.classifier = nn.Linear(encoder.dim, num_classes)
+        self.width = num_classes
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Representations, and logits `[B, num_classes]` in the place of embeddings."""

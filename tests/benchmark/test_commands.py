@@ -315,7 +315,7 @@ class TestTune:
     GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
 
     def ranked(self, tmp_path, where):
-        (file,) = (tmp_path / where / "tune").glob("*/*.json")
+        (file,) = (tmp_path / f"{where}-tune").glob("*/*.json")
         return json.loads(file.read_text())
 
     def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):

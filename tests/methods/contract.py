@@ -164,5 +164,5 @@ class MethodContract:
         )
         record = run.play()
         assert record["rounds"]["done"] == 2
-        assert 10 < record["scores"]["knn/v1"]["accuracy"] <= 100
+        assert record["scores"]["knn/v1"]["accuracy"] > 60  # untrained, the same probe gives about 85
         assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000
