@@ -174,10 +174,6 @@ def test_the_public_set() -> None:
         batches(None)
 
 
-def test_sizes_of_clients() -> None:
-    assert [module().examples(client) for client in range(4)] == [20, 3, 33, 2]
-
-
 @pytest.mark.parametrize("held", [[], [5]])
 def test_a_client_with_less_than_two_images_is_refused(held: list[int]) -> None:
     with pytest.raises(PartitionError, match=f"client 1 holds {len(held)} image.*training needs two") as caught:
