@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leaderboards.schema import SCHEMA, Record, RecordError, collect, read, validate, write
+from leaderboards.schema import SCHEMA, Record, RecordError, collect, place, read, validate, write
 
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
@@ -200,3 +200,13 @@ def test_collect_of_nothing(tmp_path: Path):
     assert collect(tmp_path) == []
     with pytest.raises(RecordError, match="no such folder"):
         collect(tmp_path / "absent")
+
+
+def test_a_record_is_not_put_over_other_scores(tmp_path: Path):
+    file = tmp_path / "seed0.json"
+    place(file, record())
+    place(file, record(images=1))  # the same scores again: the newer record stands
+    assert read(file)["images"] == 1
+    with pytest.raises(RecordError, match="delete it first"):
+        place(file, record(linear=50.0))
+    assert read(file)["scores"] == record()["scores"]

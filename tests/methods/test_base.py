@@ -348,8 +348,10 @@ class Homebody(Toy):
         return {"projector": self.tensors("projector")}
 
 
-def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path) -> None:
-    run = prepared(tmp_path, Homebody, "federation.rounds=5", "federation.participation=0.75")
+@pytest.mark.parametrize("policy", ["average", "recalibrate"])
+def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path, policy: str) -> None:
+    rounds = ("federation.rounds=5", "federation.participation=0.75", f"federation.batch_norm={policy}")
+    run = prepared(tmp_path, Homebody, *rounds)
     pristine = trees.clone(run.federation.method.kept())
     run.federation.fit()
     log = {line[:3]: line[3] for line in run.federation.method.log}
@@ -363,7 +365,9 @@ def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: 
     for one, other in itertools.combinations(range(4), 2):
         assert playing.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
     assert set(run.federation.server["weights"]) == {"encoder"}
-    assert set(run.federation.ledger.total("up")) == {"weights"}
+    assert set(run.federation.ledger.total("up")) == {"weights"} | (
+        {"statistics"} if policy == "recalibrate" else set()
+    )
 
 
 class Follow(Objective):
