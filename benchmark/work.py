@@ -37,7 +37,10 @@ class Pace:
 
 @dataclass
 class Done:
-    """One finished visit: a message that may be live, what stays with the client, mean loss, training images."""
+    """One finished visit: a message that may be live, what stays with the client, mean loss, training images.
+
+    seconds: of this process's CPU time, all threads together; on a GPU, of the clock.
+    """
 
     visit: Visit
     message: Message
@@ -62,6 +65,8 @@ class OneByOne:
         self, fabric: Fabric, method: FederatedMethod, data: FederatedDataModule, pace: Pace, streams: Streams
     ) -> None:
         self.fabric, self.method, self.data, self.pace, self.streams = fabric, method, data, pace, streams
+        # a CPU is shared with others, so its own time is what counts; a GPU's can only be seen from outside
+        self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
         self.pristine = {key: value.clone() for key, value in method.state_dict().items()}
 
     def run(
@@ -76,7 +81,7 @@ class OneByOne:
     ) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         for client in block:
-            began = time.perf_counter()
+            began = self.clock()
             kept = memory.get(client.id, {})
             stream = self.streams.generator("method", round=round, phase=phase.name, client=client.id)
             visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
@@ -102,12 +107,12 @@ class OneByOne:
         staying: Tree = {"memory": remembered} if remembered else {}
         if actor is not method:  # it only measures: what stays is not what it has loaded
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
-            return Done(visit, message, staying, loss, images, time.perf_counter() - began)
+            return Done(visit, message, staying, loss, images, self.clock() - began)
         if method.stays:
             staying["stays"] = {name: method.tensors(name) for name in method.stays}
         if method.batch_norm == "local" and method.travelling:
             staying["statistics"] = method.statistics()
-        return Done(visit, message, staying, loss, images, time.perf_counter() - began)
+        return Done(visit, message, staying, loss, images, self.clock() - began)
 
     def _train(self, visit: Visit) -> tuple[float, int]:
         """The local steps of a visit; returns mean loss and images seen. Nothing in a step waits for the device."""

@@ -45,7 +45,7 @@ FIELDS: dict[str, Any] = {
     "best": Maybe({"round": int, "metric": str, "value": float}),
     "bytes": {"up": Each(int), "down": Each(int), "visits": int},  # totals by entry; a visit: one client in one round
     "epsilon": Maybe(float),
-    "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: summed over visits
+    "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: CPU, or GPU, over visits
     "world_size": int,
     "federation": {"clients": int, "participation": float, "batch_norm": str},
     "provenance": {
