@@ -1,14 +1,12 @@
 from tests import playing
-from tests.methods.contract import MethodContract
+from tests.methods.contract import WEIGHTS, MethodContract
 
 
 class TestCentralized(MethodContract):
     method = "centralized"
 
     def bill(self, run):
-        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
-        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
-        return {("fit", way, "weights"): 4 * (encoder + projector) for way in ("up", "down")}
+        return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_one_client_holds_everything(self, unbroken):
         assert len(unbroken.federation.clients) == 1

@@ -3,17 +3,14 @@ import torch
 
 from methods import trees
 from tests import playing
-from tests.methods.contract import MethodContract
+from tests.methods.contract import WEIGHTS, MethodContract
 
 
 class TestFedAvg(MethodContract):
     method = "fedavg"
 
     def bill(self, run):
-        # convnet 3-6-8 with BatchNorm, projector 8-12-8 with BatchNorm after the first layer; running mean and variance
-        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
-        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
-        return {("fit", way, "weights"): 4 * (encoder + projector) for way in ("up", "down")}
+        return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_the_update_is_the_mean_by_examples(self, tmp_path):
         run = playing.prepared(tmp_path, self.method, "federation.participation=1")

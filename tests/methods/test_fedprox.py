@@ -5,16 +5,14 @@ from methods import trees
 from methods.base import Client, Phase, Visit
 from methods.fedprox import Proximal
 from tests import playing
-from tests.methods.contract import MethodContract
+from tests.methods.contract import WEIGHTS, MethodContract
 
 
 class TestFedProx(MethodContract):
     method = "fedprox"
 
     def bill(self, run):
-        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
-        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
-        return {("fit", way, "weights"): 4 * (encoder + projector) for way in ("up", "down")}
+        return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_without_the_pull_it_is_fedavg(self, tmp_path):
         prox = playing.played(tmp_path / "a", "fedprox", "method.mu=0")

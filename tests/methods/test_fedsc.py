@@ -5,21 +5,19 @@ from methods import trees
 from methods.base import MethodError
 from methods.maths import correlation
 from tests import playing
-from tests.methods.contract import MethodContract
+from tests.methods.contract import WEIGHTS, MethodContract
 
 
 class TestFedSC(MethodContract):
     method = "fedsc"
 
     def bill(self, run):
-        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
-        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
-        weights, matrix = 4 * (encoder + projector), 4 * 8 * 8
+        matrix = 4 * 8 * 8
         return {
-            ("correlate", "down", "weights"): weights,
+            ("correlate", "down", "weights"): WEIGHTS,
             ("correlate", "up", "R"): matrix,
             ("fit", "down", "others"): matrix,
-            ("fit", "up", "weights"): weights,
+            ("fit", "up", "weights"): WEIGHTS,
         }
 
     def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):

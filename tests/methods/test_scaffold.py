@@ -5,22 +5,18 @@ from methods import trees
 from methods.base import MethodError
 from methods.scaffold import effective_steps
 from tests import playing
-from tests.methods.contract import MethodContract
-
-ENCODER = 6 * 3 * 9 + 2 * 6 + 8 * 6 * 9 + 2 * 8
-PROJECTOR = 12 * 8 + 2 * 12 + 8 * 12 + 8
-STATISTICS = 2 * (6 + 8 + 12)
+from tests.methods.contract import ENCODER, PROJECTOR, WEIGHTS, MethodContract
 
 
 class TestScaffold(MethodContract):
     method = "scaffold"
 
     def bill(self, run):
-        weights, control = 4 * (ENCODER + PROJECTOR + STATISTICS), 4 * (ENCODER + PROJECTOR)
+        control = 4 * (ENCODER + PROJECTOR)
         return {
-            ("fit", "down", "weights"): weights,
+            ("fit", "down", "weights"): WEIGHTS,
             ("fit", "down", "c"): control,
-            ("fit", "up", "delta_w"): weights,
+            ("fit", "up", "delta_w"): WEIGHTS,
             ("fit", "up", "delta_c"): control,
         }
 

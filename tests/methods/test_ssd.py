@@ -3,21 +3,18 @@ import torch
 
 from methods.base import MethodError
 from tests import playing
-from tests.methods.contract import MethodContract
+from tests.methods.contract import WEIGHTS, MethodContract
 
 
 class TestSSD(MethodContract):
     method = "ssd"
 
     def bill(self, run):
-        encoder = 6 * 3 * 9 + 4 * 6 + 8 * 6 * 9 + 4 * 8
-        projector = 12 * 8 + 4 * 12 + 8 * 12 + 8
-        weights = 4 * (encoder + projector)
         return {
             ("assign", "down", "scale"): 4 * 8,
             ("assign", "down", "basis"): 4 * 8 * 8,
-            ("fit", "down", "weights"): weights,
-            ("fit", "up", "weights"): weights,
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "up", "weights"): WEIGHTS,
         }
 
     def test_without_its_terms_it_is_fedavg_over_align_uniform(self, tmp_path):
