@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = parser.parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)  # a file has no width of its own
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         COMMANDS[given.command][0](given.words, console)
