@@ -36,7 +36,7 @@ class Recalibration:
 
     def send(self, server: Tree, turn: Turn) -> Mail:
         """The exported weights."""
-        return Mail(common={"weights": self._exported(server)})
+        return Mail(common={"weights": self.exported(server)})
 
     def start_visit(self, visit: Visit, kept: Tree) -> None:
         """Loads the weights and lets BatchNorm average over the batches of this visit."""
@@ -77,9 +77,10 @@ class Recalibration:
                 mean = replies["statistics"][part][name.replace("running_var", "running_mean")]
                 value = (value - mean.square()).clamp(min=0)  # rounding may leave a tiny variance below zero
             trees.put(pooled, path, value)
-        return self.method.adopt(server, {"global": trees.overlay(self._exported(server), pooled)})
+        return self.method.adopt(server, {"global": trees.overlay(self.exported(server), pooled)})
 
-    def _exported(self, server: Tree) -> Tree:
+    def exported(self, server: Tree) -> Tree:
+        """The weights whose statistics are measured; MethodError where there is not exactly one encoder."""
         exported = self.method.export(server, {})
         if set(exported) != {"global"}:
             raise MethodError(

@@ -4,10 +4,12 @@ import importlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -45,12 +47,8 @@ def build(
     """
     target = locate(section, where)
     given = {key: value for key, value in section.items() if key not in ("class", "name")}
-    known = [name for name in arguments(target) if name not in (reserved or {})]
-    for key in given:
-        if key not in known:
-            raise ConfigError(
-                f"unknown key '{where}.{key}'{nearest(key, known)}; {section['class']} has: {', '.join(known)}"
-            )
+    known = {name: hint for name, hint in arguments(target).items() if name not in (reserved or {})}
+    check(given, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
     try:
         return target(*args, **given, **extra, **(reserved or {}))
@@ -72,21 +70,47 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}.class={path}: {error}") from error
 
 
-def arguments(target: Any) -> list[str]:
-    """Names a config may set: keyword-only arguments, those of the base classes where a constructor passes them on.
+def arguments(target: Any) -> dict[str, Any]:
+    """Name -> type of what a config may set: keyword-only arguments, the base classes' too where they are passed on.
 
     Constructors that take everything by position (torch's optimisers) are read whole.
     """
     if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        return [name for name in inspect.signature(target).parameters if name not in ("self", "params")]
-    names: list[str] = []
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        names = [name for name in inspect.signature(target).parameters if name not in ("self", "params")]
+        return {name: hints.get(name, Any) for name in names}
+    found: dict[str, Any] = {}
     for cls in target.__mro__:
         if "__init__" in vars(cls):
-            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            names += [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in names]
+            init = vars(cls)["__init__"]
+            parameters, hints = inspect.signature(init).parameters.values(), get_type_hints(init)
+            own = {one.name: hints.get(one.name, Any) for one in parameters if one.kind is one.KEYWORD_ONLY}
+            found = {**own, **found}
             if not any(one.kind is one.VAR_KEYWORD for one in parameters):
                 break
-    return names
+    return found
+
+
+def check(given: Mapping[str, Any], known: Mapping[str, Any], where: str, owner: str) -> None:
+    """Refuses a key that is not among the known ones, and a value of another type than its key's."""
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"unknown key '{where}.{key}'{nearest(key, known)}; {owner} has: {', '.join(known)}")
+        if not fits(value, known[key]):
+            wanted = getattr(known[key], "__name__", "") if isinstance(known[key], type) else str(known[key])
+            raise ConfigError(f"{where}.{key}={value!r}: {owner} takes {re.sub(r'[a-z]+[.]', '', wanted)}")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from YAML is of the type an argument asks for; True where that cannot be told."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list | tuple) and all(fits(one, inner[0]) for one in value)
+    if hint in (int, float):  # True is an int to Python, not to a reader
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
 
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
@@ -115,24 +139,24 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
 
 def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
     """Who holds which training images."""
-    given = {str(key): value for key, value in config.partition.items() if key not in ("name", "clients", "seed")}
+    given = {str(key): value for key, value in config.partition.items() if key != "name"}
     name = config.partition.get("name")
     if name not in PARTITIONERS:
         raise ConfigError(
             f"partition.name={name!r}{nearest(str(name), PARTITIONERS)}: choose {', '.join(PARTITIONERS)}"
         )
     function = getattr(partition, name)
-    known = [key for key in inspect.signature(function).parameters if key not in ("labels", "num_clients", "seed")]
-    for key in [key for key in given if key not in known]:
-        if key not in {"alpha", "min_size", "classes_per_client"}:
-            raise ConfigError(
-                f"unknown key 'partition.{key}'{nearest(key, known)}; {name} has: clients, seed, {', '.join(known)}"
-            )
-        del given[key]  # a parameter of the partitioner that this one replaces
-    seed = config.partition.get("seed")
+    own = {key: hint for key, hint in arguments(function).items() if key not in ("labels", "num_clients", "seed")}
+    known = {"clients": int, "seed": int | None, **own}
+    for key in ("alpha", "min_size", "classes_per_client"):
+        if key not in known:
+            given.pop(key, None)  # a parameter of the partitioner that this one replaces
+    given = {"clients": 10, "seed": None, **given}
+    check(given, known, "partition", name)
+    clients, seed = given.pop("clients"), given.pop("seed")
     seed = Streams(config.seed).number("partition") if seed is None else seed
     try:
-        return function(images.train.labels, config.partition.get("clients", 10), **given, seed=seed)
+        return function(images.train.labels, clients, **given, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
 
@@ -141,11 +165,9 @@ def recipe(config: DictConfig, images: Source) -> Recipe:
     """The recipe of views, at the images' own size unless it names another."""
     given = OmegaConf.to_container(config.views)
     assert isinstance(given, dict)
-    known = list(inspect.signature(Recipe).parameters)
-    for key in map(str, given):
-        if key not in known:
-            raise ConfigError(f"unknown key 'views.{key}'{nearest(key, known)}; views has: {', '.join(known)}")
-    return Recipe(**{"size": images.train.images.shape[-1], **given})
+    values = {str(key): value for key, value in given.items()}
+    check(values, dict.fromkeys(arguments(Recipe), Any), "views", "a recipe")  # which checks its values itself
+    return Recipe(**{"size": images.train.images.shape[-1], **values})
 
 
 def method(config: DictConfig, images: Source) -> FederatedMethod:

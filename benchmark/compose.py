@@ -74,13 +74,18 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     loss = read("objective", name)
     loss["objective"] = {**loss.get("objective", {}), "name": name}
     label = _stem(method) + (f"-{_stem(name)}" if "name" in chosen else "")
-    layers = [base, loss, {"objective": objective}, own]
-    layers += [adjust.get(key, {}) for key in dict.fromkeys((name, _stem(method), label))]
-    layers += [given, {"objective": chosen}] if chosen else [given]
+    layers = [(f"scenario {scenario}: ", base), (f"objective {name}: ", loss)]
+    layers += [(f"method {method}: ", {"objective": objective}), (f"method {method}: ", own)]
+    keys = dict.fromkeys((name, _stem(method), label))
+    layers += [(f"scenario {scenario}, adjust.{key}: ", adjust.get(key, {})) for key in keys]
+    layers += [("", given), ("", {"objective": chosen} if chosen else {})]
     config = OmegaConf.create(_plain(Config()))
-    for layer in layers:
-        _check_keys(layer)
-        config = _merge(config, layer)
+    for where, layer in layers:
+        try:
+            _check_keys(layer)
+            config = _merge(config, layer)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from error
     explicit = {key.partition("=")[0] for key in overrides} - {"objective", "objective.name"}
     config.scenario = given.get("scenario") or _variant(_stem(scenario), explicit, config, rows=False)
     config.row = given.get("row") or _variant(label, explicit, config, rows=True)

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,6 +163,9 @@ def validate(config: DictConfig) -> None:
         if value is not None and (not isinstance(value, int | float) or value < least):
             raise ConfigError(f"{key}={value!r}: give a number of at least {least:g}")
 
+    for key in ("scenario", "row"):  # they are folders under `output`
+        if config[key] and not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", str(config[key])):
+            raise ConfigError(f"{key}={config[key]!r}: a name is made of letters, digits and . _ + = -")
     choose("federation.batch_norm", ("average", "local", "recalibrate"))
     choose("training.precision", ("32-true", "bf16-mixed"))
     choose("schedule.name", ("constant", "cosine", "step"))

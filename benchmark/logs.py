@@ -55,6 +55,7 @@ def open_logger(config: DictConfig, folder: Path) -> RunLogger:
     import wandb
 
     os.environ.setdefault("WANDB_SILENT", "true")
+    wandb.setup()  # hears that it is to be silent before it first has something to say
     content: Any = OmegaConf.to_container(config, resolve=True)
     key = f"{config.scenario}/{config.row}/seed{config.seed}"
     logger = WandbLogger(

@@ -88,6 +88,8 @@ class Federation:
     def fit(self) -> Tree:
         """Plays what is left of the rounds and returns the server Tree."""
         self.start()
+        if self.method.batch_norm == "recalibrate":
+            Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
         if self.commit is not None and self.commit not in self.commits[-1:]:
             self.commits.append(self.commit)
         self.tell("on_run_start")

@@ -54,7 +54,13 @@ def bubble_chart(
     names = classes or tuple(str(value) for value in np.unique(labels))
     axes.set_yticks(range(0, num_classes, every[1]), names[:: every[1]])
     axes.set_ylabel("class")
-    axes.set_title(f"{held.sum():,} examples; the largest bubble is {held.max():,}", fontsize=9)
+    numbers = report(labels, parts)
+    axes.set_title(
+        f"{held.sum():,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
+        f"{numbers['classes']:.1f} classes a client, {numbers['classes_1pct']:.1f} of at least 1 %\n"
+        f"the largest bubble is {held.max():,}",
+        fontsize=9,
+    )
     axes.tick_params(labelsize=8, length=2)
     axes.grid(color="0.93", linewidth=0.5)
     axes.set_axisbelow(True)

@@ -92,9 +92,9 @@ class Recipe:
         ):
             for name in names.split():
                 if not holds(value := getattr(self, name)):
-                    raise ViewError(f"recipe.{name} is {value!r}; it must be {possible}")
+                    raise ViewError(f"views.{name} is {value!r}; it must be {possible}")
         if len(self.mean or ()) != len(self.std or ()):
-            raise ViewError(f"recipe.mean is {self.mean}, recipe.std {self.std}; give both, of one length, or neither")
+            raise ViewError(f"views.mean is {self.mean}, views.std {self.std}; give both, of one length, or neither")
 
 
 def _are_within(values: object, low: float, high: float = math.inf, n: int | None = None) -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
 from methods.objective import AddOn, Objective, Projected
+from methods.parts import Parts
 from methods.trees import Tree
 from methods.vocabulary import (
     Batch,
@@ -45,7 +44,7 @@ PHASE_HOOKS = (
 """Hooks that may carry a phase's name: `update_correlate` is preferred to `update` in the phase `correlate`."""
 
 
-class FederatedMethod(LightningModule):
+class FederatedMethod(Parts):
     """FedAvg, and the hooks by which a paper differs from it.
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
@@ -61,8 +60,6 @@ class FederatedMethod(LightningModule):
         batch_norm: "average", "local" or "recalibrate": what becomes of BatchNorm's running statistics.
     """
 
-    travels: tuple[str, ...] | None = None
-    stays: tuple[str, ...] = ()
     warmup: ClassVar[tuple[Phase, ...]] = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
 
@@ -227,79 +224,6 @@ class FederatedMethod(LightningModule):
         for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
             set_learning_rate(optimizer, self.schedule(trainer.global_step / total))
 
-    # --- parts of the networks, as Trees
-
-    @property
-    def terms(self) -> list[AddOn]:
-        """The add-ons, in the order they were given."""
-        return list(cast(Iterable[AddOn], self.addons.values()))
-
-    @property
-    def travelling(self) -> tuple[str, ...]:
-        """Names of the parts that make up the entry "weights"."""
-        if self.travels is not None:
-            return self.travels
-        own = tuple(addon.name for addon in self.terms if addon.networks() is not None)
-        return (*self.objective.travels, *own)
-
-    def part(self, name: str) -> nn.Module:
-        """A part by name: a submodule of the objective, or the networks of the add-on of that name."""
-        for addon in self.terms:
-            if addon.name == name and (networks := addon.networks()) is not None:
-                return networks
-        return getattr(self.objective, name)
-
-    def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
-        """Parameters and floating-point buffers of a part, live; `statistics=False`: without BatchNorm's running ones.
-
-        Integer counters are never stored or sent: an average of them means nothing.
-        """
-        if name in self.objective.queues:
-            return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
-        module = self.part(name)
-        running = set() if statistics else _running_statistics(module)
-        buffers = ((key, value) for key, value in module.named_buffers() if value.is_floating_point())
-        both = (*module.named_parameters(), *buffers)
-        return {key: value.detach() for key, value in both if key not in running}
-
-    def weights(self, statistics: bool | None = None) -> Tree:
-        """{part: {name: tensor}} of what travels, live; `statistics` None: BatchNorm's running ones by `batch_norm`."""
-        running = self.batch_norm == "average" if statistics is None else statistics
-        return {name: self.tensors(name, running) for name in self.travelling}
-
-    def statistics(self) -> Tree:
-        """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
-        return {
-            name: {
-                key: value for key, value in self.tensors(name).items() if key in _running_statistics(self.part(name))
-            }
-            for name in self.travelling
-        }
-
-    def trainable(self) -> Tree:
-        """{part: {name: parameter}} of what travels and requires a gradient."""
-        return {
-            name: {key: value for key, value in self.part(name).named_parameters() if value.requires_grad}
-            for name in self.travelling
-        }
-
-    @torch.no_grad()
-    def load(self, weights: Tree) -> None:
-        """Copies {part: {name: tensor}} into the networks; what it does not name stays."""
-        for name, tensors in weights.items():
-            own = self.tensors(name)
-            for key, value in tensors.items():
-                own[key].copy_(value)
-
-    @torch.no_grad()
-    def start_targets(self, known: Iterable[str] = ()) -> None:
-        """A target that neither travels nor stayed (is not in `known`) starts at its source, buffers included."""
-        for target, source in self.objective.ema.items():
-            if target not in self.travelling and target not in known:
-                own, lead = self.tensors(target), self.tensors(source)
-                for key, value in own.items():
-                    value.copy_(lead[key])
-
     def start_visit(self, visit: Visit, kept: Tree | None = None) -> None:
         """Makes this module the visited client's: kept parts, then what was received, then targets and add-ons.
 
@@ -330,15 +254,6 @@ def set_learning_rate(optimizer: Any, factor: float) -> float:
 
 def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _running_statistics(module: nn.Module) -> set[str]:
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm)
-        for name in ("running_mean", "running_var")
-    }
 
 
 def _check_hooks(cls: type[FederatedMethod]) -> None:

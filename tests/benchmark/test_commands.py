@@ -76,6 +76,7 @@ class TestMistakes:
             (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
             (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
             (["run", TINY, "fedavg", "optimizer.lr=-1"], "optimizer"),
+            (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
             (["resume", "nowhere"], "nowhere is not a run folder"),

@@ -1,12 +1,16 @@
 import copy
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 from omegaconf import OmegaConf
 
 from benchmark import build, config
 from benchmark import compose as composing
+from benchmark.build import fits
 from benchmark.compose import compose, load, merge, read, save
 from benchmark.config import ConfigError, differences, identity
 from benchmark.runs import folder
@@ -130,11 +134,13 @@ class TestUnknownKeys:
         name = {"scenario": "small", "objective": "loss", "method": "mine"}[layer]
         file = tmp_path / layer / f"{name}.yaml"
         write(file, yaml.safe_load(file.read_text()) | content)
-        assert "unknown key" in refused(compose, "small", "mine")
+        line = refused(compose, "small", "mine")
+        assert f"{layer} {name}: unknown key" in line
 
     def test_adjust_is_checked_too(self, tmp_path):
         scenario = write(tmp_path / "mine.yaml", {"adjust": {"fedavg": {"training": {"epoch": 3}}}})
-        assert "'training.epoch' (did you mean 'epochs'?)" in refused(compose, scenario, "fedavg")
+        line = refused(compose, scenario, "fedavg")
+        assert f"scenario {scenario}, adjust.fedavg: unknown key 'training.epoch' (did you mean 'epochs'?)" in line
 
     @pytest.mark.parametrize(
         ("group", "name", "near"),
@@ -261,7 +267,7 @@ INVALID = [
     "federation.participation=0", "federation.participation=1.5", "federation.rounds=-1", "federation.rounds=three",
     "federation.rounds=2.5", "federation.batch_norm=none", "training.batch_size=1", "training.batch_size=null",
     "training.clip_norm=-1", "training.precision=fp16", "schedule.name=cosin", "schedule.milestones=3", "devices=0",
-    "logger=tensorboard", "seed=-1", "data=digits",
+    "logger=tensorboard", "seed=-1", "data=digits", "row=../../elsewhere", "row=/tmp/x", "row=.hidden", "scenario=a b",
 ]  # fmt: skip
 
 
@@ -279,7 +285,8 @@ class TestValues:
         [
             "partition.name=dirichlett", "partition.clients=four", "partition.alpha=much", "encoder.class=convnet",
             "encoder.class=methods.networks.convnett", "encoder.norm=layer", "encoder.widths=[8]", "optimizer.lr=-1",
-            "optimizer.lr=fast", "method.class=methods.nowhere.X", "objective.class=methods.objectives.nowhere.X",
+            "optimizer.lr=fast", "objective.temperature=high", "optimizer.nesterov=maybe", "encoder.widths=8",
+            "partition.labels=[1]", "method.class=methods.nowhere.X", "objective.class=methods.objectives.nowhere.X",
         ],
     )  # fmt: skip
     def test_what_cannot_be_built_is_the_users_mistake(self, tmp_path, override):
@@ -288,6 +295,17 @@ class TestValues:
             prepared(tmp_path, "fedavg", override)
         assert type(error.value).__module__.partition(".")[0] in ("benchmark", "datamodules", "methods")
         assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("value", "hint", "holds"),
+        [
+            (1, float, True), (True, float, False), ("1", float, False), (1.0, int, False), (None, float | None, True),
+            ([1, 2], Sequence[int], True), ([1, "a"], tuple[int, ...], False), (3, Sequence[int], False),
+            ("x", Any, True), (0.1, float | torch.Tensor, True), ("x", float | torch.Tensor, False),
+        ],
+    )  # fmt: skip
+    def test_types(self, value, hint, holds):
+        assert fits(value, hint) is holds
 
     def test_an_override_needs_a_value(self):
         assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])

@@ -388,40 +388,40 @@ def test_lists_are_taken_for_tuples():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"size": 0}, "recipe.size is 0; it must be a whole number of pixels, at least 1"),
-        ({"size": 8.5}, "recipe.size is 8.5; it must be a whole number of pixels, at least 1"),
-        ({"flip": 1.5}, "recipe.flip is 1.5; it must be a probability in [0, 1]"),
-        ({"jitter_p": -0.1}, "recipe.jitter_p is -0.1; it must be a probability in [0, 1]"),
-        ({"grayscale": "often"}, "recipe.grayscale is 'often'; it must be a probability in [0, 1]"),
-        ({"blur": float("nan")}, "recipe.blur is nan; it must be a probability in [0, 1]"),
-        ({"solarize": 2}, "recipe.solarize is 2; it must be a probability in [0, 1]"),
-        ({"solarize_threshold": 128}, "recipe.solarize_threshold is 128; it must be an intensity in [0, 1]"),
+        ({"size": 0}, "views.size is 0; it must be a whole number of pixels, at least 1"),
+        ({"size": 8.5}, "views.size is 8.5; it must be a whole number of pixels, at least 1"),
+        ({"flip": 1.5}, "views.flip is 1.5; it must be a probability in [0, 1]"),
+        ({"jitter_p": -0.1}, "views.jitter_p is -0.1; it must be a probability in [0, 1]"),
+        ({"grayscale": "often"}, "views.grayscale is 'often'; it must be a probability in [0, 1]"),
+        ({"blur": float("nan")}, "views.blur is nan; it must be a probability in [0, 1]"),
+        ({"solarize": 2}, "views.solarize is 2; it must be a probability in [0, 1]"),
+        ({"solarize_threshold": 128}, "views.solarize_threshold is 128; it must be an intensity in [0, 1]"),
         (
             {"crop_scale": [0, 1]},
-            "recipe.crop_scale is (0, 1); it must be (low, high) with 0 < low <= high <= 1, or null",
+            "views.crop_scale is (0, 1); it must be (low, high) with 0 < low <= high <= 1, or null",
         ),
         (
             {"crop_scale": (0.9, 0.2)},
-            "recipe.crop_scale is (0.9, 0.2); it must be (low, high) with 0 < low <= high <= 1",
+            "views.crop_scale is (0.9, 0.2); it must be (low, high) with 0 < low <= high <= 1",
         ),
         (
             {"crop_scale": (0.2, 1.1)},
-            "recipe.crop_scale is (0.2, 1.1); it must be (low, high) with 0 < low <= high <= 1",
+            "views.crop_scale is (0.2, 1.1); it must be (low, high) with 0 < low <= high <= 1",
         ),
-        ({"crop_scale": 0.5}, "recipe.crop_scale is 0.5; it must be (low, high)"),
+        ({"crop_scale": 0.5}, "views.crop_scale is 0.5; it must be (low, high)"),
         ({"crop_ratio": (4 / 3, 0.75)}, "it must be (low, high) with 0 < low <= high"),
-        ({"blur_sigma": (0.0, 2.0)}, "recipe.blur_sigma is (0.0, 2.0); it must be (low, high) with 0 < low <= high"),
+        ({"blur_sigma": (0.0, 2.0)}, "views.blur_sigma is (0.0, 2.0); it must be (low, high) with 0 < low <= high"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "it must be four strengths >= 0, the last (hue) <= 0.5"),
-        ({"jitter": (0.4, 0.4, 0.4)}, "recipe.jitter is (0.4, 0.4, 0.4); it must be four strengths"),
+        ({"jitter": (0.4, 0.4, 0.4)}, "views.jitter is (0.4, 0.4, 0.4); it must be four strengths"),
         ({"jitter": (0.4, -1, 0.4, 0.1)}, "it must be four strengths >= 0"),
-        ({"blur_kernel": 4}, "recipe.blur_kernel is 4; it must be odd, >= 1 and below twice the size"),
-        ({"blur_kernel": 65}, "recipe.blur_kernel is 65; it must be odd, >= 1 and below twice the size"),
-        ({"rotation": -15}, "recipe.rotation is -15; it must be an angle in [0, 180] degrees"),
-        ({"mean": (0.5,)}, "recipe.mean is (0.5,), recipe.std None; give both, of one length, or neither"),
-        ({"std": (0.5,)}, "recipe.mean is None, recipe.std (0.5,); give both, of one length, or neither"),
+        ({"blur_kernel": 4}, "views.blur_kernel is 4; it must be odd, >= 1 and below twice the size"),
+        ({"blur_kernel": 65}, "views.blur_kernel is 65; it must be odd, >= 1 and below twice the size"),
+        ({"rotation": -15}, "views.rotation is -15; it must be an angle in [0, 180] degrees"),
+        ({"mean": (0.5,)}, "views.mean is (0.5,), views.std None; give both, of one length, or neither"),
+        ({"std": (0.5,)}, "views.mean is None, views.std (0.5,); give both, of one length, or neither"),
         ({"mean": (0.5,), "std": (0.5, 0.5)}, "give both, of one length, or neither"),
-        ({"mean": 0.5, "std": 0.5}, "recipe.mean is 0.5; it must be one number a channel, or null"),
-        ({"mean": (0.5,), "std": (0.0,)}, "recipe.std is (0.0,); it must be one number > 0 a channel, or null"),
+        ({"mean": 0.5, "std": 0.5}, "views.mean is 0.5; it must be one number a channel, or null"),
+        ({"mean": (0.5,), "std": (0.0,)}, "views.std is (0.0,); it must be one number > 0 a channel, or null"),
     ],
 )
 def test_impossible_recipes_are_refused_in_one_line(given, message):
@@ -441,6 +441,6 @@ def test_unfit_images_and_unknown_views_are_refused():
     with pytest.raises(ViewError, match=r"images are torch.uint8 \[2, 8, 8, 3\]; give uint8 \[B, C, H, W\]"):
         views.plain(x.permute(0, 2, 3, 1), STILL)
     with pytest.raises(
-        ViewError, match=r"recipe.mean is \(0.1, 0.2, 0.3\), the images have 1 channels; give 1 or as many"
+        ViewError, match=r"views.mean is \(0.1, 0.2, 0.3\), the images have 1 channels; give 1 or as many"
     ):
         views.plain(x[:, :1], replace(STILL, mean=(0.1, 0.2, 0.3), std=(1, 1, 1)))

@@ -1,0 +1,108 @@
+"""The networks of a method by the names of their parts, as Trees: what travels, what stays, what learns."""
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from methods.objective import AddOn, Objective
+from methods.trees import Tree
+
+
+class Parts(LightningModule):
+    """A LightningModule over an objective and add-ons whose parts can be read and written as Trees.
+
+    A part is a submodule or a queue of the objective, or the networks of an add-on; tensors handed out are live.
+
+    travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
+    stays: parts that stay with the client and are there again at its next visit.
+    """
+
+    travels: tuple[str, ...] | None = None
+    stays: tuple[str, ...] = ()
+    objective: Objective
+    addons: nn.ModuleDict
+    batch_norm: str
+
+    @property
+    def terms(self) -> list[AddOn]:
+        """The add-ons, in the order they were given."""
+        return list(cast(Iterable[AddOn], self.addons.values()))
+
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """Names of the parts that make up the entry "weights"."""
+        if self.travels is not None:
+            return self.travels
+        own = tuple(addon.name for addon in self.terms if addon.networks() is not None)
+        return (*self.objective.travels, *own)
+
+    def part(self, name: str) -> nn.Module:
+        """A part by name: a submodule of the objective, or the networks of the add-on of that name."""
+        for addon in self.terms:
+            if addon.name == name and (networks := addon.networks()) is not None:
+                return networks
+        return getattr(self.objective, name)
+
+    def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
+        """Parameters and floating-point buffers of a part, live; `statistics=False`: without BatchNorm's running ones.
+
+        Integer counters are never stored or sent: an average of them means nothing.
+        """
+        if name in self.objective.queues:
+            return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
+        module = self.part(name)
+        running = set() if statistics else _running_statistics(module)
+        buffers = ((key, value) for key, value in module.named_buffers() if value.is_floating_point())
+        both = (*module.named_parameters(), *buffers)
+        return {key: value.detach() for key, value in both if key not in running}
+
+    def weights(self, statistics: bool | None = None) -> Tree:
+        """{part: {name: tensor}} of what travels, live; `statistics` None: BatchNorm's running ones by `batch_norm`."""
+        running = self.batch_norm == "average" if statistics is None else statistics
+        return {name: self.tensors(name, running) for name in self.travelling}
+
+    def statistics(self) -> Tree:
+        """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
+        return {
+            name: {
+                key: value for key, value in self.tensors(name).items() if key in _running_statistics(self.part(name))
+            }
+            for name in self.travelling
+        }
+
+    def trainable(self) -> Tree:
+        """{part: {name: parameter}} of what travels and requires a gradient."""
+        return {
+            name: {key: value for key, value in self.part(name).named_parameters() if value.requires_grad}
+            for name in self.travelling
+        }
+
+    @torch.no_grad()
+    def load(self, weights: Tree) -> None:
+        """Copies {part: {name: tensor}} into the networks; what it does not name stays."""
+        for name, tensors in weights.items():
+            own = self.tensors(name)
+            for key, value in tensors.items():
+                own[key].copy_(value)
+
+    @torch.no_grad()
+    def start_targets(self, known: Iterable[str] = ()) -> None:
+        """A target that neither travels nor stayed (is not in `known`) starts at its source, buffers included."""
+        for target, source in self.objective.ema.items():
+            if target not in self.travelling and target not in known:
+                own, lead = self.tensors(target), self.tensors(source)
+                for key, value in own.items():
+                    value.copy_(lead[key])
+
+
+def _running_statistics(module: nn.Module) -> set[str]:
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm)
+        for name in ("running_mean", "running_var")
+    }
