@@ -1,13 +1,9 @@
 """The interface of methods, objectives and add-ons, proved on toys that live outside the package as a user's do."""
 
-import itertools
 import math
-from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -16,22 +12,15 @@ from torch import Tensor, nn
 from benchmark import build
 from benchmark.runs import Run
 from datamodules import federated
-from datamodules.partition import PartitionError
-from datamodules.views import plain
 from methods import trees
 from methods.base import (
     PHASE_HOOKS,
     AddOn,
     Batch,
-    Cat,
-    Client,
-    Each,
     FederatedMethod,
-    Mail,
     Mean,
     Message,
     MethodError,
-    Objective,
     Outputs,
     Phase,
     Replies,
@@ -40,55 +29,10 @@ from methods.base import (
     Turn,
     Visit,
 )
-from methods.maths import nt_xent
-from methods.networks import Encoder, convnet, mlp
+from methods.networks import convnet
 from methods.objectives.simclr import SimCLR
 from tests import playing
-
-HERE = "tests.methods.test_base"
-FIT = Phase("fit", uplink={"weights": Mean("examples")})
-EVERYONE = "federation.participation=1"
-
-
-def prepared(
-    folder: Path, method: type, *overrides: str, objective: Any = "simclr", addons: Sequence[type] = ()
-) -> Run:
-    """A run of the tiny scenario with a class of this file (or any other), as its own config would start it."""
-    if not isinstance(objective, str):
-        file = folder / f"{objective.__name__.lower()}.yaml"
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"objective:\n  class: {HERE}.{objective.__name__}\n")
-        objective = str(file)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{method.__name__.lower()}.yaml"
-    listed = ", ".join(f"{{class: {HERE}.{addon.__name__}}}" for addon in addons)
-    text = f"objective: {objective}\nmethod:\n  class: {method.__module__}.{method.__name__}\n  addons: [{listed}]\n"
-    file.write_text(text)
-    return playing.prepared(folder, str(file), *overrides)
-
-
-def played(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run:
-    run = prepared(folder, method, *overrides, **kwargs)
-    run.federation.fit()
-    return run
-
-
-def tiny(**kwargs: Any) -> FederatedMethod:
-    torch.manual_seed(0)
-    return FederatedMethod(SimCLR(convnet(widths=(4, 6), strides=(2, 2)), projector=(5, 4)), **kwargs)
-
-
-def visit_of(phase: Phase, message: Message | None = None) -> Visit:
-    return Visit(0, 1, phase, Client(0, 5), message or {}, {}, torch.Generator())
-
-
-class Toy(FederatedMethod):
-    """Writes down what happens to it."""
-
-    def __init__(self, objective: Objective, **kwargs: Any) -> None:
-        super().__init__(objective, **kwargs)
-        self.log: list[Any] = []
-
+from tests.methods.toys import EVERYONE, FIT, Follow, Toy, played, prepared, tiny, visit_of
 
 # --- hooks that carry a phase's name
 
@@ -164,313 +108,6 @@ def test_values_that_cannot_be_are_refused() -> None:
         Mean("size")
     with pytest.raises(MethodError, match=r"Mean\(over='all'\)"):
         Mean(over="all")
-
-
-# --- what phases exchange
-
-
-class Distil(Toy):
-    """After local training the server trains on, on public images."""
-
-    SEAT = -1
-    phases = (FIT, Phase("distil", where="server", data="public", views=("plain", "augment"), epochs=2, batch_size=6,
-                         uplink={"weights": Mean("clients")}))  # fmt: skip
-
-    def seats(self, server: Tree) -> tuple[Client, ...]:
-        return (Client(self.SEAT, 20, "student"),)
-
-    def send_distil(self, server: Tree, turn: Turn) -> Mail:
-        self.log.append(("sent", trees.clone(server["weights"]), turn.members))
-        return Mail({"weights": server["weights"]}, {self.SEAT: {"hint": {"x": torch.tensor(3.0)}}})
-
-    def training_step_distil(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
-        self.log.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
-        return super().training_step(batch, batch_idx)
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        self.log.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
-        return super().reply(visit)[0], {"phase": {visit.phase.name: torch.ones(1)}}
-
-    def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        self.log.append(("updated", replies.clients))
-        return super().update(server, turn, replies)
-
-
-def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path: Path) -> None:
-    run = prepared(tmp_path, Distil, "federation.rounds=1")
-    public = run.data.public = np.array([70, 3, 9, 55, 21, 4, 33, 12, 60, 2, 41])
-    server = run.federation.fit()
-    log = {kind: [line[1:] for line in run.federation.method.log if line[0] == kind] for kind in ("sent", "step")}
-    ((before, members),) = log["sent"]
-    assert [seat.kind for seat in members] == ["student"]
-    assert playing.difference(before, server["weights"]) > 0
-    assert len(log["step"]) == 2 * 2  # 11 images in batches of 6, twice
-    images = plain(torch.from_numpy(run.data.source.train.images[public]), run.data.recipe)
-    for index, view, hint in log["step"]:
-        torch.testing.assert_close(view, images[index])
-        assert hint == 3
-    for epoch in (log["step"][:2], log["step"][2:]):
-        assert sorted(torch.cat([index for index, *_ in epoch]).tolist()) == list(range(11))
-    assert {phase for _, phase, _, _ in run.federation.ledger.lines} == {"fit"}
-    assert run.federation.ledger.visits == {0: 2}
-    assert ("updated", (-1,)) in run.federation.method.log
-
-
-def test_a_public_phase_without_public_images_says_so(tmp_path: Path) -> None:
-    with pytest.raises(PartitionError, match="public images"):
-        played(tmp_path, Distil)
-
-
-class Impostor(Distil):
-    SEAT = 0
-
-
-def test_a_seat_is_no_client(tmp_path: Path) -> None:
-    """A seat that bears a client's id must not be given that client's memory, nor leave its own in its place."""
-    run = prepared(tmp_path, Impostor, EVERYONE)
-    run.data.public = np.arange(11)
-    with pytest.raises(MethodError, match="seat"):
-        run.federation.fit()
-
-
-class Look(Toy):
-    phases = (Phase("look", work="observe", views=("plain",), epochs=2, gather={"count": Sum(), "last": Cat(last=7)},
-                    uplink={"count": Each(), "last": Cat(), "total": Sum()}),)  # fmt: skip
-
-    def observe(self, batch: Batch) -> Message:
-        assert not self.training
-        assert not torch.is_grad_enabled()
-        return {"count": {"n": torch.tensor([len(batch.index)])}, "last": {"index": batch.index}}
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        seen = visit.observed
-        named = {"index": seen["last"]["index"], "id": torch.full((len(seen["last"]["index"]),), visit.client.id)}
-        return {"count": seen["count"], "last": named, "total": seen["count"]}, visit.memory
-
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        self.log.append((turn, replies))
-        return server
-
-
-def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
-    run = played(tmp_path, Look, "federation.rounds=2")
-    sizes = [len(part) for part in run.data.parts]
-    for turn, replies in run.federation.method.log:
-        ids = [client.id for client in turn.members]
-        assert len(ids) == 2
-        assert replies.clients == tuple(ids) == tuple(sorted(ids))
-        assert {k: tree["n"].item() for k, tree in replies["count"].items()} == {k: 2 * sizes[k] for k in ids}
-        assert replies["total"]["n"].item() == sum(2 * sizes[k] for k in ids)
-        assert replies["last"]["id"].tolist() == [k for k in ids for _ in range(7)]
-        assert replies["last"]["index"].tolist() == [i for k in ids for i in range(sizes[k] - 7, sizes[k])]
-
-
-class Mumble(Look):
-    def observe(self, batch: Batch) -> Message:
-        return {"count": {"n": torch.ones(1)}}
-
-
-def test_observations_that_are_not_gathered_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match=r"observe gave \['count'\], the phase gathers \['count', 'last'\]"):
-        played(tmp_path, Mumble)
-
-
-class Post(Toy):
-    phases = (Phase("first", work="none"), Phase("second", work="none"), Phase("third", work="none", cohort="all"))
-
-    def send_first(self, server: Tree, turn: Turn) -> Mail:
-        private = {k.id: {"own": {"x": k.id}, "both": {"x": 100 + k.id}} for k in turn.clients}
-        return Mail(_tensors({"round": {"x": turn.round}, "both": {"x": -1}}), _tensors(private))
-
-    def send_second(self, server: Tree, turn: Turn) -> Mail:
-        return Mail(private=_tensors({k.id: {"later": {"x": 10 + k.id}} for k in turn.members}))
-
-    def send_third(self, server: Tree, turn: Turn) -> Mail:
-        return Mail(_tensors({"both": {"x": 7}}))
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        received = {entry: int(tree["x"]) for entry, tree in visit.message.items()}
-        assert received == {entry: int(tree["x"]) for entry, tree in self.context.items()}
-        self.log.append((visit.round, visit.phase.name, visit.client.id, received))
-        return {}, {}
-
-
-def _tensors(tree: Any) -> Any:
-    return {key: _tensors(value) if isinstance(value, dict) else torch.tensor(value) for key, value in tree.items()}
-
-
-def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path: Path) -> None:
-    run = played(tmp_path, Post)
-    expected = []
-    cohorts = [run.federation.streams.cohort(round, 4, 0.5) for round in range(3)]
-    assert len({tuple(cohort) for cohort in cohorts}) > 1  # someone sits out a round after having taken part in one
-    for round, cohort in enumerate(cohorts):
-        first = {k: {"round": round, "both": 100 + k, "own": k} for k in cohort}
-        second = {k: {**first[k], "later": 10 + k} for k in cohort}
-        third = {k: {**second.get(k, {}), "both": 7} for k in range(4)}
-        for name, messages in (("first", first), ("second", second), ("third", third)):
-            expected += [(round, name, k, message) for k, message in messages.items()]
-    assert sorted(run.federation.method.log, key=str) == sorted(expected, key=str)
-
-
-class Blabbing(Toy):
-    def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
-        return {**super().reply(visit)[0], "secret": {"x": torch.ones(1)}}, visit.memory
-
-
-def test_an_undeclared_entry_is_an_error_that_names_client_and_phase(tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match=r"client \d replied with secret, which phase 'fit' does not declare"):
-        played(tmp_path, Blabbing)
-
-
-# --- what stays with a client
-
-
-class Homebody(Toy):
-    """Keeps its projector to itself, and counts its visits."""
-
-    travels = ("encoder",)
-    stays = ("projector",)
-
-    def init_client(self, visit: Visit) -> Tree:
-        return {"visits": {"n": torch.zeros(1)}}
-
-    def receive(self, visit: Visit) -> None:
-        super().receive(visit)
-        self.log.append((visit.client.id, int(visit.memory["visits"]["n"]), "start", trees.clone(self.kept())))
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        visits = visit.memory["visits"]["n"]
-        self.log.append((visit.client.id, int(visits), "end", trees.clone(self.kept())))
-        return super().reply(visit)[0], {"visits": {"n": visits + 1}}
-
-    def kept(self) -> Tree:
-        return {"projector": self.tensors("projector")}
-
-
-@pytest.mark.parametrize("policy", ["average", "recalibrate"])
-def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path, policy: str) -> None:
-    rounds = ("federation.rounds=5", "federation.participation=0.75", f"federation.batch_norm={policy}")
-    run = prepared(tmp_path, Homebody, *rounds)
-    pristine = trees.clone(run.federation.method.kept())
-    run.federation.fit()
-    log = {line[:3]: line[3] for line in run.federation.method.log}
-    visits = {client: max(n for k, n, _ in log if k == client) + 1 for client in range(4)}
-    assert sum(visits.values()) == 15
-    for client, count in visits.items():
-        assert playing.same(log[client, 0, "start"], pristine)
-        for visit in range(1, count):
-            assert playing.same(log[client, visit, "start"], log[client, visit - 1, "end"])
-            assert playing.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
-    for one, other in itertools.combinations(range(4), 2):
-        assert playing.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
-    assert set(run.federation.server["weights"]) == {"encoder"}
-    assert set(run.federation.ledger.total("up")) == {"weights"} | (
-        {"statistics"} if policy == "recalibrate" else set()
-    )
-
-
-class Follow(Objective):
-    """A target, and a queue of its embeddings."""
-
-    ema: ClassVar[dict[str, str]] = {"target": "projector"}
-    queues = ("bank",)
-
-    def __init__(self, encoder: Encoder, *, projector: Sequence[int] = (8,), momentum: float = 0.5) -> None:
-        super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector))
-        self.target = deepcopy(self.projector).requires_grad_(False)
-        self.momentum = momentum
-        self.add_queue("bank", 25, projector[-1])
-
-    def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
-        out = super().forward(*views, extra=extra)
-        with torch.no_grad():
-            targets = tuple(self.target(h) for h in out.h)
-        return out._replace(t=targets, push={"bank": targets[0]})
-
-    def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        return nt_xent(*out.z)
-
-
-def test_a_queue_is_first_in_first_out_with_the_newest_rows_first() -> None:
-    objective = Follow(convnet(widths=(4,), strides=(2,)), projector=(1,))
-    assert int(objective.bank_filled) == 0
-    pushed: list[float] = []
-    for n in (10, 10, 3, 10):
-        rows = torch.arange(len(pushed), len(pushed) + n).float()[:, None].requires_grad_()
-        objective.after_step({"bank": rows})
-        pushed += rows.flatten().tolist()
-        filled = min(25, len(pushed))
-        assert int(objective.bank_filled) == filled
-        valid = objective.bank[:filled].flatten().tolist()
-        assert sorted(valid[:n]) == pushed[-n:]
-        assert len(set(valid)) == filled
-        assert set(valid) <= set(pushed)
-        assert not objective.bank[filled:].any()
-    assert set(pushed[-23:]) < set(valid)  # all but part of the oldest batch
-    objective.after_step({"bank": torch.full((40, 1), 5.0)})
-    assert objective.bank.eq(5).all()
-    assert not objective.bank.requires_grad
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.75, 1.0])
-def test_a_target_follows_its_source(momentum: float) -> None:
-    objective = Follow(convnet(widths=(4,), strides=(2,)), projector=(3, 2), momentum=momentum)
-    with torch.no_grad():
-        for parameter in objective.target.parameters():
-            parameter.fill_(1.0)
-        for parameter in objective.projector.parameters():
-            parameter.fill_(2.0)
-        objective.projector[1].running_mean.fill_(9.0)
-    objective.after_step({"bank": torch.zeros(1, 2)})
-    assert all(p.eq(momentum * 1 + (1 - momentum) * 2).all() for p in objective.target.parameters())
-    assert all(p.eq(2).all() for p in objective.projector.parameters())
-    assert objective.target[1].running_mean.eq(0).all()  # parameters only
-
-
-class Followed(Toy):
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        self.log.append((self.tensors("target"), self.tensors("projector"), self.objective.bank_filled.item()))
-        assert playing.same(*self.log[-1][:2])  # the visit starts with the target at its source, statistics and all
-        return super().configure_optimizers()
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        assert playing.difference(self.tensors("target"), self.tensors("projector")) > 0
-        assert self.objective.bank_filled == min(25, visit.client.examples)
-        return super().reply(visit)
-
-
-def test_targets_start_at_their_source_and_queues_empty_at_each_visit(tmp_path: Path) -> None:
-    log = played(tmp_path, Followed, objective=Follow).federation.method.log
-    assert len(log) == 6
-    assert [filled for *_, filled in log] == [0] * 6
-
-
-class Hoarder(Toy):
-    stays = ("bank",)
-
-    def receive(self, visit: Visit) -> None:
-        super().receive(visit)
-        bank = self.objective.bank.clone(), int(self.objective.bank_filled)
-        self.log.append((visit.client.id, visit.round, "start", bank))
-
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        bank = self.objective.bank.clone(), int(self.objective.bank_filled)
-        self.log.append((visit.client.id, visit.round, "end", bank))
-        return super().reply(visit)
-
-
-def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path: Path) -> None:
-    run = played(tmp_path, Hoarder, EVERYONE, objective=Follow)
-    log = {line[:3]: line[3] for line in run.federation.method.log}
-    for client in range(4):
-        assert log[client, 0, "start"][1] == 0
-        for round in (1, 2):
-            (rows, filled), (before, count) = log[client, round, "start"], log[client, round - 1, "end"]
-            assert filled == count > 0
-            assert torch.equal(rows, before)
-    assert set(run.federation.ledger.total("up")) == {"weights"}
 
 
 # --- the local step
@@ -673,49 +310,3 @@ def test_gradients_are_adjusted_then_clipped() -> None:
     method.clip_norm = 0.5
     method.on_before_optimizer_step(optimizer)
     assert torch.cat([p.grad.flatten() for p in parameters]).norm().item() == pytest.approx(0.5, rel=1e-4)
-
-
-# --- the networks as Trees
-
-
-def test_weights_statistics_and_trainable_parts() -> None:
-    method = tiny()
-    method.objective.projector[0].requires_grad_(False)
-    everything, statistics = dict(trees.leaves(method.weights())), dict(trees.leaves(method.statistics()))
-    running = {path for path in everything if path[-1].endswith(("running_mean", "running_var"))}
-    assert statistics.keys() == running
-    assert len(running) == 2 * 3
-    assert not any("num_batches" in path[-1] for path in everything)
-    frozen = {("projector", "0.weight")}
-    assert dict(trees.leaves(method.trainable())).keys() == everything.keys() - running - frozen
-    for policy in ("local", "recalibrate"):
-        method.batch_norm = policy
-        assert dict(trees.leaves(method.weights())).keys() == everything.keys() - running
-        assert dict(trees.leaves(method.weights(statistics=True))).keys() == everything.keys()
-
-
-def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
-    method = tiny()
-    before = trees.clone(method.weights())
-    new = {"projector": {"0.weight": torch.full((5, 6), 2.0), "1.running_var": torch.full((5,), 3.0)}}
-    method.load(new)
-    assert playing.same(trees.clone(method.weights()), trees.overlay(before, new))
-    new["projector"]["0.weight"].fill_(0)
-    assert method.objective.projector[0].weight.eq(2).all()
-
-
-def test_export_and_adopt_are_each_others_way_back() -> None:
-    method = tiny()
-    server = {"weights": trees.clone(method.weights()), "c": {"x": torch.ones(1)}}
-    assert playing.same(method.adopt(server, method.export(server, {})), server)
-    other = trees.map(torch.zeros_like, server["weights"])
-    assert playing.same(method.adopt(server, {"global": other}), {**server, "weights": other})
-
-
-def test_receive_adds_to_a_fresh_context() -> None:
-    method = tiny()
-    weights = trees.map(lambda leaf: leaf + 1, method.weights())
-    method.context = {"stale": {}}
-    method.start_visit(visit_of(FIT, {"weights": weights, "hint": {"x": torch.ones(1)}}))
-    assert set(method.context) == {"hint"}
-    assert playing.same(trees.clone(method.weights()), weights)

@@ -1,0 +1,184 @@
+"""What a phase says is what happens: mail, observations, seats, entries; on toys that live outside the package."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules.partition import PartitionError
+from datamodules.views import plain
+from methods import trees
+from methods.base import (
+    Batch,
+    Cat,
+    Client,
+    Each,
+    Mail,
+    Mean,
+    Message,
+    MethodError,
+    Phase,
+    Replies,
+    Sum,
+    Tree,
+    Turn,
+    Visit,
+)
+from tests import playing
+from tests.methods.toys import EVERYONE, FIT, Toy, played, prepared
+
+
+class Distil(Toy):
+    """After local training the server trains on, on public images."""
+
+    SEAT = -1
+    phases = (FIT, Phase("distil", where="server", data="public", views=("plain", "augment"), epochs=2, batch_size=6,
+                         uplink={"weights": Mean("clients")}))  # fmt: skip
+
+    def seats(self, server: Tree) -> tuple[Client, ...]:
+        return (Client(self.SEAT, 20, "student"),)
+
+    def send_distil(self, server: Tree, turn: Turn) -> Mail:
+        self.log.append(("sent", trees.clone(server["weights"]), turn.members))
+        return Mail({"weights": server["weights"]}, {self.SEAT: {"hint": {"x": torch.tensor(3.0)}}})
+
+    def training_step_distil(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
+        self.log.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
+        return super().training_step(batch, batch_idx)
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        self.log.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
+        return super().reply(visit)[0], {"phase": {visit.phase.name: torch.ones(1)}}
+
+    def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        self.log.append(("updated", replies.clients))
+        return super().update(server, turn, replies)
+
+
+def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path: Path) -> None:
+    run = prepared(tmp_path, Distil, "federation.rounds=1")
+    public = run.data.public = np.array([70, 3, 9, 55, 21, 4, 33, 12, 60, 2, 41])
+    server = run.federation.fit()
+    log = {kind: [line[1:] for line in run.federation.method.log if line[0] == kind] for kind in ("sent", "step")}
+    ((before, members),) = log["sent"]
+    assert [seat.kind for seat in members] == ["student"]
+    assert playing.difference(before, server["weights"]) > 0
+    assert len(log["step"]) == 2 * 2  # 11 images in batches of 6, twice
+    images = plain(torch.from_numpy(run.data.source.train.images[public]), run.data.recipe)
+    for index, view, hint in log["step"]:
+        torch.testing.assert_close(view, images[index])
+        assert hint == 3
+    for epoch in (log["step"][:2], log["step"][2:]):
+        assert sorted(torch.cat([index for index, *_ in epoch]).tolist()) == list(range(11))
+    assert {phase for _, phase, _, _ in run.federation.ledger.lines} == {"fit"}
+    assert run.federation.ledger.visits == {0: 2}
+    assert ("updated", (-1,)) in run.federation.method.log
+
+
+def test_a_public_phase_without_public_images_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PartitionError, match="public images"):
+        played(tmp_path, Distil)
+
+
+class Impostor(Distil):
+    SEAT = 0
+
+
+def test_a_seat_is_no_client(tmp_path: Path) -> None:
+    """A seat that bears a client's id must not be given that client's memory, nor leave its own in its place."""
+    run = prepared(tmp_path, Impostor, EVERYONE)
+    run.data.public = np.arange(11)
+    with pytest.raises(MethodError, match="seat"):
+        run.federation.fit()
+
+
+class Look(Toy):
+    phases = (Phase("look", work="observe", views=("plain",), epochs=2, gather={"count": Sum(), "last": Cat(last=7)},
+                    uplink={"count": Each(), "last": Cat(), "total": Sum()}),)  # fmt: skip
+
+    def observe(self, batch: Batch) -> Message:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        return {"count": {"n": torch.tensor([len(batch.index)])}, "last": {"index": batch.index}}
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        seen = visit.observed
+        named = {"index": seen["last"]["index"], "id": torch.full((len(seen["last"]["index"]),), visit.client.id)}
+        return {"count": seen["count"], "last": named, "total": seen["count"]}, visit.memory
+
+    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        self.log.append((turn, replies))
+        return server
+
+
+def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
+    run = played(tmp_path, Look, "federation.rounds=2")
+    sizes = [len(part) for part in run.data.parts]
+    for turn, replies in run.federation.method.log:
+        ids = [client.id for client in turn.members]
+        assert len(ids) == 2
+        assert replies.clients == tuple(ids) == tuple(sorted(ids))
+        assert {k: tree["n"].item() for k, tree in replies["count"].items()} == {k: 2 * sizes[k] for k in ids}
+        assert replies["total"]["n"].item() == sum(2 * sizes[k] for k in ids)
+        assert replies["last"]["id"].tolist() == [k for k in ids for _ in range(7)]
+        assert replies["last"]["index"].tolist() == [i for k in ids for i in range(sizes[k] - 7, sizes[k])]
+
+
+class Mumble(Look):
+    def observe(self, batch: Batch) -> Message:
+        return {"count": {"n": torch.ones(1)}}
+
+
+def test_observations_that_are_not_gathered_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match=r"observe gave \['count'\], the phase gathers \['count', 'last'\]"):
+        played(tmp_path, Mumble)
+
+
+class Post(Toy):
+    phases = (Phase("first", work="none"), Phase("second", work="none"), Phase("third", work="none", cohort="all"))
+
+    def send_first(self, server: Tree, turn: Turn) -> Mail:
+        private = {k.id: {"own": {"x": k.id}, "both": {"x": 100 + k.id}} for k in turn.clients}
+        return Mail(_tensors({"round": {"x": turn.round}, "both": {"x": -1}}), _tensors(private))
+
+    def send_second(self, server: Tree, turn: Turn) -> Mail:
+        return Mail(private=_tensors({k.id: {"later": {"x": 10 + k.id}} for k in turn.members}))
+
+    def send_third(self, server: Tree, turn: Turn) -> Mail:
+        return Mail(_tensors({"both": {"x": 7}}))
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        received = {entry: int(tree["x"]) for entry, tree in visit.message.items()}
+        assert received == {entry: int(tree["x"]) for entry, tree in self.context.items()}
+        self.log.append((visit.round, visit.phase.name, visit.client.id, received))
+        return {}, {}
+
+
+def _tensors(tree: Any) -> Any:
+    return {key: _tensors(value) if isinstance(value, dict) else torch.tensor(value) for key, value in tree.items()}
+
+
+def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path: Path) -> None:
+    run = played(tmp_path, Post)
+    expected = []
+    cohorts = [run.federation.streams.cohort(round, 4, 0.5) for round in range(3)]
+    assert len({tuple(cohort) for cohort in cohorts}) > 1  # someone sits out a round after having taken part in one
+    for round, cohort in enumerate(cohorts):
+        first = {k: {"round": round, "both": 100 + k, "own": k} for k in cohort}
+        second = {k: {**first[k], "later": 10 + k} for k in cohort}
+        third = {k: {**second.get(k, {}), "both": 7} for k in range(4)}
+        for name, messages in (("first", first), ("second", second), ("third", third)):
+            expected += [(round, name, k, message) for k, message in messages.items()]
+    assert sorted(run.federation.method.log, key=str) == sorted(expected, key=str)
+
+
+class Blabbing(Toy):
+    def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
+        return {**super().reply(visit)[0], "secret": {"x": torch.ones(1)}}, visit.memory
+
+
+def test_an_undeclared_entry_is_an_error_that_names_client_and_phase(tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match=r"client \d replied with secret, which phase 'fit' does not declare"):
+        played(tmp_path, Blabbing)

@@ -1,0 +1,92 @@
+"""What tests of the interface start from: a method that takes notes, and the tiny scenario around it."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from benchmark.runs import Run
+from methods.base import (
+    Batch,
+    Client,
+    FederatedMethod,
+    Mean,
+    Message,
+    Objective,
+    Outputs,
+    Phase,
+    Visit,
+)
+from methods.maths import nt_xent
+from methods.networks import Encoder, convnet, mlp
+from methods.objectives.simclr import SimCLR
+from tests import playing
+
+FIT = Phase("fit", uplink={"weights": Mean("examples")})
+EVERYONE = "federation.participation=1"
+
+
+def prepared(
+    folder: Path, method: type, *overrides: str, objective: Any = "simclr", addons: Sequence[type] = ()
+) -> Run:
+    """A run of the tiny scenario with a class of a test file (or any other), as its own config would start it."""
+    if not isinstance(objective, str):
+        file = folder / f"{objective.__name__.lower()}.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"objective:\n  class: {objective.__module__}.{objective.__name__}\n")
+        objective = str(file)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{method.__name__.lower()}.yaml"
+    listed = ", ".join(f"{{class: {addon.__module__}.{addon.__name__}}}" for addon in addons)
+    text = f"objective: {objective}\nmethod:\n  class: {method.__module__}.{method.__name__}\n  addons: [{listed}]\n"
+    file.write_text(text)
+    return playing.prepared(folder, str(file), *overrides)
+
+
+def played(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run:
+    run = prepared(folder, method, *overrides, **kwargs)
+    run.federation.fit()
+    return run
+
+
+def tiny(**kwargs: Any) -> FederatedMethod:
+    torch.manual_seed(0)
+    return FederatedMethod(SimCLR(convnet(widths=(4, 6), strides=(2, 2)), projector=(5, 4)), **kwargs)
+
+
+def visit_of(phase: Phase, message: Message | None = None) -> Visit:
+    return Visit(0, 1, phase, Client(0, 5), message or {}, {}, torch.Generator())
+
+
+class Toy(FederatedMethod):
+    """Writes down what happens to it."""
+
+    def __init__(self, objective: Objective, **kwargs: Any) -> None:
+        super().__init__(objective, **kwargs)
+        self.log: list[Any] = []
+
+
+class Follow(Objective):
+    """A target, and a queue of its embeddings."""
+
+    ema: ClassVar[dict[str, str]] = {"target": "projector"}
+    queues = ("bank",)
+
+    def __init__(self, encoder: Encoder, *, projector: Sequence[int] = (8,), momentum: float = 0.5) -> None:
+        super().__init__(encoder)
+        self.projector = mlp((encoder.dim, *projector))
+        self.target = deepcopy(self.projector).requires_grad_(False)
+        self.momentum = momentum
+        self.add_queue("bank", 25, projector[-1])
+
+    def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
+        out = super().forward(*views, extra=extra)
+        with torch.no_grad():
+            targets = tuple(self.target(h) for h in out.h)
+        return out._replace(t=targets, push={"bank": targets[0]})
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        return nt_xent(*out.z)
