@@ -4,19 +4,18 @@ import importlib
 import inspect
 import logging
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.config import ConfigError, nearest
+from benchmark.compose import partition_parameters
+from benchmark.config import ConfigError, describe, fits, nearest
 from benchmark.strategy import Ranks
 from benchmark.streams import Streams
 from benchmark.work import Pace, isolated
@@ -25,8 +24,6 @@ from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, load
 from datamodules.views import Recipe
 from methods.base import Client, FederatedMethod, Objective
-
-PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 
 def build(
@@ -67,7 +64,8 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{where}.class={path}: {error}") from error
+        hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
 
 
 def arguments(target: Any) -> dict[str, Any]:
@@ -97,20 +95,7 @@ def check(given: Mapping[str, Any], known: Mapping[str, Any], where: str, owner:
         if key not in known:
             raise ConfigError(f"unknown key '{where}.{key}'{nearest(key, known)}; {owner} has: {', '.join(known)}")
         if not fits(value, known[key]):
-            wanted = getattr(known[key], "__name__", "") if isinstance(known[key], type) else str(known[key])
-            raise ConfigError(f"{where}.{key}={value!r}: {owner} takes {re.sub(r'[a-z]+[.]', '', wanted)}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from YAML is of the type an argument asks for; True where that cannot be told."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inner)
-    if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(fits(one, inner[0]) for one in value)
-    if hint in (int, float):  # True is an int to Python, not to a reader
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
+            raise ConfigError(f"{where}.{key}={value!r}: {owner} takes {describe(known[key])}")
 
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
@@ -139,24 +124,16 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
 
 def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
     """Who holds which training images."""
-    given = {str(key): value for key, value in config.partition.items() if key != "name"}
     name = config.partition.get("name")
-    if name not in PARTITIONERS:
-        raise ConfigError(
-            f"partition.name={name!r}{nearest(str(name), PARTITIONERS)}: choose {', '.join(PARTITIONERS)}"
-        )
-    function = getattr(partition, name)
-    own = {key: hint for key, hint in arguments(function).items() if key not in ("labels", "num_clients", "seed")}
-    known = {"clients": int, "seed": int | None, **own}
-    for key in ("alpha", "min_size", "classes_per_client"):
-        if key not in known:
-            given.pop(key, None)  # a parameter of the partitioner that this one replaces
-    given = {"clients": 10, "seed": None, **given}
+    known = {"clients": int, "seed": int | None, **partition_parameters(str(name))}
+    given = {"clients": 10, "seed": None} | {
+        str(key): value for key, value in config.partition.items() if key != "name"
+    }
     check(given, known, "partition", name)
     clients, seed = given.pop("clients"), given.pop("seed")
     seed = Streams(config.seed).number("partition") if seed is None else seed
     try:
-        return function(images.train.labels, clients, **given, seed=seed)
+        return getattr(partition, name)(images.train.labels, clients, **given, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
 

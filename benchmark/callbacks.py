@@ -163,7 +163,7 @@ class Display:
         """One round more; off a terminal a line, at most every five seconds and for the last round."""
         note = f"loss {row['loss']:.4f}" if row["loss"] is not None else ""
         if "monitor" in row:
-            self.note = f"  kNN {row['monitor']:.1f} %"
+            self.note = f"  monitor {row['monitor']:.1f} %"
         speed = row["images"] / max(row["seconds"], 1e-9)
         self.bars.update(self.rounds, completed=row["round"], note=f"{note}{self.note}  {speed:,.0f} images/s")
         if not self.live and (time.monotonic() - self.last > 5 or row["round"] == federation.rounds):

@@ -1,6 +1,7 @@
 """The commands: run, resume, evaluate, tune, board, list. Heavy imports wait until a command needs them."""
 
 import argparse
+import re
 import signal
 import sys
 import traceback
@@ -75,7 +76,10 @@ def run(words: list[str], console: Console) -> None:
         rest = [override for override in overrides if override.partition("=")[0] not in own]
         configs = suite(name, given, rest)
     with Display(console, len(configs)) as display:
-        results = [Run(config, display).play() for config in configs]
+        runs = [Run(config, display) for config in configs]
+        results = [one.play() for one in runs]
+        if name is None:
+            display.say(f"record, scores of every round and figures: {runs[0].folder}")
     if name is not None:
         show(results, console)
 
@@ -100,7 +104,7 @@ def resume(words: list[str], console: Console) -> None:
 
 
 def evaluate(words: list[str], console: Console) -> None:
-    """Measure a finished run's encoders again, replacing its scores."""
+    """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark.callbacks import Display
     from benchmark.runs import headline, opened
 
@@ -143,8 +147,12 @@ def board(words: list[str], console: Console) -> None:
         raise ConfigError(f"board takes collect=RUNS and folder=LEADERBOARDS, not {' '.join([*names, *unknown])}")
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
-        for record in schema.collect(Path(given["collect"])):
+        found = schema.collect(Path(given["collect"]))
+        for record in found:
             schema.place(folder / "results" / record["scenario"] / record["row"] / f"seed{record['seed']}.json", record)
+        console.print(
+            f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
+        )
     results = schema.collect(folder / "results")
     render.write(results, folder)
     show(results, console)
@@ -154,6 +162,8 @@ def listing(words: list[str], console: Console) -> None:
     """Scenarios, methods, objectives, suites and protocols, one line each."""
     from eval.protocol import PROTOCOLS
 
+    if words:
+        raise ConfigError(f"list takes nothing, not {' '.join(words)}")
     for group in ("suite", "scenario", "method", "objective"):
         table = Table(title=f"{group}s", title_justify="left", box=None, show_header=False)
         for name in available(group):
@@ -174,8 +184,9 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Names, and `key=value` overrides."""
-    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    """Names, and `key=value` overrides; a path such as runs/digits+seed=1 is a name."""
+    overrides = [word for word in words if re.match(r"[\w.]+=", word)]
+    return [word for word in words if word not in overrides], overrides
 
 
 def named(names: list[str], usage: str, count: int = 2) -> list[str]:

@@ -9,21 +9,27 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.config import RUNTIME, Config, ConfigError, nearest, validate
+from benchmark.config import RUNTIME, Config, ConfigError, describe, fits, nearest, validate
+from datamodules import partition
 
 CONFIGS = Path(__file__).parent / "configs"
+
+PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 FREE = {
     "partition": (), "views": (), "encoder": (), "heads": ("projector", "predictor"), "objective": (), "method": (),
     "optimizer": (),
 }  # fmt: skip
 """Sections without a schema and, where the list is known, their keys; the rest is checked when they are built."""
+
+USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
+"""Keys of sections without a schema that are most often looked for elsewhere."""
 
 ROW = ("objective", "method", "optimizer", "heads")
 """Sections whose change makes another row; a change elsewhere makes another scenario."""
@@ -150,6 +156,10 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
         # another class brings its own arguments; those of the class it replaces go
         if isinstance(fresh, Mapping) and fresh.get("class") not in (None, config[section].get("class")):
             config[section] = {}
+    name = layer.get("partition", {}).get("name")
+    if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
+        shared = ("clients", "seed", *partition_parameters(str(name)))
+        config.partition = {key: value for key, value in config.partition.items() if key in shared}
     merged = OmegaConf.merge(config, layer)
     typed = OmegaConf.structured(Config())
     try:
@@ -165,6 +175,14 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     return merged
 
 
+def partition_parameters(name: str) -> dict[str, Any]:
+    """Parameter -> type of a partitioner, beside clients and seed; ConfigError where there is none."""
+    if name not in PARTITIONERS:
+        raise ConfigError(f"partition.name={name!r}{nearest(name, PARTITIONERS)}: choose {', '.join(PARTITIONERS)}")
+    hints = get_type_hints(getattr(partition, name))
+    return {key: hint for key, hint in hints.items() if key not in ("labels", "num_clients", "seed", "return")}
+
+
 def _is_section(name: str) -> bool:
     return is_dataclass(getattr(Config(), name))
 
@@ -178,16 +196,39 @@ def _check_keys(layer: Mapping[str, Any]) -> None:
     known = [item.name for item in fields(Config)]
     for section, value in layer.items():
         if section not in known:
-            raise ConfigError(f"unknown key {section!r}{nearest(section, known)}; sections are: {', '.join(known)}")
+            close = _elsewhere(section) or nearest(section, known)
+            raise ConfigError(f"unknown key {section!r}{close}; sections are: {', '.join(known)}")
+        if not _is_section(section) and section not in FREE:
+            _check_type(section, value, get_type_hints(Config)[section])
         if not _is_section(section) and section not in FREE:
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.KEY=VALUE")
-        keys = FREE[section] if section in FREE else [item.name for item in fields(getattr(Config(), section))]
-        for key in value if keys else ():
+        keys = _keys(section)
+        for key, given in value.items() if keys else ():
             if key not in keys:
-                close = nearest(key, keys)
+                close = _elsewhere(key) or nearest(key, keys)
                 raise ConfigError(f"unknown key '{section}.{key}'{close}; {section} has: {', '.join(keys)}")
+            _check_type(f"{section}.{key}", given, keys[key])
+
+
+def _keys(section: str) -> dict[str, Any]:
+    """Key -> type of a section; nothing where only what is built from it knows."""
+    return dict.fromkeys(FREE[section], Any) if section in FREE else get_type_hints(type(getattr(Config(), section)))
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    interpolated = isinstance(value, str) and value.startswith("${")
+    if not fits(value, hint) and hint is not str and not interpolated:  # a number is as good a name as any
+        example = f", e.g. {key}=[a,b]" if get_origin(hint) is list else ""
+        raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")
+
+
+def _elsewhere(key: str) -> str:
+    """The key of that very name in another section, as a hint."""
+    known = [f"{item.name}.{name}" for item in fields(Config) if _is_section(item.name) for name in _keys(item.name)]
+    found = [one for one in (*known, *USUAL) if one.endswith(f".{key}")]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def _variant(name: str, overrides: Iterable[str], config: DictConfig, *, rows: bool) -> str:

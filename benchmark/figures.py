@@ -16,7 +16,10 @@ def curves(history: list[dict[str, Any]], path: Path, title: str) -> None:
     left.set(xlabel="round", ylabel="mean local loss")
     watched = [(row["round"], row["monitor"]) for row in history if "monitor" in row]
     right.plot(*zip(*watched, strict=True) if watched else ([], []), "o-", markersize=3, color="#b5562b")
-    right.set(xlabel="round", ylabel="kNN on held-out train, %")
+    right.set(xlabel="round", ylabel="monitor: kNN on held-out train, %")
+    low, high = right.get_ylim()
+    if (missing := 5 - (high - low)) > 0:  # a wobble of half a point should look like one
+        right.set_ylim(low - missing / 2, high + missing / 2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.get_major_locator().set_params(integer=True)

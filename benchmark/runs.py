@@ -105,18 +105,24 @@ class Run:
         save(config, self.folder / "config.yaml")
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
-        """Scores every exported encoder and writes `result.json` anew."""
+        """Scores every exported encoder and writes `result.json`; what it holds of other protocols stays."""
         federation, began = self.federation, time.perf_counter()
-        encoders: dict[str, Scores] = {}
+        file = self.folder / "result.json"
+        encoders: dict[str, Scores] = schema.read(file)["encoders"] if file.exists() else {}
         exported = federation.method.export(federation.server, Kept(federation.memory))
+        if not exported:
+            raise ConfigError(
+                f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
+                "set federation.rounds to at least 1"
+            )
         for name, weights in exported.items():
             with self.display.during(f"evaluating {name}"):
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
-                encoders[name] = self.evaluator.scores(encoder, list(protocols))
+                encoders[name] = {**encoders.get(name, {}), **self.evaluator.scores(encoder, list(protocols))}
         seconds = time.perf_counter() - began
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations())
         if self.fabric.global_rank == 0:
-            schema.write(self.folder / "result.json", result)
+            schema.write(file, result)
         return result
 
     def deviations(self) -> list[str]:
@@ -198,11 +204,11 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
 
 
 def headline(result: schema.Record) -> str:
-    """The accuracies of a record in one line."""
+    """The accuracies of a record in one line, and its label-free score where it has one."""
     found = [
-        f"{protocol} {metrics['accuracy']:.1f} %"
+        f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
         for protocol, metrics in result["scores"].items()
-        if "accuracy" in metrics
+        if "accuracy" in metrics or "score" in metrics
     ]
     seconds = result["seconds"]
     return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"

@@ -37,7 +37,13 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(tried, indent=1) + "\n")
     table = Table(
-        "", "score", "alignment", "uniformity", title=f"{config.scenario} {config.row}, chosen without a label"
+        "",
+        "score",
+        "alignment",
+        "uniformity",
+        title=f"{config.scenario} {config.row}, ranked without a label",
+        caption="more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)\n"
+        f"best: {' '.join(tried[0]['point'])}\nwritten to {file}",
     )
     for line in tried:
         numbers = (f"{line[key]:.4f}" for key in ("score", "alignment", "uniformity"))

@@ -156,8 +156,12 @@ def write(path: str | Path, record: Record) -> None:
 
 
 def place(path: Path, record: Record) -> None:
-    """Writes a record where none stands yet, or the same scores; another number for the same run is not put over it."""
-    if path.exists() and read(path)["scores"] != record["scores"]:
+    """Writes a record where none stands yet, or the same scores and perhaps more protocols'.
+
+    Another number for the same run is not put over it, and none is lost.
+    """
+    standing = read(path)["scores"] if path.exists() else {}
+    if any(record["scores"].get(protocol) != metrics for protocol, metrics in standing.items()):
         raise RecordError(f"{path} holds other scores for this run: delete it first if the new ones are to stand")
     write(path, record)
 

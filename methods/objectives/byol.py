@@ -21,7 +21,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected
+from methods.base import Batch, MethodError, Outputs, Projected
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -46,6 +46,8 @@ class BYOL(Projected):
         self.predictor = mlp((projector[-1], predictor, projector[-1]))
         self.target_encoder = deepcopy(encoder).requires_grad_(False)
         self.target_projector = deepcopy(self.projector).requires_grad_(False)
+        if not 0 <= momentum <= 1:
+            raise MethodError(f"objective.momentum={momentum}: give a number in [0, 1]")
         self.momentum = momentum
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected
+from methods.base import Batch, MethodError, Outputs, Projected
 from methods.maths import nt_xent
 from methods.networks import Encoder
 
@@ -27,6 +27,8 @@ class SimCLR(Projected):
 
     def __init__(self, encoder: Encoder, *, temperature: float = 0.5, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
+        if temperature <= 0:
+            raise MethodError(f"objective.temperature={temperature}: give a number above 0")
         self.temperature = temperature
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

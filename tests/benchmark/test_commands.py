@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +77,15 @@ class TestMistakes:
             (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
             (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
             (["run", TINY, "fedavg", "optimizer.lr=-1"], "optimizer"),
+            (["run", TINY, "local", "federation.rounds=0"], "set federation.rounds to at least 1"),
+            (["run", TINY, "fedavg", "federation.clients=3"], "(did you mean partition.clients?)"),
+            (["run", TINY, "fedavg", "method.class=nowhere.X"], "is its folder in PYTHONPATH?"),
+            (["run", TINY, "fedavg", "objective.temperature=0"], "objective.temperature=0: give a number above 0"),
+            (["run", TINY, "fedavg", "objective=byol", "objective.momentum=2"], "give a number in [0, 1]"),
+            (["run", TINY, "fedprox", "method.mu=-1"], "method.mu=-1: give a number of at least 0"),
+            (["run", TINY, "fedavg", "partition.name=classes", "partition.alpha=3"], "unknown key 'partition.alpha'"),
+            (["run", TINY, "fedavg", "evaluation.protocols=knn/v1"], "evaluation.protocols=[a,b]"),
+            (["list", "methods"], "list takes nothing, not methods"),
             (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
@@ -250,6 +260,7 @@ class TestBoard:
         folder = tmp_path / "boards"
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0
+        assert "2 finished runs" in out
         for method in ("fedavg", "ssd"):
             kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
             assert kept == schema.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
@@ -272,7 +283,7 @@ class TestBoard:
 
 
 class TestEvaluate:
-    def test_scores_are_replaced_and_never_doubled(self, call, tmp_path):
+    def test_scores_of_other_protocols_stay_and_none_is_doubled(self, call, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         assert call("run", TINY, "fedavg")[0] == 0
         first = schema.read(folder / "result.json")
@@ -280,11 +291,13 @@ class TestEvaluate:
         before = checkpoint(folder)
         assert call("evaluate", str(folder), "protocols=geometry/v1,label-free/v1")[0] == 0
         second = schema.read(folder / "result.json")
-        assert set(second["scores"]) == {"geometry/v1", "label-free/v1"}
+        assert set(second["scores"]) == {"knn/v1", "geometry/v1", "label-free/v1"}
         assert call("evaluate", str(folder))[0] == 0
         third = schema.read(folder / "result.json")
-        for key in set(first) - {"seconds", "provenance"}:
-            assert third[key] == first[key]
+        for key in set(first) - {"seconds", "provenance", "scores", "encoders"}:
+            assert third[key] == second[key] == first[key]
+        assert third["scores"] == third["encoders"]["global"] == second["scores"]
+        assert third["scores"]["knn/v1"] == first["scores"]["knn/v1"]
         assert len(list(tmp_path.rglob("result.json"))) == 1
         assert same(checkpoint(folder), before)
 
@@ -300,6 +313,14 @@ class TestEvaluate:
         assert "protocol" in refused(
             "evaluate", str(tmp_path / "runs" / "tiny" / "fedavg" / "seed0"), "protocol=knn/v1"
         )
+
+    def test_a_folder_named_by_what_was_changed(self, call, tmp_path):
+        """Its path holds `=` and is no override."""
+        assert call("run", TINY, "fedavg", "federation.rounds=1", "optimizer.lr=0.1")[0] == 0
+        folder = str(tmp_path / "runs" / "tiny+federation.rounds=1" / "fedavg+optimizer.lr=0.1" / "seed0")
+        assert call("evaluate", folder, "protocols=geometry/v1")[0] == 0
+        assert call("resume", folder)[0] == 0
+        assert set(schema.read(Path(folder) / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
 
     def test_an_unfinished_run_can_still_be_finished(self, call, tmp_path, monkeypatch):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
@@ -323,11 +344,14 @@ class TestTune:
         code, out, _ = call("tune", TINY, "fedavg", *self.GRID)
         assert code == 0
         lines = self.ranked(tmp_path, "runs")
+        assert f"best: {lines[0]['point'][0]}" in out
+        assert "label-free/v1 0." in out
         assert {tuple(line["point"]) for line in lines} == {(f"optimizer.lr={rate}",) for rate in (0.01, 1)}
         scores = [line["score"] for line in lines]
         assert scores == sorted(scores, reverse=True)
         assert len(set(scores)) == 2
-        places = [out.rindex(line["point"][0] + " ") for line in lines]
+        table = out.partition("best: ")[0]
+        places = [table.rindex(line["point"][0] + " ") for line in lines]
         assert places == sorted(places)
 
         def shuffled(*args, **kwargs):

@@ -207,6 +207,11 @@ def test_a_record_is_not_put_over_other_scores(tmp_path: Path):
     place(file, record())
     place(file, record(images=1))  # the same scores again: the newer record stands
     assert read(file)["images"] == 1
-    with pytest.raises(RecordError, match="delete it first"):
-        place(file, record(linear=50.0))
-    assert read(file)["scores"] == record()["scores"]
+    few = {**record(), "scores": dict(list(record()["scores"].items())[:1])}
+    for other in (record(linear=50.0), few):  # another number, and one that would be lost
+        with pytest.raises(RecordError, match="delete it first"):
+            place(file, other)
+        assert read(file)["scores"] == record()["scores"]
+    place(tmp_path / "few.json", few)
+    place(tmp_path / "few.json", record())
+    assert read(tmp_path / "few.json")["scores"] == record()["scores"]
