@@ -25,6 +25,15 @@ def test_the_guides_method_passes_its_own_test(tmp_path):
     assert "failed" not in done.stdout
 
 
+def test_the_guides_trainer_trains(tmp_path, monkeypatch):
+    guide = (ROOT / "docs" / "add-a-method.md").read_text()
+    (code,) = re.findall(r"^```python\n(from lightning.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    assert names["trainer"].global_step > 0
+
+
 def test_links_between_pages_lead_somewhere():
     pages = [file for pattern in ("*.md", "docs/**/*.md", "leaderboards/*.md") for file in ROOT.glob(pattern)]
     assert len(pages) > 5
