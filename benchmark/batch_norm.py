@@ -47,6 +47,10 @@ class Recalibration:
             layer.momentum = None  # a plain mean over batches instead of a moving one
             layer.train()
 
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """Nothing: the method's own draws are for its own views."""
+        return {}
+
     def observe(self, batch: Batch) -> Message:
         """A pass whose only effect is on the running statistics."""
         if len(batch.views[0]) > 1:  # one image has no variance

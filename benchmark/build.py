@@ -25,6 +25,9 @@ from datamodules.sources import Source, load
 from datamodules.views import Recipe
 from methods.base import Client, FederatedMethod, Objective
 
+RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm")
+"""Arguments of a method that sections of their own decide."""
+
 
 def build(
     section: Mapping[str, Any],
@@ -44,7 +47,7 @@ def build(
     """
     target = locate(section, where)
     given = {key: value for key, value in section.items() if key not in ("class", "name")}
-    known = {name: hint for name, hint in arguments(target).items() if name not in (reserved or {})}
+    known = {name: one.annotation for name, one in arguments(target).items() if name not in (reserved or {})}
     check(given, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
     try:
@@ -68,25 +71,40 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
 
 
-def arguments(target: Any) -> dict[str, Any]:
-    """Name -> type of what a config may set: keyword-only arguments, the base classes' too where they are passed on.
+def arguments(target: Any) -> dict[str, inspect.Parameter]:
+    """What a config may set, by name: keyword-only arguments, the base classes' too where they are passed on.
 
     Constructors that take everything by position (torch's optimisers) are read whole.
     """
     if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
-        names = [name for name in inspect.signature(target).parameters if name not in ("self", "params")]
-        return {name: hints.get(name, Any) for name in names}
-    found: dict[str, Any] = {}
+        return {name: one for name, one in _parameters(target).items() if name not in ("self", "params")}
+    found: dict[str, inspect.Parameter] = {}
     for cls in target.__mro__:
         if "__init__" in vars(cls):
-            init = vars(cls)["__init__"]
-            parameters, hints = inspect.signature(init).parameters.values(), get_type_hints(init)
-            own = {one.name: hints.get(one.name, Any) for one in parameters if one.kind is one.KEYWORD_ONLY}
-            found = {**own, **found}
-            if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            own = _parameters(vars(cls)["__init__"])
+            found = {**{name: one for name, one in own.items() if one.kind is one.KEYWORD_ONLY}, **found}
+            if not any(one.kind is one.VAR_KEYWORD for one in own.values()):
                 break
     return found
+
+
+def _parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """Parameters by name, their annotations as types."""
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    signature = inspect.signature(function).parameters
+    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in signature.items()}
+
+
+def defaults(config: DictConfig) -> dict[str, Any]:
+    """Dotted key -> value of what the config left to the code: plain defaults of the classes it names."""
+    left = {}
+    for where in ("encoder", "objective", "method", "optimizer"):
+        section = config[where]
+        for name, one in arguments(locate(section, where)).items():
+            plain = one.default is None or isinstance(one.default, bool | int | float | str)
+            if plain and name not in (*section, *config.heads, *RESERVED, "in_channels", "num_classes"):
+                left[f"{where}.{name}"] = one.default
+    return left
 
 
 def check(given: Mapping[str, Any], known: Mapping[str, Any], where: str, owner: str) -> None:
@@ -161,7 +179,7 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
             chosen,
             "method",
             objective,
-            reserved={
+            reserved={  # RESERVED names them
                 "addons": [build(addon, "method.addons") for addon in addons],
                 "optimizer": optimizer(sections["optimizer"]),
                 "schedule": schedule(config),

@@ -104,7 +104,7 @@ class Display:
         self.runs: TaskID | None = self.bars.add_task("runs", total=total, note="") if total > 1 else None
         self.rounds = self.bars.add_task("rounds", total=None, note="", visible=False)
         self.clients = self.bars.add_task("clients", total=None, note="", visible=False)
-        self.name, self.note, self.last, self.images = "", "", 0.0, 0.0
+        self.name, self.note, self.last, self.since = "", "", 0.0, 0.0
 
     def __enter__(self) -> "Display":
         self.bars.start()
@@ -152,12 +152,15 @@ class Display:
 
     def on_round_start(self, federation: Any) -> None:
         """Counts the round's clients."""
+        self.since = time.monotonic()
         cohort = max(1, round_half_up(federation.participation * len(federation.clients)))
         self.bars.reset(self.clients, total=cohort, description="clients", visible=True, note="")
 
     def on_visit_end(self, federation: Any, done: Any) -> None:
         """One client more."""
-        self.bars.update(self.clients, advance=1, note=f"{done.images / max(done.seconds, 1e-9):,.0f} images/s")
+        before, self.since = self.since, time.monotonic()
+        speed = done.images / max(self.since - before, 1e-9)
+        self.bars.update(self.clients, advance=1, note=f"{speed:,.0f} images/s")
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """One round more; off a terminal a line, at most every five seconds and for the last round."""

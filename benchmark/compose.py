@@ -60,6 +60,13 @@ def read(group: str, name: str) -> dict[str, Any]:
     return content
 
 
+def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """A scenario and those it is `like`, the oldest first, by name."""
+    content = read("scenario", name)
+    parent = content.pop("like", None)
+    return [*(lineage(parent) if parent else []), (name, content)]
+
+
 def summary(group: str, name: str) -> str:
     """The first comment line of a shipped config: what it is, in one line."""
     first = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()[:1]
@@ -69,8 +76,7 @@ def summary(group: str, name: str) -> str:
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of one run from a scenario, a method and `key=value` overrides."""
     given = parse(overrides)
-    base, own = read("scenario", scenario), read("method", method)
-    adjust = base.pop("adjust", {})
+    own = read("method", method)
     objective = _named(own.pop("objective", "simclr"))
     chosen = _named(given.pop("objective", {}))
     name = chosen.get("name", objective["name"])
@@ -80,10 +86,14 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     loss = read("objective", name)
     loss["objective"] = {**loss.get("objective", {}), "name": name}
     label = _stem(method) + (f"-{_stem(name)}" if "name" in chosen else "")
-    layers = [(f"scenario {scenario}: ", base), (f"objective {name}: ", loss)]
-    layers += [(f"method {method}: ", {"objective": objective}), (f"method {method}: ", own)]
     keys = dict.fromkeys((name, _stem(method), label))
-    layers += [(f"scenario {scenario}, adjust.{key}: ", adjust.get(key, {})) for key in keys]
+    layers, adjusted = [], []
+    for ancestor, content in lineage(scenario):
+        adjust = content.pop("adjust", {})
+        layers.append((f"scenario {ancestor}: ", content))
+        adjusted += [(f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})) for key in keys]
+    layers += [(f"objective {name}: ", loss), (f"method {method}: ", {"objective": objective})]
+    layers += [(f"method {method}: ", own), *adjusted]
     layers += [("", given), ("", {"objective": chosen} if chosen else {})]
     config = OmegaConf.create(_plain(Config()))
     for where, layer in layers:
@@ -160,6 +170,9 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
         shared = ("clients", "seed", *partition_parameters(str(name)))
         config.partition = {key: value for key, value in config.partition.items() if key in shared}
+    training = layer.get("training", {})
+    if "epochs" in training and "steps" not in training:  # either counts a visit's work; the later one is meant
+        config.training.steps = None
     merged = OmegaConf.merge(config, layer)
     typed = OmegaConf.structured(Config())
     try:
@@ -200,7 +213,6 @@ def _check_keys(layer: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown key {section!r}{close}; sections are: {', '.join(known)}")
         if not _is_section(section) and section not in FREE:
             _check_type(section, value, get_type_hints(Config)[section])
-        if not _is_section(section) and section not in FREE:
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.KEY=VALUE")

@@ -164,12 +164,12 @@ def describe(hint: Any) -> str:
 
 def identity(config: DictConfig) -> str:
     """A hash of all that makes the run what it is; where it runs and what is measured on it is left out."""
-    return hashlib.sha256(json.dumps(_essence(config), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(one: DictConfig, other: DictConfig) -> list[str]:
     """`key: a -> b` for every key of the run's identity that differs."""
-    mine, theirs = _essence(one), _essence(other)
+    mine, theirs = settings(one), settings(other)
     keys = sorted(mine.keys() | theirs.keys())
     return [f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)]
 
@@ -198,15 +198,20 @@ def validate(config: DictConfig) -> None:
     choose("accelerator", ("auto", "cpu", "cuda"))
     for key, least in {
         "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "devices": 1,
-        "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "training.clip_norm": 0, "seed": 0,
+        "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0,
     }.items():  # fmt: skip
         at_least(key, least)
+    if config.training.clip_norm is not None and not config.training.clip_norm > 0:
+        raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
+    late = [place for place in config.schedule.milestones if not 0 <= place <= 1]
+    if late:
+        raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
 
 
-def _essence(config: DictConfig) -> dict[str, Any]:
-    """Dotted key -> value of what a run is."""
+def settings(config: DictConfig) -> dict[str, Any]:
+    """Dotted key -> value of what a run is, the seed included."""
     flat = _flatten(OmegaConf.to_container(config, resolve=True))
     outside = (*RUNTIME, "row", "scenario")
     return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from benchmark.config import identity
+from benchmark.build import defaults
+from benchmark.config import identity, settings
 from benchmark.evaluation import Scores, combine
 from benchmark.rounds import Federation
 from datamodules.federated import FederatedDataModule
@@ -29,8 +30,12 @@ def record(
     encoders: dict[str, Scores],
     evaluation_seconds: float,
     deviations: list[str],
+    evaluated: dict[str, dict[str, Any]],
 ) -> Record:
-    """The record of a finished run, as `leaderboards.schema` describes it."""
+    """The record of a finished run, as `leaderboards.schema` describes it.
+
+    evaluated: protocol id -> the `origin` of its scores.
+    """
     history = federation.history
     watched = [row for row in history if "monitor" in row]
     best = max(watched, key=lambda row: row["monitor"]) if watched else None
@@ -63,25 +68,36 @@ def record(
             "participation": float(config.federation.participation),
             "batch_norm": config.federation.batch_norm,
         },
-        "provenance": provenance(config, data, federation.commits),
+        "settings": {key: value for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"},
+        "provenance": provenance(config, data, federation.commits, federation.fabric.device),
+        "evaluated": evaluated,
         "deviations": deviations,
     }
 
 
-def provenance(config: DictConfig, data: FederatedDataModule, commits: list[str]) -> dict[str, Any]:
+def provenance(
+    config: DictConfig, data: FederatedDataModule, commits: list[str], device: torch.device
+) -> dict[str, Any]:
     """Commit, config, data, libraries and hardware: what is needed to get the number again.
 
     commits: every commit the run's rounds were played at, in order, as `commit` names them.
     """
     return {
-        "git": commits[-1].removesuffix("+") if commits else None,
-        "dirty": not commits or any(commit.endswith("+") for commit in commits),
+        **origin(commits, device),
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
-        "hardware": hardware(),
         "python": platform.python_version(),
+    }
+
+
+def origin(commits: list[str], device: torch.device) -> dict[str, Any]:
+    """By which code, where and when something was computed."""
+    return {
+        "git": commits[-1].removesuffix("+") if commits else None,
+        "dirty": not commits or any(commit.endswith("+") for commit in commits),
+        "hardware": hardware(device),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -100,7 +116,7 @@ def commit() -> str | None:
 
     To be asked when the code is loaded: the checkout may have moved on by the time a run ends.
     """
-    here = Path(__file__).parent.parent
+    here = Path(__file__).resolve().parent.parent
 
     def git(*words: str) -> str | None:
         try:
@@ -115,10 +131,10 @@ def commit() -> str | None:
     return head and head + ("" if changes == "" else "+")
 
 
-def hardware() -> str:
-    """The accelerator, or the processor and its cores."""
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+def hardware(device: torch.device) -> str:
+    """The accelerator, or the processor and the threads of each rank."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -115,7 +115,7 @@ class Federation:
             members = self.members(phase, cohort)
             visited |= {client.id for client in members if phase.where == "clients"}
             reports += self.exchange(actor, phase, round, members, inbox)
-        self.ledger.attend(round, len(visited))
+        self.ledger.attend(round, len(cohort) if visited else 0)  # a phase for all does not make the others take part
         losses = [report.loss for report in reports if report.loss is not None]
         return {
             "round": round + 1,
@@ -166,7 +166,7 @@ class Federation:
             if report.loss is not None and not math.isfinite(report.loss):
                 raise DivergedError(
                     f"the loss of client {report.client} became {report.loss} in round {round + 1}, phase "
-                    f"{phase.name!r}; {f'round {round} is safe' if round else 'no round is done yet'}: "
+                    f"{phase.name!r}; {self.safe(round)}: "
                     "lower optimizer.lr or set training.clip_norm"
                 )
         self.memory.stage({report.client: report.file for report in reports})
@@ -175,10 +175,20 @@ class Federation:
             for report in reports:
                 self.ledger.up(round, phase.name, report.up)
         replies = totals.merged(self.fabric)
+        for entry in replies:
+            if not all(bool(leaf.isfinite().all()) for _, leaf in trees.leaves(replies[entry])):
+                raise DivergedError(
+                    f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
+                    f"{self.safe(round)}: look at optimizer.lr (0, or too large) and training.clip_norm"
+                )
         if self.fabric.global_rank == 0:
             self.server = actor.hook("update", phase)(self.server, turn, replies)
         self.server = broadcast(self.fabric, self.server)
         return reports
+
+    def safe(self, round: int) -> str:
+        """What is kept when this round cannot be finished."""
+        return f"round {round} is safe" if round else "no round is done yet"
 
     def start(self) -> None:
         """The last whole round, or the state before round 0."""

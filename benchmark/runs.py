@@ -17,7 +17,7 @@ from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
-from benchmark.records import commit, record
+from benchmark.records import commit, origin, record
 from benchmark.rounds import Federation
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
@@ -43,8 +43,11 @@ class Run:
         finished = self.folder / "result.json"
         self.claim()
         if finished.exists():
-            self.display.end(f"{self.name}: already done, {finished}")
-            return schema.read(finished)
+            result = schema.read(finished)
+            then = result["provenance"]["git"]
+            other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
+            self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")
+            return result
         self.prepare()
         federation, config = self.federation, self.config
         logger = open_logger(config, self.folder)
@@ -106,9 +109,11 @@ class Run:
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
         """Scores every exported encoder and writes `result.json`; what it holds of other protocols stays."""
+        protocols = list(protocols)
         federation, began = self.federation, time.perf_counter()
         file = self.folder / "result.json"
-        encoders: dict[str, Scores] = schema.read(file)["encoders"] if file.exists() else {}
+        before = schema.read(file) if file.exists() else {}
+        encoders: dict[str, Scores] = before.get("encoders", {})
         exported = federation.method.export(federation.server, Kept(federation.memory))
         if not exported:
             raise ConfigError(
@@ -118,9 +123,13 @@ class Run:
         for name, weights in exported.items():
             with self.display.during(f"evaluating {name}"):
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
-                encoders[name] = {**encoders.get(name, {}), **self.evaluator.scores(encoder, list(protocols))}
+                encoders[name] = {**encoders.get(name, {}), **self.evaluator.scores(encoder, protocols)}
         seconds = time.perf_counter() - began
-        result = record(self.config, federation, self.data, encoders, seconds, self.deviations())
+        here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
+        evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
+        result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
+        if before:  # training is not done again
+            result["provenance"] = before["provenance"]
         if self.fabric.global_rank == 0:
             schema.write(file, result)
         return result

@@ -126,7 +126,7 @@ class OneByOne:
         total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
         summed = torch.zeros((), device=self.fabric.device)
         images = 0
-        for batch in self._batches(visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
+        for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
             within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
             visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
             with self.fabric.autocast():
@@ -147,8 +147,12 @@ class OneByOne:
         observe = actor.hook("observe", visit.phase)
         gathered: Message = {}
         size = visit.phase.batch_size or self.pace.batch_size
-        shuffled = actor is not self.method  # statistics of batches of one class would miss what is between classes
-        for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
+        measuring = actor is not self.method
+        if measuring:  # each batch counts alike in BatchNorm's statistics, so none may be short
+            examples = len(self.data.held_by(self._holder(visit)))
+            size = -(-examples // -(-examples // size))
+        # shuffled too: statistics of batches of one class would miss what is between classes
+        for batch in self._batches(actor, visit, size, epochs=visit.phase.epochs or 1, shuffled=measuring):
             with self.fabric.autocast():
                 gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
         visit.observed = gathered
@@ -158,11 +162,11 @@ class OneByOne:
         return visit.client.id if visit.phase.data == "private" else None
 
     def _batches(
-        self, visit: Visit, size: int, *, epochs: int, steps: int | None = None, shuffled: bool
+        self, actor: Any, visit: Visit, size: int, *, epochs: int, steps: int | None = None, shuffled: bool
     ) -> Iterator[Any]:
         method, phase = self.method, visit.phase
         key: dict[str, Any] = {"round": visit.round, "phase": phase.name, "client": visit.client.id}
-        draw, draws = method.hook("draw", phase), self.streams.generator("draws", **key)
+        draw, draws = actor.hook("draw", phase), self.streams.generator("draws", **key)
         for batch in self.data.batches(
             self._holder(visit),
             method.views(phase),

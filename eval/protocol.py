@@ -35,7 +35,7 @@ class Protocol:
         run: features and a generator in, metrics by name out.
         summary: one line for tables and docs, departures from the paper included.
         headline: the metric that stands for the protocol in a table.
-        settings: all its numbers, as they are recorded.
+        settings: all its numbers.
         units: by metric; "1" for those not named.
     """
 
@@ -141,7 +141,7 @@ PROTOCOLS: dict[str, Protocol] = {
         _linear(
             "linear-ssd/v1",
             Probe("adam", lr=3e-3, epochs=200, batch_size=512),
-            "Linear probe of SSD's code: Adam 3e-3, 200 epochs, batch 512, last epoch; today the suite's numbers.",
+            "Linear probe of SSD's, FedU2's and FedSC's code: Adam 3e-3, 200 epochs, batch 512; the suite's today.",
         ),
         _linear(
             "linear-orchestra-cached/v1",
@@ -152,6 +152,16 @@ PROTOCOLS: dict[str, Protocol] = {
             "linear-flesd-cached/v1",
             Probe("sgd", lr=3e-2, epochs=60, batch_size=256, momentum=0.9, schedule="step", milestones=(30, 50)),
             f"Linear probe of FLESD: {_NO_AUGMENTATION}; SGD 3e-2, x0.1 at 30 and 50 of 60 epochs, last epoch.",
+        ),
+        _linear(
+            "linear-fedu/v1",
+            Probe("adam", lr=3e-3, epochs=200, batch_size=2048, shuffle=False),
+            "Linear probe of FedU's and FedEMA's code: Adam 3e-3, 200 epochs, batch 2048, not shuffled; whole test.",
+        ),
+        _linear(
+            "linear-ldawa-cached/v1",
+            Probe("sgd", lr=1e-2, epochs=100, batch_size=128, momentum=0.9),
+            f"Linear probe of L-DAWA's code: {_NO_AUGMENTATION}; SGD 1e-2, 100 epochs, batch 128.",
         ),
         _knn("knn/v1", 200, 0.1, "Weighted kNN: 200 nearest by cosine, votes exp(cosine / 0.1); bank: all of train."),
         _geometry(

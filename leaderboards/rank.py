@@ -35,7 +35,8 @@ class Cell:
 class Row:
     """A row of a board; `cells` maps "protocol metric" (as in `HEADLINE`) to its Cell.
 
-    Bytes and client seconds are per client and round, None where no client was ever visited. `rank` is None for the
+    Bytes and client seconds are per client and round, None where no client was ever visited; bytes also where there is
+    only one client, who holds all and has nobody to exchange with. `rank` is None for the
     floor, for a row without the headline and where no spread is known; `tied`: another row shares the rank.
     """
 
@@ -73,13 +74,23 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
         seeds = [record["seed"] for record in group]
         if len(set(seeds)) < len(seeds):
             raise RecordError(f"{scenario}, row {name}: a seed is given twice in {seeds}, keep one record of each")
-        settings = sorted({(r["method"], r["objective"], r["rounds"]["planned"]) for r in group})
-        if len(settings) > 1:
-            raise RecordError(
-                f"{scenario}, row {name}: seeds of different (method, objective, rounds) {settings}, "
-                "give each setting a row of its own"
-            )
+        first = _flat(group[0])
+        for record in group[1:]:
+            other = _flat(record)
+            if unlike := sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key)):
+                values = "; ".join(f"{key} is {first.get(key)} and {other.get(key)}" for key in unlike[:4])
+                raise RecordError(
+                    f"{scenario}, row {name}: seeds {group[0]['seed']} and {record['seed']} are not one setting "
+                    f"({values}): give each a row of its own, or remove one"
+                )
     return dict(sorted(rows.items()))
+
+
+def _flat(record: Record) -> dict[str, object]:
+    """What all seeds of a row share."""
+    data = record["provenance"]["dataset"]
+    own = {"method": record["method"], "objective": record["objective"], "rounds": record["rounds"]["planned"]}
+    return {**own, "dataset": data, **record["settings"]}
 
 
 def values(group: Iterable[Record], key: str) -> list[float]:
@@ -109,7 +120,7 @@ def pooled_spread(rows: Iterable[Row]) -> float | None:
 
 
 def _row(group: Sequence[Record]) -> Row:
-    first = group[0]
+    first, alone = group[0], group[0]["federation"]["clients"] == 1
     keys = {f"{protocol} {metric}": None for r in group for protocol, score in r["scores"].items() for metric in score}
     return Row(
         scenario=first["scenario"],
@@ -118,8 +129,8 @@ def _row(group: Sequence[Record]) -> Row:
         objective=first["objective"],
         seeds=tuple(record["seed"] for record in group),
         cells={key: _cell(values(group, key)) for key in sorted(keys)},
-        bytes_up=_per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
-        bytes_down=_per_visit(group, [sum(record["bytes"]["down"].values()) for record in group]),
+        bytes_up=None if alone else _per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
+        bytes_down=None if alone else _per_visit(group, [sum(record["bytes"]["down"].values()) for record in group]),
         client_seconds=_per_visit(group, [record["seconds"]["clients"] for record in group]),
         rounds=first["rounds"]["done"],
         images=fmean(record["images"] for record in group),

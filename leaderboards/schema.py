@@ -31,6 +31,7 @@ class Each(NamedTuple):
 
 
 SCORES = Each(Each(float))  # protocol id -> metric -> value; accuracies in percent
+ORIGIN = {"git": Maybe(str), "dirty": bool, "hardware": str, "date": str}
 FIELDS: dict[str, Any] = {
     "schema": int,
     "scenario": str,
@@ -43,22 +44,25 @@ FIELDS: dict[str, Any] = {
     "scores": SCORES,
     "encoders": Each(SCORES),
     "best": Maybe({"round": int, "metric": str, "value": float}),
-    "bytes": {"up": Each(int), "down": Each(int), "visits": int},  # totals by entry; a visit: one client in one round
+    "bytes": {
+        "up": Each(int),
+        "down": Each(int),
+        "visits": int,
+    },  # totals by entry; a visit: a client of a round's cohort
     "epsilon": Maybe(float),
     "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: CPU, or GPU, over visits
     "world_size": int,
     "federation": {"clients": int, "participation": float, "batch_norm": str},
+    "settings": dict,  # dotted key -> value of all that makes the run what it is, but the seed
     "provenance": {
-        "git": Maybe(str),
-        "dirty": bool,
+        **ORIGIN,
         "config": str,
         "dataset": str,
         "partition": str,
         "libraries": Each(str),
-        "hardware": str,
         "python": str,
-        "date": str,
     },
+    "evaluated": Each(ORIGIN),  # protocol id -> by which code, where and when
     "deviations": [str],
 }
 

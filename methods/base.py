@@ -119,8 +119,8 @@ class FederatedMethod(Parts):
             return server
         return {**server, "weights": trees.overlay(server["weights"], replies["weights"])}
 
-    def export(self, server: Tree, clients: Mapping[int, Tree]) -> dict[str, Tree]:
-        """What is evaluated, by name: weights Trees. `clients` maps an id to the parts that stay with that client."""
+    def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
+        """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay."""
         return {"global": server["weights"]}
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:

@@ -39,6 +39,8 @@ class Proximal(AddOn):
     def receive(self, visit: Visit, method: FederatedMethod) -> None:
         """The anchor is a copy of the trainable weights as this visit starts with them."""
         self.anchor = trees.clone(method.trainable())
+        if not self.anchor:
+            raise MethodError(f"the proximal term pulls towards weights that travel: {type(method).__name__} has none")
 
     def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
         """The penalty, a scalar."""

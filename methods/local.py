@@ -3,7 +3,7 @@
 Nothing travels. What is evaluated is each client's own encoder; the literature reports the worst of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from methods.base import FederatedMethod, Phase, Tree
@@ -20,6 +20,23 @@ class Local(FederatedMethod):
         """All trained parts of the objective."""
         return self.objective.travels
 
-    def export(self, server: Tree, clients: Mapping[int, Tree]) -> dict[str, Tree]:
-        """Every client's own networks; one that has not trained yet has none."""
-        return {f"client{client}": clients[client] for client in clients}
+    def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
+        """Every client's own networks, read one at a time; one that has not trained yet has none."""
+        return _ByName(clients)
+
+
+class _ByName(Mapping[str, Tree]):
+    """Clients by the names of their encoders; nothing is read before it is asked for."""
+
+    def __init__(self, clients: Mapping[int, Tree]) -> None:
+        self.clients = clients
+        self.ids = {f"client{client}": client for client in clients}
+
+    def __getitem__(self, name: str) -> Tree:
+        return self.clients[self.ids[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -58,7 +58,7 @@ class Scaffold(FederatedMethod):
 
     def init_server(self, turn: Turn) -> Tree:
         """The weights, and a control variate of zeros."""
-        return {**super().init_server(turn), "c": trees.clone(trees.zeros_like(self.trainable()))}
+        return {**super().init_server(turn), "c": trees.zeros_like(self.trainable())}
 
     def send(self, server: Tree, turn: Turn) -> Mail:
         """Weights and server control variate."""
@@ -66,7 +66,7 @@ class Scaffold(FederatedMethod):
 
     def init_client(self, visit: Visit) -> Tree:
         """A control variate of zeros."""
-        return {"c": trees.clone(trees.zeros_like(self.trainable()))}
+        return {"c": trees.zeros_like(self.trainable())}
 
     def receive(self, visit: Visit) -> None:
         """The gradient correction c - c_i of this visit."""

@@ -15,6 +15,8 @@ Decisions
   The basis travels once with the scale, and both are kept: a client asks for neither again.
 - Subspaces belong to clients by id. The code gives them by position in the round's list, so that under partial
   participation they change hands every round; that is not reproduced here.
+- Weights are means over examples, as FedAvg has it; the code weighs by batches (`weighting: batches`), which at equal
+  sizes is the same.
 - With more clients than dimensions floor(d/K) is 0 and DSR has nothing to stretch: refused.
 """
 

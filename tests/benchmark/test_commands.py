@@ -174,6 +174,13 @@ class TestDivergence:
         assert "the loss of client" in line
         assert "in round 1, phase 'fit'" in line
 
+    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        """SCAFFOLD divides by the learning rates a client used."""
+        line = refused("run", TINY, "scaffold", "optimizer.lr=0")
+        assert "what the clients replied as 'delta_c' is not finite in round 1, phase 'fit'" in line
+        assert "no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
     def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
         own = ("method.class=tests.benchmark.test_commands.Diverging", "row=own", *self.ALL)
         folder = tmp_path / "runs" / "all" / "own" / "seed0"
@@ -294,7 +301,8 @@ class TestEvaluate:
         assert set(second["scores"]) == {"knn/v1", "geometry/v1", "label-free/v1"}
         assert call("evaluate", str(folder))[0] == 0
         third = schema.read(folder / "result.json")
-        for key in set(first) - {"seconds", "provenance", "scores", "encoders"}:
+        assert set(third["evaluated"]) == set(third["scores"])
+        for key in set(first) - {"seconds", "scores", "encoders", "evaluated"}:
             assert third[key] == second[key] == first[key]
         assert third["scores"] == third["encoders"]["global"] == second["scores"]
         assert third["scores"]["knn/v1"] == first["scores"]["knn/v1"]

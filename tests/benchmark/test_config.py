@@ -64,6 +64,35 @@ class TestLayers:
         assert composed.training.epochs == LAYERS.index(layer) + 2
         assert composed.training.batch_size == config.Training().batch_size
 
+    def test_epochs_and_steps_are_one_choice(self, tmp_path):
+        """Whichever is said last counts a visit's work."""
+        scenario = write(
+            tmp_path / "mine.yaml", {"training": {"steps": 31}, "adjust": {"ssd": {"training": {"epochs": 2}}}}
+        )
+        assert compose(scenario, "fedavg").training.steps == 31
+        assert compose(scenario, "ssd").training.steps is None
+        assert compose(scenario, "fedavg", ["training.epochs=3"]).training.steps is None
+        assert compose(scenario, "ssd", ["training.steps=7"]).training.steps == 7
+
+    def test_a_scenario_is_like_another_but_for_what_it_says(self, tmp_path):
+        old = {"training": {"batch_size": 9, "epochs": 7}, "adjust": {"ssd": {"training": {"epochs": 2}}}}
+        write(tmp_path / "old.yaml", old)
+        young = {
+            "like": str(tmp_path / "old.yaml"),
+            "training": {"epochs": 5},
+            "adjust": {"byol": {"optimizer": {"lr": 2}}},
+        }
+        young = write(tmp_path / "young.yaml", young)
+        plain, ssd = compose(young, "fedavg"), compose(young, "ssd")
+        assert (plain.scenario, plain.training.batch_size, plain.training.epochs, ssd.training.epochs) == (
+            "young",
+            9,
+            5,
+            2,
+        )
+        assert compose(young, "fedavg", ["objective=byol"]).optimizer.lr == 2
+        assert plain.optimizer.lr == config.Config().optimizer["lr"]
+
     def test_adjust_speaks_to_an_objective_a_method_and_a_row(self, tmp_path):
         adjust = {"byol": {"training": {"epochs": 2, "batch_size": 4}}, "fedavg": {"training": {"epochs": 3}}}
         adjust["fedavg-byol"] = {"optimizer": {"lr": 0.5}}

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmark.callbacks import Display, RoundLog
 from benchmark.compose import available, compose, load
-from benchmark.config import ConfigError, identity
+from benchmark.config import ConfigError, identity, settings
 from benchmark.rounds import Federation
 from benchmark.runs import Run, folder, opened, suite
 from leaderboards import schema
@@ -173,11 +173,17 @@ class TestWhatARunLeaves:
         weights = trees.nbytes(one.federation.server["weights"])
         assert record["rounds"] == {"done": 3, "planned": 3}
         assert record["images"] == sum(line["images"] for line in lines)
-        assert record["bytes"]["visits"] == 4 + 2 + 2  # the warm-up of the first round calls everyone
+        assert record["bytes"]["visits"] == 3 * 2  # the warm-up calls everyone, and is no visit
         assert record["bytes"]["up"] == {"weights": 6 * weights}
         assert record["bytes"]["down"]["weights"] == 6 * weights
         assert (record["scenario"], record["row"], record["method"], record["seed"]) == ("tiny", "ssd", "ssd", 0)
         assert record["provenance"]["config"] == identity(one.config)
+        own = {key: value for key, value in settings(one.config).items() if key != "seed"}
+        left = {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # to the code
+        for key, value in {**own, **left}.items():
+            assert record["settings"][key] == value
+        assert "seed" not in record["settings"]
+        assert set(record["evaluated"]) == set(record["scores"])
         assert record["best"]["value"] == max(line["monitor"] for line in lines[1:])
         assert set(record["scores"]) == {"knn/v1"}
 

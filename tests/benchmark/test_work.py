@@ -345,7 +345,8 @@ class TestRecalibration:
         for client in federation.clients:
             key = {"round": 0, "phase": "recalibrate", "client": client.id}
             order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
-            batches = run.data.batches(client.id, ("augment",), 8, order=order, views=views)
+            size = math.ceil(client.examples / math.ceil(client.examples / 8))  # near-equal, none short
+            batches = run.data.batches(client.id, ("augment",), size, order=order, views=views)
             out = [nn.functional.conv2d(b.views[0], weights["backbone.0.weight"], stride=2, padding=1) for b in batches]
             out = [one.double().transpose(0, 1).flatten(1).numpy() for one in out if len(one) > 1]
             means, variances = (

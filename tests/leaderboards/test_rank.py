@@ -42,6 +42,11 @@ def test_a_row_without_visits_has_no_traffic():
     assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, None)
 
 
+def test_a_single_client_has_nobody_to_exchange_with():
+    (row,) = board([record(federation={"clients": 1, "participation": 1.0, "batch_norm": "average"})], "cifar10-micro")
+    assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, 1.6)
+
+
 def test_the_spread_is_pooled_over_rows_with_two_seeds_or_more():
     # a: variance 2 with 1 degree of freedom; b: variance 1 with 2; c: none. s^2 = (1 * 2 + 2 * 1) / 3
     rows = board(records(a=[50, 52], b=[40, 41, 42], c=[30]), "cifar10-micro")
@@ -106,10 +111,17 @@ def test_the_order_of_records_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    "change", [{"method": "fedprox"}, {"objective": "simclr"}, {"rounds": {"done": 10, "planned": 10}}]
+    ("change", "words"),
+    [
+        ({"method": "fedprox"}, "method is fedavg and fedprox"),
+        ({"objective": "simclr"}, "objective is byol and simclr"),
+        ({"rounds": {"done": 10, "planned": 10}}, "rounds is 5 and 10"),
+        ({"settings": {"optimizer.lr": 0.2, "partition.name": "iid"}}, "optimizer.lr is 0.1 and 0.2"),
+        ({"settings": {"partition.name": "iid"}}, "optimizer.lr is 0.1 and None"),
+    ],
 )
-def test_seeds_of_different_settings_are_refused(change: dict[str, object]):
-    with pytest.raises(RecordError, match="row fedavg-byol: seeds of different"):
+def test_seeds_of_different_settings_are_refused(change: dict[str, object], words: str):
+    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{words}"):
         board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
 
 

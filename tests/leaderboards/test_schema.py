@@ -45,6 +45,10 @@ def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3,
         "seconds": {"wall": 100.0, "clients": 80.0, "evaluation": 20},
         "world_size": 1,
         "federation": {"clients": 10, "participation": 1.0, "batch_norm": "average"},
+        "settings": {"optimizer.lr": 0.1, "partition.name": "iid"},
+        "evaluated": {
+            "knn/v1": {"git": None, "dirty": False, "hardware": "2 CPU cores", "date": "2026-01-31T12:00:00+00:00"}
+        },
         "provenance": {
             "git": None,
             "dirty": False,

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from methods import trees
-from methods.base import MethodError
+from methods.base import MethodError, Outputs
 from methods.maths import correlation
 from tests import playing
 from tests.methods.contract import WEIGHTS, MethodContract
@@ -79,27 +79,21 @@ class TestFedSC(MethodContract):
             assert float(torch.linalg.eigvalsh(R.double()).min()) > -1e-6
             assert 0 < float(R.trace()) <= 0.5 + 1e-5  # rows are clipped to squared norm mu
 
-    def test_gradient_of_the_decomposed_loss_is_the_pooled_ones(self):
-        """FedSC's decomposition: with alpha = q_j the clients' terms add up to the pooled quadratic term's gradient."""
+    def test_gradient_of_the_clients_losses_is_the_pooled_ones(self, tmp_path):
+        """FedSC's decomposition: with alpha = q_j the clients' weighted losses have the pooled loss's gradient."""
+        method = playing.prepared(tmp_path, "fedsc").federation.method
         generator = torch.Generator().manual_seed(0)
-        clients = [torch.randn(n, 5, generator=generator, dtype=torch.float64).float() for n in (6, 10)]
-        sizes = torch.tensor([6.0, 10.0])
-        shares = sizes / sizes.sum()
-        pooled = torch.cat(clients).requires_grad_()
-        (correlation(pooled).square().sum() / 2).backward()
-        leaves = [client.clone().requires_grad_() for client in clients]
-        matrices = [correlation(leaf) for leaf in leaves]
-        total = sum(
-            q * (q * R.square().sum() / 2 + (1 - q) * (R * other.detach()).sum())
-            for q, R, other in zip(shares, matrices, matrices[::-1], strict=True)
-        )
-        total.backward()
-        torch.testing.assert_close(torch.cat([leaf.grad for leaf in leaves]), pooled.grad, rtol=1e-5, atol=1e-7)
-
-    def test_no_gradient_reaches_the_others(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc", "federation.rounds=2")
-        run.federation.fit()
-        assert not any(tree["R"].requires_grad for tree in run.federation.server["R"].values())
+        views = [[torch.randn(n, 5, generator=generator) for _ in "ab"] for n in (3, 5)]
+        pooled = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
+        method.context = {}
+        method.loss(Outputs(h=(), z=tuple(pooled)), None).backward()
+        leaves = [[view.clone().requires_grad_() for view in client] for client in views]
+        matrices = [correlation(torch.cat(client)) for client in leaves]
+        for share, client, other in zip((3 / 8, 5 / 8), leaves, matrices[::-1], strict=True):
+            method.alpha, method.context = share, {"others": {"R": other.detach()}}
+            (share * method.loss(Outputs(h=(), z=tuple(client)), None)).backward()
+        for ours, view in zip(zip(*leaves, strict=True), pooled, strict=True):
+            torch.testing.assert_close(torch.cat([leaf.grad for leaf in ours]), view.grad, rtol=1e-5, atol=1e-6)
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "federation.rounds=4")

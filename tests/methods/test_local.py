@@ -32,6 +32,20 @@ class TestLocal(MethodContract):
         first, second = list(exported.values())[:2]
         assert playing.difference(first, second) > 0
 
+    def test_networks_are_read_one_at_a_time(self, unbroken):
+        """A thousand clients' networks do not fit into memory together."""
+        read = []
+
+        class Counted(dict):
+            def __getitem__(self, client):
+                read.append(client)
+                return super().__getitem__(client)
+
+        exported = unbroken.federation.method.export({}, Counted({3: {"w": 1}, 5: {"w": 2}}))
+        assert (list(exported), len(exported), read) == (["client3", "client5"], 2, [])
+        for name, _ in exported.items():
+            assert read == {"client3": [3], "client5": [3, 5]}[name]
+
     def test_the_record_has_the_worst_client_and_the_mean(self, tmp_path):
         run = playing.prepared(tmp_path, "local")
         record = run.play()
