@@ -46,7 +46,8 @@ How to read the tables:
   means are more than 2 *s* √(1/n₁ + 1/n₂) apart. `2=` is a rank shared by rows that do not differ from the first of
   them; without a row of two seeds nobody is ranked.
 - **untrained** is the floor, the same network before any training: never ranked, always last.
-- **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client sends nothing.
+- **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
+  bytes.
 """
 NO_SPREAD = "No row has its headline from two seeds: without a spread the order is not a ranking."
 
