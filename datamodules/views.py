@@ -223,7 +223,7 @@ def _normalise(images: Tensor, recipe: Recipe) -> Tensor:
     if recipe.mean is None or recipe.std is None:
         return images
     if len(recipe.mean) not in (1, images.shape[1]):
-        raise ViewError(f"recipe.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
+        raise ViewError(f"views.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
     mean, std = send(torch.tensor([recipe.mean, recipe.std]), images)[..., None, None]
     return images.sub_(mean).div_(std)
 

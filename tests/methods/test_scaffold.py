@@ -83,7 +83,7 @@ class TestScaffold(MethodContract):
         for _ in range(7):
             weight.grad = torch.ones(1)
             optimizer.step()
-        assert float(-weight) == pytest.approx(0.1 * effective_steps(0.9, 7), rel=1e-6)
+        assert float(-weight.detach()) == pytest.approx(0.1 * effective_steps(0.9, 7), rel=1e-6)
 
     def test_other_optimisers_are_refused(self, tmp_path):
         with pytest.raises(MethodError, match="SGD"):
