@@ -94,15 +94,10 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
         adjusted += [(f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})) for key in keys]
     layers += [(f"objective {name}: ", loss), (f"method {method}: ", {"objective": objective})]
     layers += [(f"method {method}: ", own), *adjusted]
-    layers += [("", given), ("", {"objective": chosen} if chosen else {})]
-    config = OmegaConf.create(_plain(Config()))
-    for where, layer in layers:
-        try:
-            _check_keys(layer)
-            config = _merge(config, layer)
-        except ConfigError as error:
-            raise ConfigError(f"{where}{error}") from error
+    shipped = _stack(OmegaConf.create(_plain(Config())), layers)
+    config = _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
     explicit = {key.partition("=")[0] for key in overrides} - {"objective", "objective.name"}
+    explicit = {key for key in explicit if _at(config, key) != _at(shipped, key)}
     config.scenario = given.get("scenario") or _variant(_stem(scenario), explicit, config, rows=False)
     config.row = given.get("row") or _variant(label, explicit, config, rows=True)
     validate(config)
@@ -158,6 +153,23 @@ def _stem(name: str) -> str:
 
 def _named(objective: Any) -> dict[str, Any]:
     return {"name": objective} if isinstance(objective, str) else dict(objective or {})
+
+
+def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -> DictConfig:
+    """A copy of the config under the layers; an error says in which of them it is."""
+    stacked = copy.deepcopy(config)
+    for where, layer in layers:
+        try:
+            _check_keys(layer)
+            stacked = _merge(stacked, layer)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from error
+    return stacked
+
+
+def _at(config: DictConfig, key: str) -> Any:
+    """The value of a dotted key, or where it is absent a value that equals no other."""
+    return OmegaConf.select(config, key, default=object())
 
 
 def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:

@@ -209,6 +209,9 @@ class TestNames:
             ("fedavg", ["encoder.widths=[8,4]"], "digits+encoder.widths=_8_4_", "fedavg"),
             ("fedavg", ["row=mine", "scenario=ours", "seed=3", "method.weighting=clients"], "ours", "mine"),
             ("fedavg", ["seed=3", "evaluation.every=1"], "digits", "fedavg"),
+            ("fedavg", ["optimizer.lr=0.05", "optimizer.momentum=0.5"], "digits", "fedavg+optimizer.momentum=0.5"),
+            ("fedavg", ["partition.alpha=0.1", "data.name=digits", "training.steps=null"], "digits", "fedavg"),
+            ("ssd", ["method.variant=null"], "digits", "ssd+variant=None"),
         ],
     )
     def test_a_changed_run_never_stands_in_for_the_official_one(self, method, overrides, scenario, row):
