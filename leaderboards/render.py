@@ -131,8 +131,15 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     lines += ["| " + " | ".join(map(_escape, _entries(row).values())) + " |" for row in rows]
     if pooled_spread(rows) is None:
         lines += ["", NO_SPREAD]
-    for record in sorted(records, key=lambda record: (record["row"], record["seed"])):
-        if record["scenario"] == scenario and not finished(record):
+    here = sorted(
+        (record for record in records if record["scenario"] == scenario), key=lambda one: (one["row"], one["seed"])
+    )
+    machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
+    if machines:
+        unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
+        lines += ["", f"Run on {_escape('; on '.join(machines))}{unlike}."]
+    for record in here:
+        if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
             lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
     lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]

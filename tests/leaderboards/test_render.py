@@ -62,6 +62,14 @@ def test_the_page_says_when_the_order_is_no_ranking():
     assert note not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
 
 
+def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
+    assert "Run on 2 CPU cores." in markdown(RECORDS).splitlines()
+    other = record("fedavg-byol", 2, 41.0)
+    other["provenance"]["hardware"] = "NVIDIA X"
+    lines = markdown([*RECORDS, other]).splitlines()
+    assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
+
+
 def test_unfinished_runs_are_left_out_by_name():
     page = markdown([record(seed=3, rounds={"done": 2, "planned": 5})])
     assert "Left out: fedavg-byol, seed 3, 2 of 5 rounds." in page.splitlines()
