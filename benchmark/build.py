@@ -229,7 +229,7 @@ def pace(config: DictConfig) -> Pace:
     return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
 
 
-def fabric(config: DictConfig, **kwargs: Any) -> Fabric:
+def fabric(config: DictConfig) -> Fabric:
     """Devices and precision; several devices are ranks that share the cohort."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -248,5 +248,4 @@ def fabric(config: DictConfig, **kwargs: Any) -> Fabric:
         devices=config.devices,
         precision=config.training.precision,
         strategy=Ranks() if several else "auto",
-        **kwargs,
     )

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from benchmark.evaluation import Evaluator
 from benchmark.logs import RunLogger
 from benchmark.memory import Kept
-from benchmark.streams import round_half_up
+from methods.base import Phase
 
 
 class Monitor:
@@ -85,12 +84,11 @@ class Display:
     """Progress for a person: rounds with the time left, clients, evaluation; plain lines when not on a terminal.
 
     Args:
-        console: where to print. total: runs of the suite.
+        console: where to print, a quiet one on all ranks but the first. total: runs of the suite.
     """
 
     def __init__(self, console: Console, total: int = 1) -> None:
-        self.main = getattr(rank_zero_only, "rank", 0) in (None, 0)  # the other ranks are silent
-        self.console, self.live = console, console.is_terminal and self.main
+        self.console, self.live = console, console.is_terminal and not console.quiet
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -134,8 +132,7 @@ class Display:
 
     def say(self, line: str) -> None:
         """One line above the bars."""
-        if self.main:
-            self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -150,11 +147,10 @@ class Display:
         """Images read of a dataset that was not cached yet."""
         self.bars.update(self.clients, description="decoding images", completed=done, total=total, visible=done < total)
 
-    def on_round_start(self, federation: Any) -> None:
-        """Counts the round's clients."""
+    def on_phase_start(self, federation: Any, phase: Phase, visits: int) -> None:
+        """Counts the clients that this process visits in the phase."""
         self.since = time.monotonic()
-        cohort = max(1, round_half_up(federation.participation * len(federation.clients)))
-        self.bars.reset(self.clients, total=cohort, description="clients", visible=True, note="")
+        self.bars.reset(self.clients, total=visits, description=f"clients: {phase.name}", visible=True, note="")
 
     def on_visit_end(self, federation: Any, done: Any) -> None:
         """One client more."""

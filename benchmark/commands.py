@@ -1,6 +1,7 @@
 """The commands: run, resume, evaluate, tune, board, list. Heavy imports wait until a command needs them."""
 
 import argparse
+import os
 import re
 import signal
 import sys
@@ -19,7 +20,8 @@ HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
 
 USAGE = """examples:
   python -m benchmark run suite=digits                      every method on the embedded default, then the board
-  python -m benchmark run digits ssd seed=1 method.alpha=5  one run, with two keys changed
+  python -m benchmark run digits ssd seed=1                 one run
+  python -m benchmark run digits ssd method.alpha=5         one key changed
   python -m benchmark resume runs/digits/ssd/seed1          go on after the last whole round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
@@ -40,26 +42,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = parser.parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
-    console = Console() if sys.stdout.isatty() else Console(width=110)  # a file has no width of its own
+    width = None if sys.stdout.isatty() else 110  # a file has no width of its own
+    console = Console(width=width, quiet=not first_rank())
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         COMMANDS[given.command][0](given.words, console)
     except KeyboardInterrupt:
-        print("interrupted; every finished round is safe: run the same command again to go on", file=sys.stderr)  # noqa: T201
+        if first_rank():
+            print("interrupted; every finished round is safe: run the same command again to go on", file=sys.stderr)  # noqa: T201
         return 130
     except Exception as error:
         if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            if first_rank():  # what one rank raises, all do
+                print(f"error: {error}", file=sys.stderr)  # noqa: T201
             return 2
         traceback.print_exc()
         return 1
+    finally:
+        if distributed := sys.modules.get("benchmark.strategy"):  # only where a command came so far
+            distributed.part()
     return 0
 
 
 def run(words: list[str], console: Console) -> None:
     """Train and evaluate one run, or a suite of them."""
     from benchmark.callbacks import Display
+    from benchmark.rounds import DivergedError
     from benchmark.runs import Run, suite
+    from methods.base import MethodError
 
     names, overrides = split(words)
     given = parse(overrides)
@@ -75,13 +85,22 @@ def run(words: list[str], console: Console) -> None:
         own = ("suite", "scenarios", "methods", "seeds")
         rest = [override for override in overrides if override.partition("=")[0] not in own]
         configs = suite(name, given, rest)
+    results, stopped = [], []
     with Display(console, len(configs)) as display:
-        runs = [Run(config, display) for config in configs]
-        results = [one.play() for one in runs]
+        for one in [Run(config, display) for config in configs]:
+            try:
+                results.append(one.play())
+            except (DivergedError, MethodError) as error:
+                if name is None:
+                    raise
+                stopped.append(one.name)  # it is its own affair: the other runs of the suite go on
+                display.end(f"{one.name}: stopped: {error}")
         if name is None:
-            display.say(f"record, scores of every round and figures: {runs[0].folder}")
+            display.say(f"record, scores of every round and figures: {one.folder}")
     if name is not None:
         show(results, console)
+    if stopped:
+        raise ConfigError(f"{len(stopped)} of {len(configs)} runs stopped: {', '.join(stopped)}; why is said above")
 
 
 def resume(words: list[str], console: Console) -> None:
@@ -116,12 +135,13 @@ def evaluate(words: list[str], console: Console) -> None:
         if set(given) - {"protocols"}:
             raise ConfigError(f"evaluate takes protocols=ID,ID, not {', '.join(sorted(set(given) - {'protocols'}))}")
         protocols = given.get("protocols", list(finished.config.evaluation.protocols))
-        finished.prepare()
-        finished.federation.start()
-        done, planned = finished.federation.round, finished.federation.rounds
-        if done < planned:
-            raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
-        result = finished.evaluate(protocols.split(",") if isinstance(protocols, str) else protocols)
+        with finished.prepared() as federation:
+            federation.start()
+            done, planned = federation.round, federation.rounds
+            if done < planned:
+                raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
+            result = finished.evaluate(protocols.split(",") if isinstance(protocols, str) else protocols)
+            finished.write(result)
         display.say(f"{finished.name}: {headline(result)}")
 
 
@@ -181,6 +201,11 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
 
     for scenario in render.scenarios(results):
         console.print(render.table(rank.board(results, scenario), scenario))
+
+
+def first_rank() -> bool:
+    """Whether this process speaks for all: the launchers' variables say so before anything is set up."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -177,7 +177,7 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
         fresh = layer.get(section)
         # another class brings its own arguments; those of the class it replaces go
         if isinstance(fresh, Mapping) and fresh.get("class") not in (None, config[section].get("class")):
-            config[section] = {}
+            config[section] = {key: value for key, value in config[section].items() if key == "name"}
     name = layer.get("partition", {}).get("name")
     if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
         shared = ("clients", "seed", *partition_parameters(str(name)))

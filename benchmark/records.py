@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import inspect
 import platform
 import subprocess
 from importlib import metadata
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from benchmark.build import defaults
+from benchmark.build import defaults, locate
 from benchmark.config import identity, settings
 from benchmark.evaluation import Scores, combine
 from benchmark.rounds import Federation
@@ -129,6 +130,19 @@ def commit() -> str | None:
         return None  # an installed copy, perhaps inside somebody else's repository
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")
+
+
+def foreign(config: DictConfig) -> list[str]:
+    """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
+    here = Path(__file__).resolve().parent.parent
+    sections = [config.objective, config.method, *config.method.get("addons", []), config.encoder, config.optimizer]
+    lines = []
+    for section in sections:
+        file = Path(inspect.getfile(locate(section, "class"))).resolve()
+        if not file.is_relative_to(here) and not {"site-packages", "dist-packages"} & set(file.parts):
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            lines.append(f"{section['class']} is code from outside the checkout: sha256 {digest}")
+    return lines
 
 
 def hardware(device: torch.device) -> str:

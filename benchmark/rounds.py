@@ -19,15 +19,17 @@ from benchmark.checkpoint import Checkpoint
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
 from benchmark.reductions import Reductions
-from benchmark.strategy import broadcast, gather, share
+from benchmark.strategy import broadcast, gather, share, together
 from benchmark.streams import Streams
-from benchmark.work import OneByOne
+from benchmark.work import Done, OneByOne
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
+CURE = "look at optimizer.lr (0, or too large) and training.clip_norm"
+
 
 class DivergedError(ValueError):
-    """A loss that is not a number; one line for the user."""
+    """A loss, a reply or a memory that is not finite; one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Federation:
         folder: where checkpoint and memories live.
         config_hash: a checkpoint of another config is refused. commit: of the code that plays.
 
-    `callbacks` may be set to objects with any of `on_run_start`, `on_round_start`, `on_visit_end`, `on_round_scored`
-    (before the round is saved; may add to its line) and `on_round_end` (after).
+    `callbacks` may be set to objects with any of `on_run_start`, `on_round_start`, `on_phase_start`, `on_visit_end`,
+    `on_round_scored` (before the round is saved; may add to its line) and `on_round_end` (after).
     """
 
     def __init__(
@@ -131,6 +133,9 @@ class Federation:
         phases: list[tuple[Any, Phase]] = [(self.method, phase) for phase in self.method.plan(round)]
         if self.method.batch_norm == "recalibrate":
             phases.append((Recalibration(self.method), Recalibration.phase))
+        names = [phase.name for _, phase in phases]
+        if len(set(names)) < len(names):  # streams and memories are told apart by these names
+            raise MethodError(f"two phases of a round share a name ({', '.join(names)}): name them apart")
         return phases
 
     def members(self, phase: Phase, cohort: Sequence[int]) -> Sequence[Client]:
@@ -155,20 +160,16 @@ class Federation:
         totals = Reductions(phase.uplink)
         reports: list[Report] = []
         block = share(members, self.fabric.global_rank, self.fabric.world_size)
-        for done in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory):
-            totals.add(done.visit, done.message, self.server)
-            who = done.visit.client.id
-            file = self.memory.write(who, round, phase.name, done.kept)
-            reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
-            self.tell("on_visit_end", done=done)
+        self.tell("on_phase_start", phase=phase, visits=len(block))
+        with together(self.fabric):
+            for done in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory):
+                self.check(done)
+                totals.add(done.visit, done.message, self.server)
+                who = done.visit.client.id
+                file = self.memory.write(who, round, phase.name, done.kept)
+                reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
+                self.tell("on_visit_end", done=done)
         reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
-        for report in reports:
-            if report.loss is not None and not math.isfinite(report.loss):
-                raise DivergedError(
-                    f"the loss of client {report.client} became {report.loss} in round {round + 1}, phase "
-                    f"{phase.name!r}; {self.safe(round)}: "
-                    "lower optimizer.lr or set training.clip_norm"
-                )
         self.memory.stage({report.client: report.file for report in reports})
         if phase.where == "clients":
             self.ledger.down(round, phase.name, members, mail)
@@ -176,15 +177,28 @@ class Federation:
                 self.ledger.up(round, phase.name, report.up)
         replies = totals.merged(self.fabric)
         for entry in replies:
-            if not all(bool(leaf.isfinite().all()) for _, leaf in trees.leaves(replies[entry])):
+            if not trees.finite(replies[entry]):
                 raise DivergedError(
                     f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
-                    f"{self.safe(round)}: look at optimizer.lr (0, or too large) and training.clip_norm"
+                    f"{self.safe(round)}: {CURE}"
                 )
-        if self.fabric.global_rank == 0:
-            self.server = actor.hook("update", phase)(self.server, turn, replies)
+        with together(self.fabric):
+            if self.fabric.global_rank == 0:
+                self.server = actor.hook("update", phase)(self.server, turn, replies)
         self.server = broadcast(self.fabric, self.server)
         return reports
+
+    def check(self, done: Done) -> None:
+        """Refuses a visit whose loss, or what stays with its client, is not finite."""
+        visit = done.visit
+        where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {self.safe(visit.round)}"
+        if done.loss is not None and not math.isfinite(done.loss):
+            raise DivergedError(
+                f"the loss of client {visit.client.id} became {done.loss} {where}: "
+                "lower optimizer.lr or set training.clip_norm"
+            )
+        if not trees.finite(done.kept):
+            raise DivergedError(f"what client {visit.client.id} keeps is not finite {where}: {CURE}")
 
     def safe(self, round: int) -> str:
         """What is kept when this round cannot be finished."""
@@ -214,10 +228,10 @@ class Federation:
 
     def save(self) -> None:
         """Makes the round count: the checkpoint first, then the memories it names."""
-        if self.fabric.global_rank == 0:
-            self.checkpoint.save(
-                {"round": self.round, "server": self.server, "history": self.history}
-                | {"memory": self.memory.index, "ledger": self.ledger.state(), "commits": self.commits}
-            )
-            self.memory.commit()
-        self.fabric.barrier()
+        with together(self.fabric):
+            if self.fabric.global_rank == 0:
+                self.checkpoint.save(
+                    {"round": self.round, "server": self.server, "history": self.history}
+                    | {"memory": self.memory.index, "ledger": self.ledger.state(), "commits": self.commits}
+                )
+                self.memory.commit()

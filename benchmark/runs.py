@@ -1,8 +1,10 @@
 """One run from config to record, and suites of them. A run folder can always be taken up where it was left."""
 
+import fcntl
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
-from benchmark.records import commit, origin, record
+from benchmark.records import commit, foreign, origin, record
 from benchmark.rounds import Federation
+from benchmark.strategy import together
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
@@ -47,20 +50,22 @@ class Run:
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
             self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")
+            if missing := [name for name in self.config.evaluation.protocols if name not in result["scores"]]:
+                self.display.say(
+                    f"it has no {', '.join(missing)}: python -m benchmark evaluate {self.folder} "
+                    f"protocols={','.join(missing)}"
+                )
             return result
-        self.prepare()
-        federation, config = self.federation, self.config
-        logger = open_logger(config, self.folder)
-        evaluator, protocols = self.evaluator, list(config.evaluation.protocols)
-        log = RoundLog(self.folder / "rounds.jsonl", logger)
-        watch = [Monitor(evaluator, config.evaluation.every, self.recalibrated)] if config.evaluation.every else []
-        federation.callbacks = [*watch, log, self.display]
-        self.display.begin(self.name)
-        federation.fit()
-        result = self.evaluate(protocols)
-        if self.fabric.global_rank == 0:
-            pictures = self.draw()
-            logger.close(result, pictures)
+        with self.prepared() as federation:
+            logger, every = open_logger(self.config, self.folder), self.config.evaluation.every
+            watch = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
+            federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), self.display]
+            self.display.begin(self.name)
+            federation.fit()
+            result = self.evaluate(self.config.evaluation.protocols)
+            if self.fabric.global_rank == 0:
+                logger.close(result, self.draw())
+            self.write(result)  # last: a run that has a record lacks nothing
         self.display.end(f"{self.name}: {headline(result)}")
         return result
 
@@ -73,6 +78,13 @@ class Run:
                 f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
                 "give this one its own name (row=NAME), or delete that folder"
             )
+
+    @contextmanager
+    def prepared(self) -> Iterator[Federation]:
+        """Everything built, and the folder held so that no other process writes into it."""
+        self.prepare()
+        with hold(self.folder, self.fabric):
+            yield self.federation
 
     def prepare(self) -> None:
         """Builds data, method, executor and loop; only then, with nothing left to refuse, is the folder made."""
@@ -108,7 +120,7 @@ class Run:
         save(config, self.folder / "config.yaml")
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
-        """Scores every exported encoder and writes `result.json`; what it holds of other protocols stays."""
+        """The record, with every exported encoder scored; what `result.json` holds of other protocols stays."""
         protocols = list(protocols)
         federation, began = self.federation, time.perf_counter()
         file = self.folder / "result.json"
@@ -130,13 +142,16 @@ class Run:
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result["provenance"] = before["provenance"]
-        if self.fabric.global_rank == 0:
-            schema.write(file, result)
         return result
 
+    def write(self, result: schema.Record) -> None:
+        """Writes `result.json`."""
+        if self.fabric.global_rank == 0:
+            schema.write(self.folder / "result.json", result)
+
     def deviations(self) -> list[str]:
-        """What a reader of the number should know about how the encoder was measured."""
-        lines = []
+        """What a reader of the number should know about where it comes from."""
+        lines = foreign(self.config)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
         if len(self.federation.commits) > 1:
@@ -159,6 +174,21 @@ class Run:
 def folder(config: DictConfig) -> Path:
     """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
     return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
+
+
+@contextmanager
+def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
+    """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
+    with together(fabric), ExitStack() as stack:
+        if fabric.global_rank == 0:
+            lock = stack.enter_context((folder / "lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"{folder} is being used by another process: wait for it, or stop it") from error
+        held = stack.pop_all()
+    with held:  # given back at the end, and by the system where the process is killed
+        yield
 
 
 def opened(path: Path, display: Display) -> Run:

@@ -1,6 +1,9 @@
 """How Fabric places clients on devices: ranks share the cohort, and gradients are never synchronised."""
 
-from collections.abc import Sequence
+import contextlib
+import pickle
+import traceback
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +46,37 @@ def gather(fabric: Fabric, value: T) -> list[T]:
     values: list[Any] = [None] * fabric.world_size
     dist.all_gather_object(values, value)
     return values
+
+
+@contextlib.contextmanager
+def together(fabric: Fabric) -> Iterator[None]:
+    """What one rank raises within, every rank raises at the end: none waits for one that has given up."""
+    if fabric.world_size == 1:
+        yield
+        return
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failed = error
+    for rank, first in enumerate(gather(fabric, _portable(failed))):
+        if first is not None:
+            raise first if failed is None or rank != fabric.global_rank else failed
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    """The error itself where it survives the way to another process, else its traceback as one."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+def part() -> None:
+    """Ends this process's group, if it has one: threads that still wait for another rank would abort its exit."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:

@@ -3,15 +3,18 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from benchmark.callbacks import Display
 from benchmark.compose import compose
 from benchmark.config import ConfigError
+from benchmark.rounds import DivergedError
 from benchmark.runs import Run
 
 PROTOCOL = "label-free/v1"
+NUMBERS = ("score", "alignment", "uniformity")
 
 
 def tune(scenario: str, method: str, overrides: list[str], display: Display) -> Table:
@@ -24,28 +27,41 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     if not spans:
         raise ConfigError("tune needs a grid: give a key several values, e.g. optimizer.lr=0.03,0.1,0.3")
     fixed = [override for override in overrides if not ("," in override and "[" not in override)]
-    output = compose(scenario, method, fixed).output
+    config = compose(scenario, method, fixed)
+    extra = [f"output={config.output}-tune", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
     tried = []
     for point in itertools.product(*(values.split(",") for _, _, values in spans)):
         chosen = [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
-        extra = [f"output={output}-tune", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
-        result = Run(compose(scenario, method, [*fixed, *chosen, *extra]), display).play()
-        tried.append({"point": chosen, "row": result["row"], "seed": result["seed"], **result["scores"][PROTOCOL]})
-    tried.sort(key=lambda line: -line["score"])
-    config = compose(scenario, method, fixed)
-    file = Path(f"{output}-tune").expanduser() / config.scenario / f"{config.row}-seed{config.seed}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(tried, indent=1) + "\n")
+        tried.append(_try(Run(compose(scenario, method, [*fixed, *chosen, *extra]), display), chosen))
+    tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
+    best = tried[0]
+    if best["score"] is None:
+        raise ConfigError(f"every point of the grid diverged: {', '.join(' '.join(line['point']) for line in tried)}")
+    file = Path(f"{config.output}-tune").expanduser() / config.scenario / f"{config.row}-seed{config.seed}.json"
+    if not display.console.quiet:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"scenario": config.scenario, "row": config.row, "method": config.method.name}
+        content |= {"objective": config.objective.name, "seed": config.seed, "protocol": PROTOCOL}
+        file.write_text(json.dumps({**content, "best": best["point"], "tried": tried}, indent=1) + "\n")
     table = Table(
         "",
-        "score",
-        "alignment",
-        "uniformity",
+        *NUMBERS,
         title=f"{config.scenario} {config.row}, ranked without a label",
         caption="more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)\n"
-        f"best: {' '.join(tried[0]['point'])}\nwritten to {file}",
+        f"best: {' '.join(best['point'])}\nwritten to {file}",
     )
     for line in tried:
-        numbers = (f"{line[key]:.4f}" for key in ("score", "alignment", "uniformity"))
-        table.add_row(" ".join(line["point"]), *numbers)
+        table.add_row(
+            " ".join(line["point"]), *(f"{line[key]:.4f}" if line[key] is not None else "–" for key in NUMBERS)
+        )
     return table
+
+
+def _try(run: Run, point: list[str]) -> dict[str, Any]:
+    """Scores of one point, with the code and machine they were made by; without scores where it diverged."""
+    try:
+        result = run.play()
+    except DivergedError as error:
+        run.display.end(f"{run.name}: stopped: {error}")
+        return {"point": point, **dict.fromkeys(NUMBERS)}
+    return {"point": point, **result["scores"][PROTOCOL], "evaluated": result["evaluated"][PROTOCOL]}

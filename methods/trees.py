@@ -68,6 +68,12 @@ def overlay(tree: Tree, top: Tree) -> Tree:
     return merged
 
 
+def finite(tree: Tree) -> bool:
+    """Whether no leaf holds an infinity or a NaN; one look at the device for the whole Tree."""
+    flags = [leaf.isfinite().all() for _, leaf in leaves(tree)]
+    return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())
+
+
 def nbytes(tree: Tree) -> int:
     """Bytes of all leaves as they would be serialised: elements times element size."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))

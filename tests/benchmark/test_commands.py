@@ -2,6 +2,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,15 @@ from benchmark import build, compose
 from benchmark.callbacks import Display
 from benchmark.commands import main
 from benchmark.rounds import Federation
+from benchmark.runs import Run
 from datamodules.sources import Source, Split
 from eval.protocol import PROTOCOLS
 from leaderboards import schema
 from methods.fedavg import FedAvg
+from methods.scaffold import Scaffold
 from tests.playing import TINY, same
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +172,31 @@ class Diverging(FedAvg):
         return super().loss(out, batch) * (float("nan") if self.broken else 1)
 
 
+class Meddled(Scaffold):
+    """At each visit somebody calls `evaluate` on the folder of the run."""
+
+    def __init__(self, objective, *, folder, **kwargs):
+        super().__init__(objective, **kwargs)
+        self.folder = Path(folder)
+
+    def reply(self, visit):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmark", "evaluate", str(self.folder / "runs" / "tiny" / "own" / "seed0")],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+        with (self.folder / "call").open("a") as stream:
+            stream.write(f"{done.returncode} is {done.stderr.partition(' is ')[2].partition(':')[0]}\n")
+        return super().reply(visit)
+
+
+class Undeclared(FedAvg):
+    """On the second rank it replies with an entry that its phase does not declare."""
+
+    def reply(self, visit):
+        message, memory = super().reply(visit)
+        return {**message, **({"extra": message["weights"]} if os.environ.get("LOCAL_RANK") == "1" else {})}, memory
+
+
 class TestDivergence:
     ALL = ("scenario=all", "federation.participation=1")
 
@@ -174,12 +205,35 @@ class TestDivergence:
         assert "the loss of client" in line
         assert "in round 1, phase 'fit'" in line
 
-    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
-        """SCAFFOLD divides by the learning rates a client used."""
+    def test_memories_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        """SCAFFOLD divides by the learning rates a client used, and keeps what comes of it."""
         line = refused("run", TINY, "scaffold", "optimizer.lr=0")
-        assert "what the clients replied as 'delta_c' is not finite in round 1, phase 'fit'" in line
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_networks_that_stay_and_are_not_finite(self, refused, tmp_path):
+        """One step overflows the weights; its own loss was fine, and no reply tells."""
+        line = refused("run", TINY, "local", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        line = refused("run", TINY, "fedavg", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "what the clients replied as 'weights' is not finite in round 1, phase 'fit'" in line
         assert "no round is done yet" in line
         assert not list(tmp_path.rglob("state.pt"))
+
+    def test_a_suite_goes_on_and_says_so_at_the_end(self, call, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        methods = ["fedavg", "fedprox method.mu=1e30", "fedavg objective=spectral", "fedsc objective=simclr"]
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
+        code, out, err = call("run", f"suite={suite}", "federation.rounds=1", "scenario=short")
+        assert code == 2
+        assert "short fedprox+mu=1e_30 seed 0: stopped: the loss of client" in out
+        assert "short fedsc-simclr seed 0: stopped: FedSC shares correlation matrices" in out
+        assert "fedavg-spectral" in out.rpartition("client")[2]  # the board
+        assert err.startswith("error: 2 of 4 runs stopped: short fedprox+mu=1e_30 seed 0, short fedsc-simclr seed 0")
+        assert {file.parents[1].name for file in tmp_path.rglob("result.json")} == {"fedavg", "fedavg-spectral"}
 
     def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
         own = ("method.class=tests.benchmark.test_commands.Diverging", "row=own", *self.ALL)
@@ -341,6 +395,71 @@ class TestEvaluate:
         assert schema.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
 
 
+class TestOneRunAFolder:
+    def test_a_second_process_is_refused_and_takes_nothing_away(self, call, refused, tmp_path):
+        """It would clear away memories the checkpoint does not name yet."""
+        own = ("method.class=tests.benchmark.test_commands.Meddled", "method.folder=" + str(tmp_path), "row=own")
+        (tmp_path / "call").write_text("")
+        code, _, err = call("run", TINY, "scaffold", *own)
+        assert code == 0, err
+        lines = (tmp_path / "call").read_text().splitlines()
+        assert len(lines) == 6
+        assert set(lines) == {"2 is being used by another process"}
+        folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
+        assert call("evaluate", str(folder))[0] == 0
+        assert checkpoint(folder)["round"] == 3
+
+    def test_a_finished_run_says_what_it_was_not_asked_for(self, call, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[knn/v1,geometry/v1]")
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert code == 0
+        assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
+
+    def test_a_record_is_written_last(self, call, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "draw", lambda _: control_c())
+            assert call("run", TINY, "fedavg")[0] == 130
+        assert not (folder / "result.json").exists()
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert {file.name for file in (folder / "figures").iterdir()} == {"partition.png", "curves.png"}
+
+
+@pytest.mark.ranks
+class TestTwoRanks:
+    """One process speaks: a board, a table and an error are printed once, wherever an error comes from."""
+
+    def call(self, tmp_path, *words):
+        cache = (f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
+        return subprocess.run(
+            [sys.executable, "-m", "benchmark", *words, *cache, "devices=2", "accelerator=cpu"],
+            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        )  # fmt: skip
+
+    def test_a_suite_that_goes_on_past_an_error(self, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        broken = "fedavg method.class=tests.benchmark.test_commands.Undeclared row=broken"
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": [broken, "scaffold"], "seeds": [0]}))
+        done = self.call(tmp_path, "run", f"suite={suite}", "federation.rounds=2", "scenario=short")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout.count("short broken seed 0: stopped: ") == 1
+        assert done.stdout.count("short scaffold seed 0: knn/v1") == 1
+        assert done.stdout.count("seconds") == 1  # the heading of the board's column
+        assert done.stderr.count("error: ") == 1
+        assert schema.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
+
+    def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
+        done = self.call(
+            tmp_path, "run", TINY, "fedavg", "method.class=tests.benchmark.test_commands.Undeclared", "row=own"
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert "replied with extra, which phase 'fit' does not declare" in line
+        assert "Traceback" not in done.stderr
+
+
 class TestTune:
     GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
 
@@ -351,8 +470,10 @@ class TestTune:
     def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):
         code, out, _ = call("tune", TINY, "fedavg", *self.GRID)
         assert code == 0
-        lines = self.ranked(tmp_path, "runs")
+        lines = self.ranked(tmp_path, "runs")["tried"]
         assert f"best: {lines[0]['point'][0]}" in out
+        assert self.ranked(tmp_path, "runs")["best"] == lines[0]["point"]
+        assert all(set(line["evaluated"]) == {"git", "dirty", "hardware", "date"} for line in lines)
         assert "label-free/v1 0." in out
         assert {tuple(line["point"]) for line in lines} == {(f"optimizer.lr={rate}",) for rate in (0.01, 1)}
         scores = [line["score"] for line in lines]
@@ -372,8 +493,22 @@ class TestTune:
         source = build.source
         monkeypatch.setattr(build, "source", shuffled)
         assert call("tune", TINY, "fedavg", *self.GRID, where="shuffled")[0] == 0
-        assert self.ranked(tmp_path, "shuffled") == lines
+        assert [line | {"evaluated": 0} for line in self.ranked(tmp_path, "shuffled")["tried"]] == [
+            line | {"evaluated": 0} for line in lines
+        ]
 
     def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
         assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0
-        assert len(self.ranked(tmp_path, "runs")) == 2
+        assert len(self.ranked(tmp_path, "runs")["tried"]) == 2
+
+    def test_a_point_that_diverges_is_last_and_the_others_count(self, call, refused, tmp_path):
+        code, out, _ = call("tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "federation.rounds=1")
+        assert code == 0
+        assert "fedavg+optimizer.lr=1e_30 seed 0: stopped: the loss of client" in out
+        assert "best: optimizer.lr=0.01" in out
+        last = self.ranked(tmp_path, "runs")["tried"][-1]
+        assert last == {"point": ["optimizer.lr=1e30"], "score": None, "alignment": None, "uniformity": None}
+        assert (
+            "every point of the grid diverged"
+            in call("tune", TINY, "fedavg", "optimizer.lr=1e30,2e30", "federation.rounds=1")[2]
+        )

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import os
@@ -83,7 +84,9 @@ class TestGoingOn:
                 half.play()
         again, _ = run(tmp_path, method="scaffold")
         began = []
-        monkeypatch.setattr(Display, "on_round_start", lambda self, federation: began.append(federation.round))
+        monkeypatch.setattr(
+            Display, "on_round_start", lambda self, federation: began.append(federation.round), raising=False
+        )
         result = again.play()
         assert began == list(range(safe, 3))
         assert rounds(again.folder) == [1, 2, 3]
@@ -194,6 +197,17 @@ class TestWhatARunLeaves:
         assert min(pixels.shape[:2]) > 100
         assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
         assert 0.005 < (pixels.min(axis=2) < 200).mean() < 0.9
+
+    def test_code_from_elsewhere_is_named_with_its_hash(self, tmp_path, monkeypatch):
+        """The commit does not tell it."""
+        code = "from methods.fedprox import FedProx\n\n\nclass Mine(FedProx):\n    pass\n"
+        (tmp_path / "elsewhere.py").write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        one, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        digest = hashlib.sha256(code.encode()).hexdigest()
+        assert f"elsewhere.Mine is code from outside the checkout: sha256 {digest}" in one.play()["deviations"]
+        shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
+        assert shipped.play()["deviations"] == []
 
     def test_a_run_without_a_round(self, tmp_path):
         one, _ = run(tmp_path, "federation.rounds=0")

@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.reductions import Reductions
-from benchmark.strategy import Ranks, broadcast, gather, share, sum_over_ranks
+from benchmark.strategy import Ranks, broadcast, gather, part, share, sum_over_ranks, together
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
 from tests import playing
@@ -135,6 +135,26 @@ def mix_on_ranks(folder: Path, replies: Callable[[int], Message]) -> None:
     torch.save(got, folder / f"rank{fabric.global_rank}.pt")
 
 
+class UnsendableError(Exception):
+    """An error that cannot be put together again from its arguments."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what}: {why}")
+
+
+def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> None:
+    fabric = launched()
+    rank, got = fabric.global_rank, None
+    try:
+        with together(fabric):
+            if mine[rank] is not None:
+                raise UnsendableError(mine[rank], rank) if isinstance(mine[rank], str) else mine[rank]
+    except Exception as error:
+        got = (type(error).__name__, str(error))
+    torch.save({"caught": got, "still": gather(fabric, rank)}, folder / f"rank{rank}.pt")
+    part()
+
+
 def on_two_ranks(folder, function, *args):
     """What `function` saved on each of two ranks over gloo, as `playing.on_two_ranks` starts them."""
     with socket.socket() as probe:
@@ -177,6 +197,28 @@ class TestTwoRanks:
             combined(Fabric(accelerator="cpu", devices=1), [0, 1], other_shape)
         for got in on_two_ranks(tmp_path, mix_on_ranks, other_shape):
             assert "shape" in got
+
+    @pytest.mark.parametrize(
+        ("mine", "kind", "line"),
+        [
+            ((None, MethodError("b")), "MethodError", "b"),
+            ((MethodError("a"), None), "MethodError", "a"),
+            ((ValueError("a"), MethodError("b")), "ValueError", "a"),
+        ],
+    )
+    def test_what_one_raises_all_raise(self, tmp_path, mine, kind, line):
+        """The first rank's where several fail; and the ranks can still speak to each other."""
+        for got in on_two_ranks(tmp_path, fail_on_ranks, mine):
+            assert got == {"caught": (kind, line), "still": [0, 1]}
+
+    def test_an_error_that_cannot_travel_comes_as_its_traceback(self, tmp_path):
+        first, second = on_two_ranks(tmp_path, fail_on_ranks, (None, "half"))
+        assert second["caught"] == ("UnsendableError", "half: 1")
+        assert first["caught"][0] == "RuntimeError"
+        assert "UnsendableError: half: 1" in first["caught"][1]
+
+    def test_nothing_raised_is_nothing_raised(self, tmp_path):
+        assert [got["caught"] for got in on_two_ranks(tmp_path, fail_on_ranks, (None, None))] == [None, None]
 
     @pytest.mark.parametrize("method", ["fedavg", "ssd"])
     @pytest.mark.parametrize("policy", ["average", "recalibrate"])

@@ -87,6 +87,14 @@ def test_overlay_lets_a_leaf_replace_a_branch_and_a_branch_a_leaf() -> None:
     assert same(trees.overlay({"a": leaf}, {"a": branch}), {"a": branch})
 
 
+def test_finite_looks_at_every_leaf() -> None:
+    tree = {"a": {"w": torch.ones(2), "n": torch.tensor(3)}, "b": torch.zeros(0)}
+    assert trees.finite(tree)
+    assert trees.finite({})
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert not trees.finite({**tree, "c": {"w": torch.tensor([0.0, bad])}})
+
+
 def test_nbytes_is_what_would_be_serialised() -> None:
     mixed = {"a": {"w": torch.zeros(3, 5), "h": torch.zeros(4, dtype=torch.bfloat16)}, "n": torch.tensor(1)}
     assert trees.nbytes(mixed) == 4 * 15 + 2 * 4 + 8

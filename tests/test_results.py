@@ -1,0 +1,55 @@
+"""The committed results are what the code says today: page from records, records from configs, rates from scores."""
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from benchmark.compose import compose
+from benchmark.config import identity
+from leaderboards import render, schema
+
+LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
+RECORDS = schema.collect(LEADERBOARDS / "results")
+TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
+
+
+def today(record):
+    """The config that the record's row has now."""
+    objective = (
+        [f"objective={record['objective']}"] if record["row"] == f"{record['method']}-{record['objective']}" else []
+    )
+    return compose(record["scenario"], record["method"], [*objective, f"seed={record['seed']}"])
+
+
+def test_there_are_some():
+    assert RECORDS
+    assert TUNED
+
+
+def test_the_page_is_what_the_records_say():
+    page = (LEADERBOARDS / "README.md").read_text()
+    assert page == render.markdown(RECORDS), "write it anew: python -m benchmark board"
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['scenario']}-{record['row']}-{record['seed']}")
+def test_a_record_is_of_the_shipped_config(record):
+    config = today(record)
+    assert (config.scenario, config.row) == (record["scenario"], record["row"])
+    assert identity(config) == record["provenance"]["config"], "run it again, or give the changed config another name"
+    assert not record["provenance"]["dirty"]
+    assert record["rounds"]["done"] == record["rounds"]["planned"] == config.federation.rounds
+
+
+@pytest.mark.parametrize("file", TUNED, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_tuned_value_is_the_best_of_its_scores(file):
+    tuned = json.loads(file.read_text())
+    scores = [line["score"] for line in tuned["tried"]]
+    assert tuned["best"] == max(tuned["tried"], key=lambda line: line["score"])["point"]
+    assert len(scores) > 2
+    config = today(tuned)
+    for word in tuned["best"]:
+        key, _, value = word.partition("=")
+        assert OmegaConf.select(config, key) == float(value)
+    assert not any(line["evaluated"]["dirty"] for line in tuned["tried"])
