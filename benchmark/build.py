@@ -50,6 +50,7 @@ def build(
     known = {name: one.annotation for name, one in arguments(target).items() if name not in (reserved or {})}
     check(given, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
+    check(extra, known, "heads" if where == "objective" else where, section["class"])
     try:
         return target(*args, **given, **extra, **(reserved or {}))
     except (TypeError, ValueError) as error:
@@ -60,7 +61,7 @@ def build(
 
 def locate(section: Mapping[str, Any], where: str) -> Any:
     """The object an import path names."""
-    path = section.get("class")
+    path = section.get("class") if isinstance(section, Mapping) else None
     if not isinstance(path, str) or "." not in path:
         raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. methods.fedavg.FedAvg")
     module, _, name = path.rpartition(".")
@@ -173,6 +174,11 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
     addons = chosen.pop("addons", [])
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
         encoder = build(sections["encoder"], "encoder", offered={"in_channels": images.train.images.shape[1]})
+        if not isinstance(getattr(encoder, "dim", None), int):
+            raise ConfigError(
+                f"encoder: {sections['encoder']['class']} makes a {type(encoder).__name__} without `dim`, the width of "
+                "its features: wrap it in methods.networks.Encoder"
+            )
         heads = {**sections["heads"], "num_classes": len(images.classes)}
         objective: Objective = build(sections["objective"], "objective", encoder, offered=heads)
         built: FederatedMethod = build(

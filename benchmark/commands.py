@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.compose import available, compose, merge, parse, summary
-from benchmark.config import ConfigError, differences
+from benchmark.compose import available, compose, parse, summary
+from benchmark.config import ConfigError
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
 
@@ -51,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if first_rank():
             print("interrupted; every finished round is safe: run the same command again to go on", file=sys.stderr)  # noqa: T201
         return 130
+    except OSError as error:
+        if error.filename is None:  # not about a file
+            raise
+        if first_rank():
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return 2
     except Exception as error:
         if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
             if first_rank():  # what one rank raises, all do
@@ -82,16 +88,20 @@ def run(words: list[str], console: Console) -> None:
             raise ConfigError(
                 f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
             )
+        if "seed" in given:
+            raise ConfigError(f"a suite has several seeds: give seeds={given['seed']} instead of seed={given['seed']}")
         own = ("suite", "scenarios", "methods", "seeds")
         rest = [override for override in overrides if override.partition("=")[0] not in own]
         configs = suite(name, given, rest)
-    results, stopped = [], []
+    results: list[dict[str, Any]] = []
+    stopped: list[str] = []
     with Display(console, len(configs)) as display:
         for one in [Run(config, display) for config in configs]:
             try:
                 results.append(one.play())
-            except (DivergedError, MethodError) as error:
-                if name is None:
+            except (DivergedError, MethodError, ConfigError) as error:
+                first = not (results or stopped)
+                if name is None or (first and isinstance(error, ConfigError)):  # as good as certain to be everyone's
                     raise
                 stopped.append(one.name)  # it is its own affair: the other runs of the suite go on
                 display.end(f"{one.name}: stopped: {error}")
@@ -111,15 +121,7 @@ def resume(words: list[str], console: Console) -> None:
     names, overrides = split(words)
     (path,) = named(names, "resume RUN_DIR", 1)
     with Display(console) as display:
-        unfinished = opened(Path(path), display)
-        changed = differences(unfinished.config, merge(unfinished.config, overrides))
-        if changed:
-            raise ConfigError(
-                f"{path} cannot be resumed with a changed config ({'; '.join(changed)}): "
-                "leave the override away, or start a run of its own with `run`"
-            )
-        unfinished.config = merge(unfinished.config, overrides)
-        unfinished.play()
+        opened(Path(path), display, overrides).play()
 
 
 def evaluate(words: list[str], console: Console) -> None:
@@ -129,18 +131,18 @@ def evaluate(words: list[str], console: Console) -> None:
 
     names, overrides = split(words)
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
+    given = parse(overrides).get("protocols", "")
+    rest = [override for override in overrides if override.partition("=")[0] != "protocols"]
     with Display(console) as display:
-        finished = opened(Path(path), display)
-        given = parse(overrides)
-        if set(given) - {"protocols"}:
-            raise ConfigError(f"evaluate takes protocols=ID,ID, not {', '.join(sorted(set(given) - {'protocols'}))}")
-        protocols = given.get("protocols", list(finished.config.evaluation.protocols))
+        finished = opened(Path(path), display, rest)
+        protocols = given.split(",") if isinstance(given, str) and given else given
+        protocols = list(protocols or finished.config.evaluation.protocols)
         with finished.prepared() as federation:
             federation.start()
             done, planned = federation.round, federation.rounds
             if done < planned:
                 raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
-            result = finished.evaluate(protocols.split(",") if isinstance(protocols, str) else protocols)
+            result = finished.evaluate(protocols)
             finished.write(result)
         display.say(f"{finished.name}: {headline(result)}")
 
@@ -168,8 +170,9 @@ def board(words: list[str], console: Console) -> None:
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
         found = schema.collect(Path(given["collect"]))
+        render.markdown(schema.merged(folder / "results", found))  # refuses them now where the board would
         for record in found:
-            schema.place(folder / "results" / record["scenario"] / record["row"] / f"seed{record['seed']}.json", record)
+            schema.place(folder / "results" / schema.name(record), record)
         console.print(
             f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
         )

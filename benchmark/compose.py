@@ -76,39 +76,58 @@ def summary(group: str, name: str) -> str:
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of one run from a scenario, a method and `key=value` overrides."""
     given = parse(overrides)
-    own = read("method", method)
-    objective = _named(own.pop("objective", "simclr"))
-    chosen = _named(given.pop("objective", {}))
-    name = chosen.get("name", objective["name"])
-    if name != objective["name"]:
-        objective = {"name": name}
-    own["method"] = {"name": _stem(method), **own.get("method", {})}
-    loss = read("objective", name)
-    loss["objective"] = {**loss.get("objective", {}), "name": name}
-    label = _stem(method) + (f"-{_stem(name)}" if "name" in chosen else "")
-    keys = dict.fromkeys((name, _stem(method), label))
-    layers, adjusted = [], []
-    for ancestor, content in lineage(scenario):
-        adjust = content.pop("adjust", {})
-        layers.append((f"scenario {ancestor}: ", content))
-        adjusted += [(f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})) for key in keys]
-    layers += [(f"objective {name}: ", loss), (f"method {method}: ", {"objective": objective})]
-    layers += [(f"method {method}: ", own), *adjusted]
-    shipped = _stack(OmegaConf.create(_plain(Config())), layers)
-    config = _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
+    if {"steps", "epochs"} <= set(given.get("training") or {}):
+        raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
+    own, chosen = read("method", method), _named(given.pop("objective", {}))
+    whose = {"partition": own.pop("partition", {})}
+    label = _stem(method) + (f"-{_stem(chosen['name'])}" if "name" in chosen else "")
+    shipped = _stack(OmegaConf.create(_plain(Config())), _layers(scenario, method, own, chosen.get("name"), label))
+    asked = _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
+    # who holds what is part of what a reference is: one client for `centralized`, whatever the scenario's clients
+    config = _stack(asked, [(f"method {method}: ", whose)] if whose["partition"] else [])
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_short_error(error)) from error
     explicit = {key.partition("=")[0] for key in overrides} - {"objective", "objective.name"}
-    explicit = {key for key in explicit if _at(config, key) != _at(shipped, key)}
-    config.scenario = given.get("scenario") or _variant(_stem(scenario), explicit, config, rows=False)
-    config.row = given.get("row") or _variant(label, explicit, config, rows=True)
+    changed = [key for key in sorted(explicit) if _at(asked, key) != _at(shipped, key)]
+    config.scenario = given.get("scenario") or _variant(_stem(scenario), changed, asked, rows=False)
+    config.row = given.get("row") or _variant(label, changed, asked, rows=True)
     validate(config)
     return config
 
 
+def _layers(
+    scenario: str, method: str, own: dict[str, Any], objective: str | None, label: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """The shipped layers in their order, each with what to call it in a message; objective: the one asked for."""
+    loss = _named(own.pop("objective", "simclr"))
+    name = objective or loss["name"]
+    if name != loss["name"]:
+        loss = {"name": name}
+    own = {**own, "method": {"name": _stem(method), **own.get("method", {})}}
+    its = read("objective", name)
+    its["objective"] = {**its.get("objective", {}), "name": name}
+    layers, adjusted = [], []
+    for ancestor, content in lineage(scenario):
+        adjust = content.pop("adjust", {})
+        layers.append((f"scenario {ancestor}: ", content))
+        for key in dict.fromkeys((name, _stem(method), label)):
+            adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
+    layers += [(f"objective {name}: ", its), (f"method {method}: ", {"objective": loss})]
+    return [*layers, (f"method {method}: ", own), *adjusted]
+
+
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
     """`["a.b=1", "c=x"]` -> nested dict, values read as YAML."""
+    keys: set[str] = set()
     for override in overrides:
-        if "=" not in override:
+        key, sign, _ = override.partition("=")
+        if not sign:
             raise ConfigError(f"{override!r} is not an override: write key=value, e.g. seed=1 or method.alpha=5")
+        if key in keys:
+            raise ConfigError(f"{key} is given twice: give each key one value")
+        keys.add(key)
     # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
     dotlist = [f"objective.name={word[10:]}" if word.startswith("objective=") else word for word in overrides]
     try:
@@ -193,7 +212,7 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
                 OmegaConf.merge(typed[section], merged[section]) if _is_section(section) else merged[section]
             )
     except OmegaConfBaseException as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise ConfigError(_short_error(error)) from error
     assert isinstance(merged, DictConfig)
     for section in (name for name in typed if name not in FREE):
         merged[section] = OmegaConf.to_container(typed[section]) if _is_section(section) else typed[section]
@@ -258,13 +277,19 @@ def _elsewhere(key: str) -> str:
 def _variant(name: str, overrides: Iterable[str], config: DictConfig, *, rows: bool) -> str:
     """The name, with what the command line changed: a changed run never stands in for the official one."""
     changed = []
-    for key in sorted(overrides):
+    for key in overrides:
         section = key.partition(".")[0]
         if section in ("scenario", "row", "seed", "evaluation") or key in RUNTIME or section in RUNTIME:
             continue
         if (section in ROW) == rows:
             changed.append(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}")
     return "+".join((name, *changed))
+
+
+def _short_error(error: OmegaConfBaseException) -> str:
+    """OmegaConf's message in one line, with the key it is about."""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"{error.full_key}: {first}" if error.full_key else first
 
 
 def _short(value: Any) -> str:

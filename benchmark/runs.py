@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from benchmark import build, figures
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
-from benchmark.compose import available, compose, load, read, save
+from benchmark.compose import available, compose, load, merge, read, save
 from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
@@ -191,14 +191,23 @@ def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
         yield
 
 
-def opened(path: Path, display: Display) -> Run:
-    """The run of a folder an earlier command left."""
+def opened(path: Path, display: Display, overrides: Iterable[str] = ()) -> Run:
+    """The run of a folder an earlier command left; overrides may say where and how it happens, not what it is."""
     file = path / "config.yaml"
     if not file.is_file():
         raise ConfigError(
             f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
         )
-    run = Run(load(file), display)
+    before = load(file)
+    config = merge(before, overrides)
+    changed = differences(before, config)
+    changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]
+    if changed:
+        raise ConfigError(
+            f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
+            "leave the override away, or start a run of its own with `run`"
+        )
+    run = Run(config, display)
     run.folder = path
     return run
 
@@ -237,6 +246,9 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
         method, *own = str(row).split()
         configs.append(compose(scenario, method, [*own, *overrides, f"seed={seed}"]))
+    folders = [folder(config) for config in configs]
+    if twice := [str(place) for place in folders if folders.count(place) > 1]:
+        raise ConfigError(f"suite {name} names {twice[0]} twice: name every row once")
     if not configs:
         raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
     return configs

@@ -18,7 +18,7 @@ NUMBERS = ("score", "alignment", "uniformity")
 
 
 def tune(scenario: str, method: str, overrides: list[str], display: Display) -> Table:
-    """Runs every point of a grid and ranks them by the label-free score; writes `<output>-tune/<scenario>/<row>.json`.
+    """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into `<output>-tune/`.
 
     Args:
         overrides: `key=value`, and at least one `key=value,value,...` that spans the grid.
@@ -28,16 +28,23 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
         raise ConfigError("tune needs a grid: give a key several values, e.g. optimizer.lr=0.03,0.1,0.3")
     fixed = [override for override in overrides if not ("," in override and "[" not in override)]
     config = compose(scenario, method, fixed)
-    extra = [f"output={config.output}-tune", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
-    tried = []
-    for point in itertools.product(*(values.split(",") for _, _, values in spans)):
-        chosen = [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
-        tried.append(_try(Run(compose(scenario, method, [*fixed, *chosen, *extra]), display), chosen))
+    output = Path(config.output).expanduser()
+    output = output.with_name(f"{output.name}-tune")
+    extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
+    ours = {word.partition("=")[0] for word in extra}
+    kept = [word for word in fixed if word.partition("=")[0] not in ours]
+    points = [
+        [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
+        for point in itertools.product(*(values.split(",") for _, _, values in spans))
+    ]
+    configs = [compose(scenario, method, [*kept, *point, *extra]) for point in points]  # refused before any is played
+    tried = [_try(Run(one, display), point) for one, point in zip(configs, points, strict=True)]
     tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
     best = tried[0]
     if best["score"] is None:
         raise ConfigError(f"every point of the grid diverged: {', '.join(' '.join(line['point']) for line in tried)}")
-    file = Path(f"{config.output}-tune").expanduser() / config.scenario / f"{config.row}-seed{config.seed}.json"
+    searched = ",".join(key for key, _, _ in spans)
+    file = output / config.scenario / config.row / f"{searched}-seed{config.seed}.json"
     if not display.console.quiet:
         file.parent.mkdir(parents=True, exist_ok=True)
         content = {"scenario": config.scenario, "row": config.row, "method": config.method.name}

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
@@ -157,6 +157,17 @@ def write(path: str | Path, record: Record) -> None:
     partial = path.with_name(f"{path.name}.tmp")
     partial.write_text(text + "\n", encoding="utf-8")
     os.replace(partial, path)
+
+
+def name(record: Record) -> str:
+    """A record's file under the folder of results."""
+    return f"{record['scenario']}/{record['row']}/seed{record['seed']}.json"
+
+
+def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
+    """What the folder would hold with these records in it; it may not be there yet."""
+    standing = {name(record): record for record in (collect(folder) if folder.is_dir() else [])}
+    return list({**standing, **{name(record): record for record in records}}.values())
 
 
 def place(path: Path, record: Record) -> None:

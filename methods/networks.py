@@ -85,6 +85,10 @@ def convnet(
         raise MethodError(
             f"encoder.widths has {len(widths)} entries, encoder.strides {len(strides)}: give one stride a block"
         )
+    if not widths or min(*widths, *strides) < 1:
+        raise MethodError(
+            f"encoder.widths={list(widths)}, encoder.strides={list(strides)}: give whole numbers of at least 1"
+        )
     layer = normalisation(norm)
     blocks: list[nn.Module] = []
     for channels, width, stride in zip((in_channels, *widths), widths, strides, strict=False):
@@ -100,6 +104,10 @@ def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) ->
         norm: BatchNorm1d before every ReLU; the linear layer before it then needs no bias.
         last_norm: BatchNorm1d without affine parameters on the output (SimSiam's projector).
     """
+    if min(widths, default=0) < 1:
+        raise MethodError(
+            f"a head of widths {list(widths)}: give whole numbers of at least 1 (heads.projector=[512,256])"
+        )
     if len(widths) < 2:
         raise MethodError(f"a head of widths {list(widths)} has no layer: give at least one width after the input's")
     layers: list[nn.Module] = []

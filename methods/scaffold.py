@@ -85,6 +85,8 @@ class Scaffold(FederatedMethod):
                 "SCAFFOLD's control variates are means of unclipped gradients: set training.clip_norm=null"
             )
         self.settings = optimizer.param_groups[0]
+        if self.settings.get("momentum", 0) >= 1:
+            raise MethodError(f"optimizer.momentum={self.settings['momentum']}: SCAFFOLD needs it below 1")
         if not isinstance(optimizer, torch.optim.SGD) or self.settings["nesterov"] or self.settings["dampening"]:
             raise MethodError(
                 f"SCAFFOLD's control variates are defined for SGD, not {type(optimizer).__name__} as configured: "

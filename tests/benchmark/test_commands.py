@@ -91,6 +91,15 @@ class TestMistakes:
             (["run", TINY, "fedprox", "method.mu=-1"], "method.mu=-1: give a number of at least 0"),
             (["run", TINY, "fedavg", "partition.name=classes", "partition.alpha=3"], "unknown key 'partition.alpha'"),
             (["run", TINY, "fedavg", "evaluation.protocols=knn/v1"], "evaluation.protocols=[a,b]"),
+            (["run", TINY, "fedavg", "objective=byol", "heads.predictor=0"], "widths [8, 0, 8]"),
+            (["run", TINY, "fedavg", "heads.projector=[-1,8]"], "widths [8, -1, 8]"),
+            (["run", TINY, "fedavg", "heads.projector=128"], "heads.projector=128: methods.objectives"),
+            (["run", TINY, "fedavg", "encoder.widths=[0,8]"], "give whole numbers of at least 1"),
+            (["run", TINY, "fedavg", "encoder={class: torchvision.models.resnet18}"], "without `dim`"),
+            (["run", TINY, "fedavg", "method.addons=[prox]"], "give an import path"),
+            (["run", TINY, "scaffold", "optimizer.momentum=1"], "optimizer.momentum=1: SCAFFOLD needs it below 1"),
+            (["run", "suite=digits", "seed=3"], "give seeds=3 instead of seed=3"),
+            (["run", "suite=digits", "methods=fedavg,fedavg"], "fedavg/seed0 twice"),
             (["list", "methods"], "list takes nothing, not methods"),
             (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
@@ -332,6 +341,17 @@ class TestBoard:
         assert call("board", f"folder={folder}")[0] == 0
         assert (folder / "README.md").read_bytes() == page
 
+    def test_what_the_board_would_refuse_is_not_taken_in(self, call, refused, tmp_path):
+        folder = tmp_path / "boards"
+        assert call("run", TINY, "fedavg", "federation.rounds=1", "scenario=short")[0] == 0
+        assert call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")[0] == 0
+        before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        other = ("federation.rounds=2", "scenario=short", "seed=1")
+        assert call("run", TINY, "fedavg", *other, where="more")[0] == 0
+        line = refused("board", f"collect={tmp_path / 'more'}", f"folder={folder}")
+        assert "seeds 0 and 1 are not one setting" in line
+        assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
     def test_a_suite_ends_in_its_board(self, call, tmp_path):
         suite = tmp_path / "mine.yaml"
         content = {"scenarios": [TINY], "methods": ["fedavg", "ssd method.alpha=5"], "seeds": [0, 1, 2]}
@@ -416,6 +436,28 @@ class TestOneRunAFolder:
         assert code == 0
         assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
 
+    def test_it_keeps_its_name_and_may_be_taken_up_elsewhere(self, call, refused, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        for command in ("resume", "evaluate"):
+            assert "row: fedavg -> other" in refused(command, str(folder), "row=other")
+            assert "scenario: tiny -> other" in refused(command, str(folder), "scenario=other")
+        assert call("evaluate", str(folder), f"data.cache={tmp_path / 'again'}", "protocols=geometry/v1")[0] == 0
+        assert (tmp_path / "again").is_dir()
+        assert "geometry/v1" in schema.read(folder / "result.json")["scores"]
+
+    def test_a_folder_that_cannot_be_made_is_named(self, refused, tmp_path):
+        (tmp_path / "runs").write_text("")
+        assert str(tmp_path / "runs") in refused("run", TINY, "fedavg")
+
+    def test_a_lost_memory_is_named(self, call, refused, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        with monkeypatch.context() as patch:
+            interrupt(patch, 4, control_c)
+            assert call("run", TINY, "scaffold")[0] == 130
+        shutil.rmtree(folder / "checkpoint" / "memory")
+        assert "memory" in refused("resume", str(folder))
+
     def test_a_record_is_written_last(self, call, tmp_path, monkeypatch):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         with monkeypatch.context() as patch:
@@ -464,7 +506,7 @@ class TestTune:
     GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
 
     def ranked(self, tmp_path, where):
-        (file,) = (tmp_path / f"{where}-tune").glob("*/*.json")
+        (file,) = (tmp_path / f"{where}-tune").glob("*/*/*-seed0.json")
         return json.loads(file.read_text())
 
     def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):
@@ -512,3 +554,8 @@ class TestTune:
             "every point of the grid diverged"
             in call("tune", TINY, "fedavg", "optimizer.lr=1e30,2e30", "federation.rounds=1")[2]
         )
+
+    def test_every_point_is_looked_at_before_the_first_is_played(self, refused, tmp_path):
+        line = refused("tune", TINY, "fedavg", "federation.participation=0.5,abc", "federation.rounds=1")
+        assert "federation.participation" in line
+        assert not list(tmp_path.rglob("config.yaml"))

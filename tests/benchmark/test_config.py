@@ -192,6 +192,28 @@ class TestUnknownKeys:
         )
 
 
+class TestReferences:
+    @pytest.mark.parametrize("overrides", [["partition.clients=5"], ["partition.alpha=3"], ["partition.name=blocks"]])
+    def test_centralized_is_one_client_whatever_the_scenarios_clients(self, overrides):
+        assert compose("digits", "centralized", overrides).partition == {"name": "iid", "clients": 1}
+        assert identity(compose("digits", "centralized", overrides)) == identity(compose("digits", "centralized"))
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("overrides", "line"),
+        [
+            (["optimizer.lr=1", "optimizer.lr=2"], "optimizer.lr is given twice"),
+            (["objective=byol", "objective=simclr"], "objective is given twice"),
+            (["training.steps=3", "training.epochs=2"], "give one of them"),
+            (["optimizer.lr=${nothing}"], "optimizer.lr: Interpolation key 'nothing' not found"),
+            (["output="], "output: "),
+        ],
+    )
+    def test_what_cannot_be_meant(self, overrides, line):
+        assert line in refused(compose, "digits", "fedavg", overrides)
+
+
 class TestNames:
     @pytest.mark.parametrize(
         ("method", "overrides", "scenario", "row"),
@@ -212,6 +234,12 @@ class TestNames:
             ("fedavg", ["optimizer.lr=0.05", "optimizer.momentum=0.5"], "digits", "fedavg+optimizer.momentum=0.5"),
             ("fedavg", ["partition.alpha=0.1", "data.name=digits", "training.steps=null"], "digits", "fedavg"),
             ("ssd", ["method.variant=null"], "digits", "ssd+variant=None"),
+            (
+                "centralized",
+                ["partition.alpha=1", "partition.clients=5"],
+                "digits+partition.alpha=1+partition.clients=5",
+                "centralized",
+            ),
         ],
     )
     def test_a_changed_run_never_stands_in_for_the_official_one(self, method, overrides, scenario, row):

@@ -9,6 +9,8 @@ from torch import nn
 from benchmark import build
 from benchmark.work import isolated
 from methods import trees
+from methods.base import MethodError
+from methods.fedavg import FedAvg
 from methods.networks import Encoder
 from tests.playing import played, prepared, same, state
 
@@ -371,3 +373,15 @@ class TestRecalibration:
         assert layer.momentum == 0.01
         assert len(kept["fit"]) == 3 * 4
         assert all(map(same, kept["fit"], kept["recalibrate"]))
+
+
+class Twice(FedAvg):
+    """Its second phase would draw the first one's streams again and write over its memories."""
+
+    phases = FedAvg.phases * 2
+
+
+class TestPhases:
+    def test_two_of_one_name_are_refused(self, tmp_path):
+        with pytest.raises(MethodError, match=r"share a name \(fit, fit\)"):
+            played(tmp_path, "fedavg", "method.class=tests.benchmark.test_work.Twice")
