@@ -224,7 +224,7 @@ def _dots(axes: "Axes", place: int, cell: Cell, sample: Sequence[float]) -> None
         axes.plot(ends, [place, place], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
         axes.plot(cell.mean, place, "|", color=INK, markersize=11, markeredgewidth=1.6)
     axes.plot(sample, [place] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
-    axes.text(1.08, place, _cell(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+    axes.text(1.095, place, _cell(cell, 1), transform=axes.get_yaxis_transform(), va="center")
 
 
 def _floor(axes: "Axes", mean: float) -> None:
