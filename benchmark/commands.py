@@ -155,7 +155,9 @@ def tune(words: list[str], console: Console) -> None:
     names, overrides = split(words)
     scenario, method = named(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
     with Display(console) as display:
-        console.print(search(scenario, method, overrides, display))
+        table, line = search(scenario, method, overrides, display)
+        console.print(table)
+        display.say(line)
 
 
 def board(words: list[str], console: Console) -> None:

@@ -17,8 +17,10 @@ PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
 
 
-def tune(scenario: str, method: str, overrides: list[str], display: Display) -> Table:
+def tune(scenario: str, method: str, overrides: list[str], display: Display) -> tuple[Table, str]:
     """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into `<output>-tune/`.
+
+    Returns the ranking, and a line that says which point is best and where the file is.
 
     Args:
         overrides: `key=value`, and at least one `key=value,value,...` that spans the grid.
@@ -54,14 +56,13 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
         "",
         *NUMBERS,
         title=f"{config.scenario} {config.row}, ranked without a label",
-        caption="more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)\n"
-        f"best: {' '.join(best['point'])}\nwritten to {file}",
+        caption="more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)",
     )
     for line in tried:
         table.add_row(
             " ".join(line["point"]), *(f"{line[key]:.4f}" if line[key] is not None else "–" for key in NUMBERS)
         )
-    return table
+    return table, f"best: {' '.join(best['point'])}; written to {file}"
 
 
 def _try(run: Run, point: list[str]) -> dict[str, Any]:
