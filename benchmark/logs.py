@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,18 @@ class RunLogger:
     def log_metrics(self, numbers: dict[str, float], step: int) -> None:
         """Scalars of a round."""
         self.logger.log_metrics(numbers, step=step)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """While the run is played: W&B's run is ended where an error stops it, or the next one would log into it."""
+        try:
+            yield
+        except Exception:
+            if isinstance(self.logger, WandbLogger):
+                import wandb
+
+                wandb.finish(exit_code=1)
+            raise
 
     def close(self, result: Record, pictures: dict[str, Path]) -> None:
         """W&B: the record as summary, figures as media; then ends the run."""

@@ -61,8 +61,9 @@ class Run:
             watch = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
             federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), self.display]
             self.display.begin(self.name)
-            federation.fit()
-            result = self.evaluate(self.config.evaluation.protocols)
+            with logger.open():
+                federation.fit()
+                result = self.evaluate(self.config.evaluation.protocols)
             if self.fabric.global_rank == 0:
                 logger.close(result, self.draw())
             self.write(result)  # last: a run that has a record lacks nothing
@@ -141,7 +142,7 @@ class Run:
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
-            result["provenance"] = before["provenance"]
+            result |= {key: before[key] for key in ("provenance", "world_size")}
         return result
 
     def write(self, result: schema.Record) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmark.callbacks import Display, RoundLog
 from benchmark.compose import available, compose, load
 from benchmark.config import ConfigError, identity, settings
-from benchmark.rounds import Federation
+from benchmark.rounds import DivergedError, Federation
 from benchmark.runs import Run, folder, opened, suite
 from leaderboards import schema
 from methods import trees
@@ -30,8 +30,9 @@ def _one_thread():
 def run(tmp_path, *overrides, method="fedavg", scenario=TINY):
     """A run and what it tells the person who waits for it."""
     told = Console(file=io.StringIO(), width=300)
-    given = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", *overrides]
-    return Run(compose(scenario, method, given), Display(told)), told.file
+    common = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv"]
+    given = {word.partition("=")[0]: word for word in (*common, *overrides)}
+    return Run(compose(scenario, method, given.values()), Display(told)), told.file
 
 
 def rounds(place: Path) -> list[int]:
@@ -243,6 +244,19 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     assert [name for name in scalars if name.encode() not in content] == [], f"{log}, {len(content)} bytes"
     outside = {file.relative_to(tmp_path).parts[0] for file in tmp_path.rglob("*") if file.is_file()}
     assert outside <= {"runs", "cache", "home"}
+
+
+def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    late = ("method.class=tests.benchmark.test_commands.Diverging", "federation.participation=1")  # in round 2
+    broken, _ = run(tmp_path, "logger=wandb", *late)
+    with pytest.raises(DivergedError):
+        broken.play()
+    assert wandb.run is None
+    whole, _ = run(tmp_path, "logger=wandb", "federation.rounds=1")
+    whole.play()
+    wandb.teardown()
+    assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
 
 
 class TestSuites:
