@@ -75,6 +75,7 @@ def run(words: list[str], console: Console) -> None:
     from benchmark.callbacks import Display
     from benchmark.rounds import DivergedError
     from benchmark.runs import Run, suite
+    from eval.features import EvalError
     from methods.base import MethodError
 
     names, overrides = split(words)
@@ -99,7 +100,7 @@ def run(words: list[str], console: Console) -> None:
         for one in [Run(config, display) for config in configs]:
             try:
                 results.append(one.play())
-            except (DivergedError, MethodError, ConfigError) as error:
+            except (DivergedError, EvalError, MethodError, ConfigError) as error:
                 first = not (results or stopped)
                 if name is None or (first and isinstance(error, ConfigError)):  # as good as certain to be everyone's
                     raise
@@ -209,8 +210,8 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
 
 
 def first_rank() -> bool:
-    """Whether this process speaks for all: the launchers' variables say so before anything is set up."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    """Whether this process speaks for all ranks: the launchers' variables say so before anything is set up."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
 """How the layers of a config meet: shipped files by name, a user's own by path, and `key=value` overrides.
 
 Later ones win: the schema's defaults, the scenario's file, the objective's, the method's, the scenario's `adjust`
-entries for that objective and method, the command line. An unknown key is refused with the nearest known one.
+entries for that objective and method, the command line, the partition of a method's own file. An unknown key is refused
+with the nearest known one.
 """
 
 import copy
@@ -15,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.config import RUNTIME, Config, ConfigError, describe, fits, nearest, validate
+from benchmark.config import RUNTIME, Config, ConfigError, describe, fits, identity, nearest, validate
 from datamodules import partition
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -75,26 +76,38 @@ def summary(group: str, name: str) -> str:
 
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of one run from a scenario, a method and `key=value` overrides."""
-    given = parse(overrides)
+    words = list(overrides)
+    given = parse(words)
     if {"steps", "epochs"} <= set(given.get("training") or {}):
         raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
     own, chosen = read("method", method), _named(given.pop("objective", {}))
     whose = {"partition": own.pop("partition", {})}
     label = _stem(method) + (f"-{_stem(chosen['name'])}" if "name" in chosen else "")
     shipped = _stack(OmegaConf.create(_plain(Config())), _layers(scenario, method, own, chosen.get("name"), label))
-    asked = _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
+    asked = _asked(shipped, words)
     # who holds what is part of what a reference is: one client for `centralized`, whatever the scenario's clients
     config = _stack(asked, [(f"method {method}: ", whose)] if whose["partition"] else [])
     try:
         OmegaConf.resolve(config)
+        changed = [
+            key
+            for key, word in sorted((word.partition("=")[0], word) for word in words)
+            if key not in ("objective", "objective.name")
+            and identity(asked) != identity(_asked(shipped, [other for other in words if other != word]))
+        ]
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    explicit = {key.partition("=")[0] for key in overrides} - {"objective", "objective.name"}
-    changed = [key for key in sorted(explicit) if _at(asked, key) != _at(shipped, key)]
     config.scenario = given.get("scenario") or _variant(_stem(scenario), changed, asked, rows=False)
     config.row = given.get("row") or _variant(label, changed, asked, rows=True)
     validate(config)
     return config
+
+
+def _asked(shipped: DictConfig, words: Iterable[str]) -> DictConfig:
+    """The shipped layers under the command line's."""
+    given = parse(words)
+    chosen = _named(given.pop("objective", {}))
+    return _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
 
 
 def _layers(
@@ -184,11 +197,6 @@ def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) 
         except ConfigError as error:
             raise ConfigError(f"{where}{error}") from error
     return stacked
-
-
-def _at(config: DictConfig, key: str) -> Any:
-    """The value of a dotted key, or where it is absent a value that equals no other."""
-    return OmegaConf.select(config, key, default=object())
 
 
 def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:

@@ -28,5 +28,12 @@ def curves(history: list[dict[str, Any]], path: Path, title: str) -> None:
         axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if not axes.lines[0].get_xdata().size:
-            axes.text(0.5, 0.5, "no round was played", transform=axes.transAxes, ha="center", color="#777777")
+            axes.text(
+                0.5,
+                0.5,
+                "not monitored" if history else "no round was played",
+                transform=axes.transAxes,
+                ha="center",
+                color="#777777",
+            )
     figure.savefig(path, dpi=120)

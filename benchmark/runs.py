@@ -85,10 +85,13 @@ class Run:
         """Everything built, and the folder held so that no other process writes into it."""
         self.prepare()
         with hold(self.folder, self.fabric):
+            self.claim()  # once more: somebody else may have come first
+            if self.fabric.global_rank == 0:
+                save(self.config, self.folder / "config.yaml")
             yield self.federation
 
     def prepare(self) -> None:
-        """Builds data, method, executor and loop; only then, with nothing left to refuse, is the folder made."""
+        """Builds data, method, executor and loop, and refuses what cannot be; nothing is written yet."""
         config = self.config
         unknown = [name for name in config.evaluation.protocols if name not in PROTOCOLS]
         if unknown:
@@ -118,7 +121,7 @@ class Run:
         )
         untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
-        save(config, self.folder / "config.yaml")
+        self.foreign = foreign(config)
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
         """The record, with every exported encoder scored; what `result.json` holds of other protocols stays."""
@@ -142,7 +145,7 @@ class Run:
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
-            result |= {key: before[key] for key in ("provenance", "world_size")}
+            result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
         return result
 
     def write(self, result: schema.Record) -> None:
@@ -152,7 +155,7 @@ class Run:
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about where it comes from."""
-        lines = foreign(self.config)
+        lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
         if len(self.federation.commits) > 1:
@@ -182,11 +185,14 @@ def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
     with together(fabric), ExitStack() as stack:
         if fabric.global_rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((folder / "lock").open("w"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise ConfigError(f"{folder} is being used by another process: wait for it, or stop it") from error
+            except OSError:  # a file system without locks keeps nobody out
+                pass
         held = stack.pop_all()
     with held:  # given back at the end, and by the system where the process is killed
         yield

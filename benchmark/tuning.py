@@ -12,6 +12,7 @@ from benchmark.compose import compose
 from benchmark.config import ConfigError
 from benchmark.rounds import DivergedError
 from benchmark.runs import Run
+from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
@@ -69,7 +70,7 @@ def _try(run: Run, point: list[str]) -> dict[str, Any]:
     """Scores of one point, with the code and machine they were made by; without scores where it diverged."""
     try:
         result = run.play()
-    except DivergedError as error:
+    except (DivergedError, EvalError) as error:
         run.display.end(f"{run.name}: stopped: {error}")
         return {"point": point, **dict.fromkeys(NUMBERS)}
     return {"point": point, **result["scores"][PROTOCOL], "evaluated": result["evaluated"][PROTOCOL]}

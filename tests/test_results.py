@@ -45,11 +45,11 @@ def test_a_record_is_of_the_shipped_config(record):
 @pytest.mark.parametrize("file", TUNED, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_tuned_value_is_the_best_of_its_scores(file):
     tuned = json.loads(file.read_text())
-    scores = [line["score"] for line in tuned["tried"]]
-    assert tuned["best"] == max(tuned["tried"], key=lambda line: line["score"])["point"]
-    assert len(scores) > 2
+    scored = [line for line in tuned["tried"] if line["score"] is not None]
+    assert tuned["best"] == max(scored, key=lambda line: line["score"])["point"]
+    assert len(scored) > 2
     config = today(tuned)
     for word in tuned["best"]:
         key, _, value = word.partition("=")
         assert OmegaConf.select(config, key) == float(value)
-    assert not any(line["evaluated"]["dirty"] for line in tuned["tried"])
+    assert not any(line["evaluated"]["dirty"] for line in scored)

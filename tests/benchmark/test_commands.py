@@ -11,10 +11,12 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from rich.console import Console
 
 from benchmark import build, compose
 from benchmark.callbacks import Display
 from benchmark.commands import main
+from benchmark.config import ConfigError
 from benchmark.rounds import Federation
 from benchmark.runs import Run
 from datamodules.sources import Source, Split
@@ -446,6 +448,28 @@ class TestOneRunAFolder:
         assert (tmp_path / "again").is_dir()
         assert "geometry/v1" in schema.read(folder / "result.json")["scores"]
 
+    def test_who_is_refused_writes_nothing(self, tmp_path):
+        common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
+        first, second = (
+            Run(compose.compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
+            for rate in (0.01, 0.02)
+        )
+        second.claim()  # nobody is there yet
+        with first.prepared():
+            before = {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()}
+            with pytest.raises(ConfigError, match="is being used by another process"), second.prepared():
+                pass
+        with pytest.raises(ConfigError, match="holds a run of another config"), second.prepared():
+            pass
+        assert {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()} == before
+
+    def test_a_file_system_without_locks(self, call, monkeypatch):
+        def unknown(*_):
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr("benchmark.runs.fcntl.flock", unknown)
+        assert call("run", TINY, "fedavg", "federation.rounds=1")[0] == 0
+
     def test_a_folder_that_cannot_be_made_is_named(self, refused, tmp_path):
         (tmp_path / "runs").write_text("")
         assert str(tmp_path / "runs") in refused("run", TINY, "fedavg")
@@ -554,6 +578,17 @@ class TestTune:
             "every point of the grid diverged"
             in call("tune", TINY, "fedavg", "optimizer.lr=1e30,2e30", "federation.rounds=1")[2]
         )
+
+    def test_a_point_whose_features_overflow_is_a_point_that_diverges(self, call, tmp_path):
+        """The loss of its one step was fine, and so are its weights; its encoder is not."""
+        code, out, err = call(
+            "tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "training.steps=1", "training.batch_size=9",
+            "federation.rounds=1",
+        )  # fmt: skip
+        assert code == 0, err
+        assert "stopped: " in out
+        assert "the encoder diverged" in out
+        assert self.ranked(tmp_path, "runs")["best"] == ["optimizer.lr=0.01"]
 
     def test_every_point_is_looked_at_before_the_first_is_played(self, refused, tmp_path):
         line = refused("tune", TINY, "fedavg", "federation.participation=0.5,abc", "federation.rounds=1")

@@ -192,6 +192,19 @@ class TestUnknownKeys:
         )
 
 
+class TestValuesThatLookShipped:
+    """A value equal to the shipped one names no variant only where leaving it out gives the same run."""
+
+    def test_epochs_take_the_steps_away(self):
+        assert compose("cifar10-micro", "fedavg").training.epochs == 1
+        assert compose("cifar10-micro", "fedavg", ["training.epochs=1"]).scenario == "cifar10-micro+training.epochs=1"
+
+    @pytest.mark.parametrize("value", ["10", "10.0"])
+    def test_a_run_of_the_official_name_is_the_official_run(self, value):
+        official, given = compose("digits", "ssd"), compose("digits", "ssd", [f"method.alpha={value}"])
+        assert (given.row == official.row) == (identity(given) == identity(official))
+
+
 class TestReferences:
     @pytest.mark.parametrize("overrides", [["partition.clients=5"], ["partition.alpha=3"], ["partition.name=blocks"]])
     def test_centralized_is_one_client_whatever_the_scenarios_clients(self, overrides):
@@ -234,6 +247,12 @@ class TestNames:
             ("fedavg", ["optimizer.lr=0.05", "optimizer.momentum=0.5"], "digits", "fedavg+optimizer.momentum=0.5"),
             ("fedavg", ["partition.alpha=0.1", "data.name=digits", "training.steps=null"], "digits", "fedavg"),
             ("ssd", ["method.variant=null"], "digits", "ssd+variant=None"),
+            (
+                "fedavg",
+                ["optimizer.class=torch.optim.AdamW", "optimizer.lr=0.05"],
+                "digits",
+                "fedavg+optimizer.class=torch.optim.AdamW+optimizer.lr=0.05",
+            ),
             (
                 "centralized",
                 ["partition.alpha=1", "partition.clients=5"],

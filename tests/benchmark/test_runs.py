@@ -206,7 +206,11 @@ class TestWhatARunLeaves:
         monkeypatch.syspath_prepend(str(tmp_path))
         one, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         digest = hashlib.sha256(code.encode()).hexdigest()
-        assert f"elsewhere.Mine is code from outside the checkout: sha256 {digest}" in one.play()["deviations"]
+        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.play()["deviations"]
+        (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
+        with one.prepared() as federation:
+            federation.start()
+            assert any(digest in line for line in one.evaluate(["knn/v1"])["deviations"])
         shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.play()["deviations"] == []
 
