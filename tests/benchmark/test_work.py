@@ -175,7 +175,7 @@ class TestLocalWork:
 
     @pytest.mark.parametrize("steps", [1, 5])
     def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
-        run = self.resized(tmp_path, f"training.steps={steps}", "training.epochs=3")
+        run = self.resized(tmp_path, f"training.steps={steps}")
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.federation.fit()

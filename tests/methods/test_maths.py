@@ -310,7 +310,7 @@ def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None
 def test_correlation_is_symmetric_semidefinite_and_bounded() -> None:
     z = maths.clip_rows(3 * random(20, 6), 4.0)
     R = maths.correlation(z)
-    assert torch.equal(R, R.T)
+    torch.testing.assert_close(R, R.T)  # to rounding: no processor's matrix product promises the bits
     assert float(torch.linalg.eigvalsh(R).min()) > -1e-6
     assert 0 < float(R.trace()) <= 4 + 1e-5
     order = torch.tensor([3, 1, 5, 0, 2, 4])
