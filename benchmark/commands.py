@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.compose import available, compose, parse, summary
+from benchmark.compose import compose, parse
 from benchmark.config import ConfigError
+from benchmark.shelf import available, summary
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
 

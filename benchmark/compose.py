@@ -17,9 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from benchmark.config import RUNTIME, Config, ConfigError, describe, fits, identity, nearest, validate
+from benchmark.shelf import lineage, read
 from datamodules import partition
-
-CONFIGS = Path(__file__).parent / "configs"
 
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
@@ -34,44 +33,6 @@ USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temp
 
 ROW = ("objective", "method", "optimizer", "heads")
 """Sections whose change makes another row; a change elsewhere makes another scenario."""
-
-
-def available(group: str) -> list[str]:
-    """Names of the shipped configs of a group: scenario | method | objective | suite."""
-    folder = CONFIGS / group
-    return sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml"))
-
-
-def read(group: str, name: str) -> dict[str, Any]:
-    """A shipped config by name, or any file by a path that ends in .yaml."""
-    file = Path(name) if name.endswith(".yaml") else CONFIGS / group / f"{name}.yaml"
-    if not file.is_file():
-        where = (
-            f"no file {name}"
-            if name.endswith(".yaml")
-            else f"unknown {group} {name!r}{nearest(name, available(group))}"
-        )
-        raise ConfigError(f"{where}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
-    try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
-    except YAMLError as error:
-        raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} must hold a mapping of sections")
-    return content
-
-
-def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
-    """A scenario and those it is `like`, the oldest first, by name."""
-    content = read("scenario", name)
-    parent = content.pop("like", None)
-    return [*(lineage(parent) if parent else []), (name, content)]
-
-
-def summary(group: str, name: str) -> str:
-    """The first comment line of a shipped config: what it is, in one line."""
-    first = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()[:1]
-    return first[0].lstrip("# ") if first and first[0].startswith("#") else ""
 
 
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:

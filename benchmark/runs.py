@@ -14,13 +14,14 @@ from omegaconf import DictConfig
 from benchmark import build, figures
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
-from benchmark.compose import available, compose, load, merge, read, save
+from benchmark.compose import compose, load, merge, save
 from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, origin, record
 from benchmark.rounds import Federation
+from benchmark.shelf import available, read
 from benchmark.strategy import together
 from benchmark.streams import Streams
 from benchmark.work import OneByOne

@@ -19,6 +19,7 @@ from benchmark.commands import main
 from benchmark.config import ConfigError
 from benchmark.rounds import Federation
 from benchmark.runs import Run
+from benchmark.shelf import available
 from datamodules.sources import Source, Split
 from eval.protocol import PROTOCOLS
 from leaderboards import schema
@@ -321,7 +322,7 @@ def test_list_names_everything(call):
     assert (code, err) == (0, "")
     words = set(out.split())
     for group in ("suite", "scenario", "method", "objective"):
-        assert set(compose.available(group)) <= words
+        assert set(available(group)) <= words
     assert set(PROTOCOLS) <= words
 
 

@@ -9,11 +9,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from benchmark import build, config
-from benchmark import compose as composing
 from benchmark.build import fits
-from benchmark.compose import compose, load, merge, read, save
+from benchmark.compose import compose, load, merge, save
 from benchmark.config import ConfigError, differences, identity
 from benchmark.runs import folder
+from benchmark.shelf import available, read, summary
 from tests.playing import TINY, prepared
 
 LAYERS = ("scenario", "objective", "method", "adjust")
@@ -38,7 +38,7 @@ def shelf(tmp_path, monkeypatch):
             tmp_path / "method" / "mine.yaml",
             epochs.get("method", {}) | {"objective": "loss", "method": {"class": "a.M"}},
         )
-        monkeypatch.setattr(composing, "CONFIGS", tmp_path)
+        monkeypatch.setattr("benchmark.shelf.CONFIGS", tmp_path)
 
     return build
 
@@ -404,12 +404,12 @@ class TestValues:
 
 
 def test_every_shipped_config_composes_and_names_itself():
-    pairs = [("digits", method) for method in composing.available("method")]
-    pairs += [(scenario, "fedavg") for scenario in composing.available("scenario")]
+    pairs = [("digits", method) for method in available("method")]
+    pairs += [(scenario, "fedavg") for scenario in available("scenario")]
     for scenario, method in pairs:
         composed = compose(scenario, method)
         assert (composed.scenario, composed.row) == (scenario, method)
         build.locate(composed.method, "method")
         build.locate(composed.objective, "objective")
     for group in ("scenario", "method", "objective", "suite"):
-        assert all(composing.summary(group, name) for name in composing.available(group))
+        assert all(summary(group, name) for name in available(group))

@@ -13,10 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 from benchmark.callbacks import Display, RoundLog
-from benchmark.compose import available, compose, load
+from benchmark.compose import compose, load
 from benchmark.config import ConfigError, identity, settings
 from benchmark.rounds import DivergedError, Federation
 from benchmark.runs import Run, folder, opened, suite
+from benchmark.shelf import available
 from leaderboards import schema
 from methods import trees
 from tests.playing import TINY, same
