@@ -49,19 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[given.command][0](given.words, console)
     except KeyboardInterrupt:
-        if first_rank():
-            print("interrupted; every finished round is safe: run the same command again to go on", file=sys.stderr)  # noqa: T201
+        complain("interrupted; every finished round is safe: run the same command again to go on")
         return 130
     except OSError as error:
         if error.filename is None:  # not about a file
             raise
-        if first_rank():
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        complain(f"error: {error.filename}: {error.strerror}")
         return 2
     except Exception as error:
         if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
-            if first_rank():  # what one rank raises, all do
-                print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            complain(f"error: {error}")
             return 2
         traceback.print_exc()
         return 1
@@ -69,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if distributed := sys.modules.get("benchmark.strategy"):  # only where a command came so far
             distributed.part()
     return 0
+
+
+def complain(line: str) -> None:
+    """One line on stderr, from the first rank: what one rank raises, all do."""
+    if first_rank():
+        print(line, file=sys.stderr)  # noqa: T201
 
 
 def run(words: list[str], console: Console) -> None:
@@ -98,7 +101,8 @@ def run(words: list[str], console: Console) -> None:
     results: list[dict[str, Any]] = []
     stopped: list[str] = []
     with Display(console, len(configs)) as display:
-        for one in [Run(config, display) for config in configs]:
+        for config in configs:
+            one = Run(config, display)
             try:
                 results.append(one.play())
             except (DivergedError, EvalError, MethodError, ConfigError) as error:
@@ -129,16 +133,15 @@ def resume(words: list[str], console: Console) -> None:
 def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark.callbacks import Display
-    from benchmark.runs import headline, opened
+    from benchmark.runs import headline, listed, opened
 
     names, overrides = split(words)
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
-    given = parse(overrides).get("protocols", "")
+    given = parse(overrides).get("protocols")
     rest = [override for override in overrides if override.partition("=")[0] != "protocols"]
     with Display(console) as display:
         finished = opened(Path(path), display, rest)
-        protocols = given.split(",") if isinstance(given, str) and given else given
-        protocols = list(protocols or finished.config.evaluation.protocols)
+        protocols = listed(given or list(finished.config.evaluation.protocols))
         with finished.prepared() as federation:
             federation.start()
             done, planned = federation.round, federation.rounds
@@ -176,7 +179,7 @@ def board(words: list[str], console: Console) -> None:
         found = schema.collect(Path(given["collect"]))
         render.markdown(schema.merged(folder / "results", found))  # refuses them now where the board would
         for record in found:
-            schema.place(folder / "results" / schema.name(record), record)
+            schema.place(folder / "results" / f"{schema.name(record)}.json", record)
         console.print(
             f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
         )

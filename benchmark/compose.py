@@ -50,11 +50,12 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     config = _stack(asked, [(f"method {method}: ", whose)] if whose["partition"] else [])
     try:
         OmegaConf.resolve(config)
+        whole = identity(asked)
         changed = [
-            key
-            for key, word in sorted((word.partition("=")[0], word) for word in words)
-            if key not in ("objective", "objective.name")
-            and identity(asked) != identity(_asked(shipped, [other for other in words if other != word]))
+            word.partition("=")[0]
+            for word in sorted(words)
+            if _names(word.partition("=")[0])
+            and whole != identity(_asked(shipped, [other for other in words if other != word]))
         ]
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
@@ -132,9 +133,9 @@ def load(file: Path) -> DictConfig:
 
 
 def save(config: DictConfig, file: Path) -> None:
-    """Writes the resolved config, whole or not at all: several ranks may do so at once."""
+    """Writes the resolved config, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(f".{os.getpid()}")
+    beside = file.with_suffix(".new")
     beside.write_text(OmegaConf.to_yaml(config, resolve=True))
     os.replace(beside, file)
 
@@ -243,16 +244,17 @@ def _elsewhere(key: str) -> str:
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
-def _variant(name: str, overrides: Iterable[str], config: DictConfig, *, rows: bool) -> str:
+def _names(key: str) -> bool:
+    """Whether a change of the key makes another scenario or row; `objective` names its row by itself."""
+    section = key.partition(".")[0]
+    plain = ("scenario", "row", "seed", "evaluation", *RUNTIME)
+    return key not in (*plain, "objective", "objective.name") and section not in plain
+
+
+def _variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
     """The name, with what the command line changed: a changed run never stands in for the official one."""
-    changed = []
-    for key in overrides:
-        section = key.partition(".")[0]
-        if section in ("scenario", "row", "seed", "evaluation") or key in RUNTIME or section in RUNTIME:
-            continue
-        if (section in ROW) == rows:
-            changed.append(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}")
-    return "+".join((name, *changed))
+    keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
+    return "+".join((name, *(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}" for key in keys)))
 
 
 def _short_error(error: OmegaConfBaseException) -> str:

@@ -20,6 +20,7 @@ from benchmark.rounds import Federation
 from datamodules.federated import FederatedDataModule
 from leaderboards.schema import SCHEMA, Record
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
@@ -117,16 +118,15 @@ def commit() -> str | None:
 
     To be asked when the code is loaded: the checkout may have moved on by the time a run ends.
     """
-    here = Path(__file__).resolve().parent.parent
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    if git("rev-parse", "--show-toplevel") != str(here):
+    if git("rev-parse", "--show-toplevel") != str(ROOT):
         return None  # an installed copy, perhaps inside somebody else's repository
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")
@@ -134,12 +134,11 @@ def commit() -> str | None:
 
 def foreign(config: DictConfig) -> list[str]:
     """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
-    here = Path(__file__).resolve().parent.parent
     sections = [config.objective, config.method, *config.method.get("addons", []), config.encoder, config.optimizer]
     lines = []
     for section in sections:
         file = Path(inspect.getfile(locate(section, "class"))).resolve()
-        told = any(file.is_relative_to(here / package) for package in PACKAGES)
+        told = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not told and not {"site-packages", "dist-packages"} & set(file.parts):
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             lines.append(f"{section['class']} is code from outside the packages: sha256 {digest}")

@@ -57,8 +57,8 @@ class Federation:
         folder: where checkpoint and memories live.
         config_hash: a checkpoint of another config is refused. commit: of the code that plays.
 
-    `callbacks` may be set to objects with any of `on_run_start`, `on_round_start`, `on_phase_start`, `on_visit_end`,
-    `on_round_scored` (before the round is saved; may add to its line) and `on_round_end` (after).
+    `callbacks` may be set to objects with any of `on_run_start`, `on_phase_start`, `on_visit_end`, `on_round_scored`
+    (before the round is saved; may add to its line) and `on_round_end` (after).
     """
 
     def __init__(
@@ -96,7 +96,6 @@ class Federation:
             self.commits.append(self.commit)
         self.tell("on_run_start")
         while self.round < self.rounds:
-            self.tell("on_round_start")
             began = time.perf_counter()
             row = self.play(self.round)
             row["seconds"] = time.perf_counter() - began

@@ -65,9 +65,10 @@ class Run:
             with logger.open():
                 federation.fit()
                 result = self.evaluate(self.config.evaluation.protocols)
-            if self.fabric.global_rank == 0:
-                logger.close(result, self.draw())
-            self.write(result)  # last: a run that has a record lacks nothing
+            with together(self.fabric):
+                if self.fabric.global_rank == 0:
+                    logger.close(result, self.draw())
+                self.write(result)  # last: a run that has a record lacks nothing
         self.display.end(f"{self.name}: {headline(result)}")
         return result
 
@@ -86,9 +87,10 @@ class Run:
         """Everything built, and the folder held so that no other process writes into it."""
         self.prepare()
         with hold(self.folder, self.fabric):
-            self.claim()  # once more: somebody else may have come first
-            if self.fabric.global_rank == 0:
-                save(self.config, self.folder / "config.yaml")
+            with together(self.fabric):
+                self.claim()  # once more: somebody else may have come first
+                if self.fabric.global_rank == 0:
+                    save(self.config, self.folder / "config.yaml")
             yield self.federation
 
     def prepare(self) -> None:
@@ -247,7 +249,7 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     unknown = set(content) - {"scenarios", "methods", "seeds"}
     if unknown:
         raise ConfigError(f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods and seeds")
-    lists = {key: _listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
     if lists["methods"] == ["all"]:
         lists["methods"] = available("method")
     configs = []
@@ -273,5 +275,6 @@ def headline(result: schema.Record) -> str:
     return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """`a,b` or a list, as a list."""
     return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmark.callbacks import Display
-from benchmark.compose import compose
+from benchmark.compose import compose, merge
 from benchmark.config import ConfigError
 from benchmark.rounds import DivergedError
 from benchmark.runs import Run
@@ -26,21 +26,22 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     Args:
         overrides: `key=value`, and at least one `key=value,value,...` that spans the grid.
     """
-    spans = [override.partition("=") for override in overrides if "," in override and "[" not in override]
-    if not spans:
+    grid = [override for override in overrides if "," in override and "[" not in override]
+    if not grid:
         raise ConfigError("tune needs a grid: give a key several values, e.g. optimizer.lr=0.03,0.1,0.3")
-    fixed = [override for override in overrides if not ("," in override and "[" not in override)]
+    spans = [override.partition("=") for override in grid]
+    fixed = [override for override in overrides if override not in grid]
     config = compose(scenario, method, fixed)
     output = Path(config.output).expanduser()
     output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
-    ours = {word.partition("=")[0] for word in extra}
-    kept = [word for word in fixed if word.partition("=")[0] not in ours]
     points = [
         [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
         for point in itertools.product(*(values.split(",") for _, _, values in spans))
     ]
-    configs = [compose(scenario, method, [*kept, *point, *extra]) for point in points]  # refused before any is played
+    configs = [
+        merge(compose(scenario, method, [*fixed, *point]), extra) for point in points
+    ]  # refused before any plays
     tried = [_try(Run(one, display), point) for one, point in zip(configs, points, strict=True)]
     tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
     best = tried[0]

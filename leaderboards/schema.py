@@ -160,8 +160,8 @@ def write(path: str | Path, record: Record) -> None:
 
 
 def name(record: Record) -> str:
-    """A record's file under the folder of results."""
-    return f"{record['scenario']}/{record['row']}/seed{record['seed']}.json"
+    """The run a record is of, `<scenario>/<row>/seed<k>`: its file under the results, its folder among the runs."""
+    return f"{record['scenario']}/{record['row']}/seed{record['seed']}"
 
 
 def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
@@ -198,8 +198,8 @@ def collect(folder: str | Path) -> list[Record]:
     for path, place in _places(folder):
         record = read(path)
         run = (record["scenario"], record["row"], record["seed"])
-        if place != "{}/{}/seed{}".format(*run):
-            raise RecordError(f"{path}: holds {run[0]}/{run[1]}/seed{run[2]}, not {place}: move it there")
+        if place != name(record):
+            raise RecordError(f"{path}: holds {name(record)}, not {place}: move it there")
         first, kept = found.setdefault(run, (path, record))
         if kept["scores"] != record["scores"]:
             raise RecordError(f"{first} and {path}: the same run with different scores, remove one of them")

@@ -13,9 +13,10 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from benchmark import build, compose
+from benchmark import build
 from benchmark.callbacks import Display
 from benchmark.commands import main
+from benchmark.compose import compose
 from benchmark.config import ConfigError
 from benchmark.rounds import Federation
 from benchmark.runs import Run
@@ -419,7 +420,7 @@ class TestEvaluate:
 
 
 class TestOneRunAFolder:
-    def test_a_second_process_is_refused_and_takes_nothing_away(self, call, refused, tmp_path):
+    def test_a_second_process_is_refused_and_takes_nothing_away(self, call, tmp_path):
         """It would clear away memories the checkpoint does not name yet."""
         own = ("method.class=tests.benchmark.test_commands.Meddled", "method.folder=" + str(tmp_path), "row=own")
         (tmp_path / "call").write_text("")
@@ -452,7 +453,7 @@ class TestOneRunAFolder:
     def test_who_is_refused_writes_nothing(self, tmp_path):
         common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
         first, second = (
-            Run(compose.compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
+            Run(compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
             for rate in (0.01, 0.02)
         )
         second.claim()  # nobody is there yet
@@ -568,7 +569,7 @@ class TestTune:
         assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0
         assert len(self.ranked(tmp_path, "runs")["tried"]) == 2
 
-    def test_a_point_that_diverges_is_last_and_the_others_count(self, call, refused, tmp_path):
+    def test_a_point_that_diverges_is_last_and_the_others_count(self, call, tmp_path):
         code, out, _ = call("tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "federation.rounds=1")
         assert code == 0
         assert "fedavg+optimizer.lr=1e_30 seed 0: stopped: the loss of client" in out

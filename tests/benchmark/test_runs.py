@@ -86,9 +86,7 @@ class TestGoingOn:
                 half.play()
         again, _ = run(tmp_path, method="scaffold")
         began = []
-        monkeypatch.setattr(
-            Display, "on_round_start", lambda self, federation: began.append(federation.round), raising=False
-        )
+        monkeypatch.setattr(Display, "on_phase_start", lambda self, federation, **_: began.append(federation.round))
         result = again.play()
         assert began == list(range(safe, 3))
         assert rounds(again.folder) == [1, 2, 3]

@@ -1,5 +1,6 @@
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,6 +177,7 @@ class TestLocalWork:
     @pytest.mark.parametrize("steps", [1, 5])
     def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
         run = self.resized(tmp_path, f"training.steps={steps}")
+        run.federation.work.pace = replace(run.federation.work.pace, epochs=3)  # as a scenario's file may say beside
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.federation.fit()
