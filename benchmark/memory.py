@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from methods import trees
 from methods.trees import Tree
 
 
@@ -43,7 +44,7 @@ class Memory(Mapping[int, Tree]):
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"client{client}-round{round}-{phase}.pt"
-        torch.save(tree, self.folder / name)
+        torch.save(trees.clone(tree), self.folder / name)  # a view of the resident model would be saved with all of it
         return name
 
     def stage(self, written: Mapping[int, str | None]) -> None:

@@ -73,6 +73,10 @@ class Reductions:
         return kept if fabric.world_size == 1 else {client: trees.to(tree, "cpu") for client, tree in kept.items()}
 
 
+CHUNK = 1 << 18
+"""Numbers widened to float64 at a time: a chunk stays in the processor's cache, a whole model would not."""
+
+
 class _Sum:
     """A weighted sum of Trees of one shape, the sum of the weights, and the number of replies, all in float64."""
 
@@ -91,10 +95,14 @@ class _Sum:
                 "weight": _zeros(weights),
                 "count": {"n": torch.zeros((), dtype=torch.float64)},
             }
-        elif _shapes(tree) != _shapes(self.parts["total"]):
-            raise self._another_architecture(f"client {client}")
         with torch.no_grad():
-            if isinstance(weight, dict):
+            own, new = trees.span(self.parts["total"]), trees.span(tree)
+            if own is not None and new is not None and own.layout == new.layout and not isinstance(weight, dict):
+                for total, piece in zip(own.flat.split(CHUNK), new.flat.split(CHUNK), strict=True):
+                    total.add_(piece, alpha=float(weight))
+            elif _shapes(tree) != _shapes(self.parts["total"]):
+                raise self._another_architecture(f"client {client}")
+            elif isinstance(weight, dict):
                 trees.map(
                     lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.parts["total"], tree, weight
                 )
@@ -114,12 +122,11 @@ class _Sum:
         outline, self.dtypes = outlines[0]
         if any(_shapes(other) != _shapes(outline) for other, _ in outlines):
             raise self._another_architecture("a client of another rank")
-        mine = dict(trees.leaves(self.parts or trees.map(lambda leaf: torch.zeros_like(leaf, device="cpu"), outline)))
-        order = [(path, leaf.shape) for path, leaf in trees.leaves(outline)]
-        flat = sum_over_ranks(fabric, torch.cat([mine[path].reshape(-1).to(fabric.device) for path, _ in order]))
-        self.parts = {}
-        for (path, shape), piece in zip(order, flat.split([shape.numel() for _, shape in order]), strict=True):
-            trees.put(self.parts, path, piece.view(shape))
+        together = trees.flat(trees.leaves(outline), fabric.device)
+        totals = together.tree(together.flat)
+        trees.assign(totals, self.parts)
+        sum_over_ranks(fabric, together.flat)
+        self.parts = totals
         return self
 
     def finish(self, how: Mean | Sum) -> Tree:
@@ -127,11 +134,13 @@ class _Sum:
         total, weight, count = self.parts["total"], self.parts["weight"], self.parts["count"]["n"]
         if isinstance(how, Mean):
             if how.over == "clients":
-                total = trees.map(lambda leaf: leaf / count, total)
+                total = trees.elementwise(lambda leaf: leaf / count, total)
             elif set(weight) == {"all"}:
-                total = trees.map(lambda leaf: leaf / weight["all"], total)
+                total = trees.elementwise(lambda leaf: leaf / weight["all"], total)
             else:
                 total = trees.map(torch.div, total, weight)
+        if len(kinds := set(self.dtypes.values())) == 1:
+            return trees.elementwise(lambda leaf: leaf.to(*kinds), total)
         result: Tree = {}
         for path, leaf in trees.leaves(total):
             trees.put(result, path, leaf.to(self.dtypes[path]))
@@ -145,7 +154,7 @@ class _Sum:
 
 
 def _zeros(tree: Tree) -> Tree:
-    return trees.map(lambda leaf: torch.zeros_like(leaf.detach(), dtype=torch.float64), tree)
+    return trees.elementwise(lambda leaf: torch.zeros_like(leaf.detach(), dtype=torch.float64), tree)
 
 
 def _shapes(tree: Tree) -> dict[tuple, torch.Size]:

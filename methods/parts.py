@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from methods import trees
 from methods.objective import AddOn, Objective
 from methods.trees import Tree
 
@@ -84,10 +85,8 @@ class Parts(LightningModule):
     @torch.no_grad()
     def load(self, weights: Tree) -> None:
         """Copies {part: {name: tensor}} into the networks; what it does not name stays."""
-        for name, tensors in weights.items():
-            own = self.tensors(name)
-            for key, value in tensors.items():
-                own[key].copy_(value)
+        own = {name: self.tensors(name) for name in weights}
+        trees.assign({name: {key: own[name][key] for key in weights[name]} for name in weights}, weights)
 
     @torch.no_grad()
     def start_targets(self, known: Iterable[str] = ()) -> None:

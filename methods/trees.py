@@ -1,13 +1,38 @@
-"""Trees: nested dicts of tensors, the only thing that is stored or sent (weights, control variates, matrices)."""
+"""Trees: nested dicts of tensors, the only thing that is stored or sent (weights, control variates, matrices).
 
-from collections.abc import Callable, Iterator
-from typing import Any
+Leaves that lie side by side in one storage are copied, added and checked as one flat tensor. `clone` lays them out so,
+and so does the resident model with its own; nothing else has to know.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 Tree = dict[Any, Any]
 """A nested dict whose leaves are tensors; keys are strings, or client ids where a Tree holds one subtree a client."""
+
+ALIGNMENT = 16
+"""A leaf starts at a multiple of so many elements: 64 bytes of float32, a cache line."""
+
+
+class Span(NamedTuple):
+    """A Tree whose leaves lie side by side.
+
+    flat: one dimension over all leaves and the zeros between them. layout: a leaf's path, offset in `flat`, shape and
+    strides; two Trees of one layout agree number by number.
+    """
+
+    flat: Tensor
+    layout: tuple[tuple[tuple, int, torch.Size, tuple[int, ...]], ...]
+
+    def tree(self, flat: Tensor) -> Tree:
+        """The same layout over another flat tensor, of any dtype: views, no copies."""
+        result: Tree = {}
+        for path, offset, shape, strides in self.layout:
+            put(result, path, flat.as_strided(shape, strides, flat.storage_offset() + offset))
+        return result
 
 
 def leaves(tree: Tree, path: tuple = ()) -> Iterator[tuple[tuple, Tensor]]:
@@ -29,9 +54,69 @@ def map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     }
 
 
+def span(tree: Tree) -> Span | None:
+    """The leaves as one flat tensor, or None where they are of several storages or dtypes, or not side by side."""
+    found = list(leaves(tree))
+    if not found:
+        return None
+    first = found[0][1]
+    storage, dtype, base, end, layout = first.untyped_storage().data_ptr(), first.dtype, int(first.storage_offset()), 0, []
+    for path, leaf in found:
+        offset = int(leaf.storage_offset()) - base
+        if leaf.untyped_storage().data_ptr() != storage or leaf.dtype != dtype or offset != end or not dense(leaf):
+            return None
+        layout.append((path, offset, leaf.shape, leaf.stride()))
+        end = _aligned(offset + leaf.numel())
+    size = offset + found[-1][1].numel()
+    return Span(first.detach().as_strided((size,), (1,), base), tuple(layout))
+
+
+def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
+    """Zeros for leaves of these paths, shapes and strides, side by side; the dtype and device are the first one's."""
+    layout, end, found = [], 0, list(like)
+    for path, leaf in found:
+        strides = leaf.stride() if dense(leaf) else torch.empty(leaf.shape, device="meta").stride()
+        layout.append((path, end, leaf.shape, strides))
+        size = end + leaf.numel()
+        end = _aligned(size)
+    return Span(torch.zeros(size, dtype=found[0][1].dtype, device=device or found[0][1].device), tuple(layout))
+
+
+def dense(leaf: Tensor) -> bool:
+    """Whether a leaf fills its stretch of memory, each number once, in whatever order of its dimensions."""
+    if leaf.is_contiguous():
+        return True
+    order = sorted(range(leaf.ndim), key=lambda dim: leaf.stride(dim), reverse=True)
+    return leaf.permute(order).is_contiguous()
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
 def clone(tree: Tree) -> Tree:
-    """A detached copy that shares no memory with `tree`."""
-    return map(lambda leaf: leaf.detach().clone(), tree)
+    """A detached copy that shares no memory with `tree`; leaves of one dtype and device come to lie side by side."""
+    if (packed := span(tree)) is not None:
+        return packed.tree(packed.flat.clone())
+    found = list(leaves(tree))
+    if len({(leaf.dtype, leaf.device) for _, leaf in found}) != 1:
+        return map(lambda leaf: leaf.detach().clone(), tree)
+    fresh = flat(found)
+    copy = fresh.tree(fresh.flat)
+    assign(copy, tree)
+    return copy
+
+
+@torch.no_grad()
+def assign(tree: Tree, values: Tree) -> None:
+    """Copies every leaf of `values` into the leaf of `tree` at the same path; what `values` lacks stays."""
+    own, new = span(tree), span(values)
+    if own is not None and new is not None and own.layout == new.layout:
+        own.flat.copy_(new.flat)
+        return
+    mine = dict(leaves(tree))
+    for path, value in leaves(values):
+        mine[path].copy_(value)
 
 
 def to(tree: Tree, device: torch.device | str) -> Tree:
@@ -41,11 +126,14 @@ def to(tree: Tree, device: torch.device | str) -> Tree:
 
 def zeros_like(tree: Tree) -> Tree:
     """A Tree of zeros with the shapes, dtypes and devices of `tree`."""
-    return map(torch.zeros_like, tree)
+    return elementwise(torch.zeros_like, tree)
 
 
 def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
     """`tree + scale * change`; leaves `change` lacks stay as they are, so a change may speak of some parts only."""
+    own, new = span(tree), span(change)
+    if own is not None and new is not None and own.layout == new.layout:
+        return own.tree(own.flat + scale * new.flat)
     return {
         key: value
         if key not in change
@@ -56,7 +144,16 @@ def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
 
 def subtract(tree: Tree, other: Tree) -> Tree:
     """`tree - other` over the leaves of `tree`."""
-    return map(torch.sub, tree, other)
+    return elementwise(torch.sub, tree, other)
+
+
+def elementwise(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """`map` for a function of single numbers: one call where the leaves of all Trees lie side by side alike."""
+    spans = [span(one) for one in (tree, *others)]
+    first = spans[0]
+    if first is None or any(one is None or one.layout != first.layout for one in spans):
+        return map(function, tree, *others)
+    return first.tree(function(*(one.flat for one in spans if one is not None)))
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:
@@ -70,8 +167,11 @@ def overlay(tree: Tree, top: Tree) -> Tree:
 
 def finite(tree: Tree) -> bool:
     """Whether no leaf holds an infinity or a NaN; one look at the device for the whole Tree."""
-    flags = [leaf.isfinite().all() for _, leaf in leaves(tree)]
-    return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())
+    packed = span(tree)
+    numbers = [leaf for _, leaf in leaves(tree) if leaf.numel()] if packed is None else [packed.flat]
+    # a NaN is its own extreme, and an infinity is one: a pass without temporary tensors
+    extremes = [bound.double().to(numbers[0].device) for leaf in numbers for bound in leaf.detach().aminmax()]
+    return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
 def nbytes(tree: Tree) -> int:

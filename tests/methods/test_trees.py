@@ -110,3 +110,73 @@ def test_put_makes_the_way_to_a_leaf_and_keeps_its_neighbours() -> None:
     trees.put(grown, ("x", 3, "y"), torch.tensor(1.0))
     a = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.0)}
     assert same(grown, {"a": a, 7: torch.tensor([[4.0]]), "x": {3: {"y": torch.tensor(1.0)}}})
+
+
+def packed() -> trees.Tree:
+    return trees.clone(tree())
+
+
+def test_a_clone_lies_side_by_side_and_a_scattered_tree_does_not() -> None:
+    assert trees.span(tree()) is None
+    assert trees.span({}) is None
+    found = trees.span(packed())
+    assert found is not None
+    assert [offset for _, offset, _, _ in found.layout] == [0, 16, 32]
+    assert found.flat.numel() == 33
+    assert found.flat.sum() == 10  # 1 + 2 + 3 + 4: nothing but zeros between the leaves
+    assert same(found.tree(found.flat), tree())
+
+
+def test_leaves_out_of_order_in_part_or_of_two_kinds_are_no_span() -> None:
+    whole = packed()
+    assert trees.span({7: whole[7], "a": whole["a"]}) is None
+    assert trees.span({"a": {"w": whole["a"]["w"]}, 7: whole[7]}) is None
+    assert trees.span({"a": whole["a"], 7: whole[7].long()}) is None
+    assert trees.span({"a": whole["a"]}) is not None  # the first ones are a span of their own
+    assert trees.span({"x": torch.ones(4, 4)[:, :2]}) is None
+
+
+def test_two_kinds_of_numbers_are_cloned_leaf_by_leaf() -> None:
+    both = {"x": torch.ones(2), "n": torch.tensor(3)}
+    assert same(trees.clone(both), both)
+    assert [leaf.dtype for _, leaf in trees.leaves(trees.clone(both))] == [torch.float32, torch.int64]
+
+
+def test_memory_formats_survive_packing() -> None:
+    image = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    copy = trees.clone({"b": torch.ones(1), "x": image})
+    assert copy["x"].stride() == image.stride()
+    assert torch.equal(copy["x"], image)
+
+
+def test_assign_copies_by_path_whether_flat_or_not() -> None:
+    for place in (tree(), packed()):
+        for values in (trees.map(lambda leaf: leaf + 1, tree()), trees.clone(trees.map(lambda leaf: leaf + 1, tree()))):
+            trees.assign(place, values)
+            assert same(place, values)
+    place = packed()
+    trees.assign(place, {"a": {"b": torch.tensor(9.0)}})
+    assert same(place, {"a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(9.0)}, 7: torch.tensor([[4.0]])})
+    with pytest.raises(KeyError):
+        trees.assign(place, {"nobody": torch.ones(1)})
+
+
+def test_arithmetic_on_flat_trees_is_that_on_scattered_ones() -> None:
+    one, other = packed(), trees.clone(trees.map(lambda leaf: leaf * 3, tree()))
+    scattered = trees.map(lambda leaf: leaf * 3, tree())
+    for flat, plain in (
+        (trees.subtract(one, other), trees.subtract(tree(), scattered)),
+        (trees.add(one, other, 0.5), trees.add(tree(), scattered, 0.5)),
+        (trees.zeros_like(one), trees.zeros_like(tree())),
+    ):
+        assert same(flat, plain)
+        assert trees.span(flat) is not None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_finite_sees_one_bad_number_whether_flat_or_not(value: float) -> None:
+    for place in (tree(), packed(), {"n": torch.tensor(3), **tree()}):
+        assert trees.finite(place)
+        place["a"]["w"][1] = value
+        assert not trees.finite(place)
+    assert trees.finite({})
