@@ -6,15 +6,17 @@ pristine state, so that nothing of the previous client is left in targets, queue
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from benchmark.batch_norm import Recalibration
 from benchmark.reductions import gather_batches
+from benchmark.resident import Resident
 from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule, number_of_batches
 from methods import trees
@@ -50,6 +52,37 @@ class Done:
     seconds: float
 
 
+@dataclass
+class Begun:
+    """A visit whose work has been asked for: who acts, what the client had kept, the sum of its losses, its images."""
+
+    actor: Any
+    visit: Visit
+    kept: Tree
+    summed: Tensor | None
+    images: int
+    began: float
+
+
+class Executor(Protocol):
+    """Visits the clients of a block; whichever does, what comes of it is the same."""
+
+    def images(self, phase: Phase, client: Client) -> int:
+        """How many images a visit will see: what it costs, before it was measured."""
+
+    def run(
+        self,
+        actor: Any,
+        phase: Phase,
+        round: int,
+        rounds: int,
+        block: Sequence[Client],
+        inbox: Mapping[int, Message],
+        memory: Mapping[int, Tree],
+    ) -> Iterator[Done]:
+        """Every client's visit; a message is to be used before the next one is asked for."""
+
+
 class OneByOne:
     """Clients one after another on one resident model.
 
@@ -67,7 +100,7 @@ class OneByOne:
         self.fabric, self.method, self.data, self.pace, self.streams = fabric, method, data, pace, streams
         # a CPU is shared with others, so its own time is what counts; a GPU's can only be seen from outside
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
-        self.pristine = {key: value.clone() for key, value in method.state_dict().items()}
+        self.resident = Resident(method)
 
     def run(
         self,
@@ -81,54 +114,95 @@ class OneByOne:
     ) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         for client in block:
-            began = self.clock()
-            kept = memory.get(client.id, {})
-            stream = self.streams.generator("method", round=round, phase=phase.name, client=client.id)
-            visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
-            number = self.streams.number("global", round=round, phase=phase.name, client=client.id)
-            with isolated(number, self.fabric.device):
-                done = self._visit(actor, visit, kept, began)
-            yield done
+            yield self.finish(self.begin(actor, phase, round, rounds, client, inbox, memory))
 
-    def _visit(self, actor: Any, visit: Visit, kept: Tree, began: float) -> Done:
-        method, phase = self.method, visit.phase
-        method.load_state_dict(self.pristine)
-        method.zero_grad(set_to_none=True)
-        method.train(phase.work == "train")
-        if "memory" not in kept:
-            visit.memory = actor.hook("init_client", phase)(visit)
-        actor.start_visit(visit, trees.overlay(kept.get("stays", {}), kept.get("statistics", {})))
-        loss, images = None, 0
-        if phase.work == "train":
-            loss, images = self._train(visit)
-        elif phase.work == "observe":
-            self._observe(actor, visit)
-        message, remembered = actor.hook("reply", phase)(visit)
+    def images(self, phase: Phase, client: Client) -> int:
+        """How many images a visit will see: what it costs, before it was measured."""
+        examples, epochs = client.examples, phase.epochs
+        if phase.data == "public":
+            examples = len(self.data.held_by(None))
+        if phase.work == "train" and epochs is None and self.pace.steps is not None:
+            return self.pace.steps * min(phase.batch_size or self.pace.batch_size, examples)
+        return {"train": epochs or self.pace.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
+
+    def begin(
+        self,
+        actor: Any,
+        phase: Phase,
+        round: int,
+        rounds: int,
+        client: Client,
+        inbox: Mapping[int, Message],
+        memory: Mapping[int, Tree],
+    ) -> Begun:
+        """A visit up to the end of its work, which on a GPU is asked for but not waited for."""
+        began = self.clock()
+        kept = memory.get(client.id, {})
+        key: dict[str, Any] = {"round": round, "phase": phase.name, "client": client.id}
+        stream = self.streams.generator("method", **key)
+        visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
+        method = self.method
+        with isolated(self.streams.number("global", **key), self.fabric.device):
+            self.resident.reset()
+            method.zero_grad(set_to_none=True)
+            method.train(phase.work == "train")
+            if "memory" not in kept:
+                visit.memory = actor.hook("init_client", phase)(visit)
+            actor.start_visit(visit, trees.overlay(kept.get("stays", {}), kept.get("statistics", {})))
+            summed, images = None, 0
+            if phase.work == "train":
+                summed, images = self._train(visit)
+            elif phase.work == "observe":
+                self._observe(actor, visit)
+        return Begun(actor, visit, kept, summed, images, began)
+
+    def finish(self, begun: Begun) -> Done:
+        """The visit's reply and what stays with the client."""
+        method, actor, visit, kept = self.method, begun.actor, begun.visit, begun.kept
+        number = self.streams.number("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
+        with isolated(number, self.fabric.device):
+            message, remembered = actor.hook("reply", visit.phase)(visit)
         staying: Tree = {"memory": remembered} if remembered else {}
         if actor is not method:  # it only measures: what stays is not what it has loaded
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
-            return Done(visit, message, staying, loss, images, self.clock() - began)
-        if method.stays:
-            staying["stays"] = {name: method.tensors(name) for name in method.stays}
-        if method.batch_norm == "local" and method.travelling:
-            staying["statistics"] = method.statistics()
-        return Done(visit, message, staying, loss, images, self.clock() - began)
+        else:
+            if method.stays:
+                staying["stays"] = {name: method.tensors(name) for name in method.stays}
+            if method.batch_norm == "local" and method.travelling:
+                staying["statistics"] = method.statistics()
+        loss = None if begun.summed is None else float(begun.summed) / max(1, visit.steps)
+        return Done(visit, message, staying, loss, begun.images, self.clock() - begun.began)
 
-    def _train(self, visit: Visit) -> tuple[float, int]:
-        """The local steps of a visit; returns mean loss and images seen. Nothing in a step waits for the device."""
+    def _train(self, visit: Visit) -> tuple[Tensor, int]:
+        """The local steps of a visit; returns the sum of losses and the images seen. No step waits for the device."""
         method, phase, pace = self.method, visit.phase, self.pace
         optimizer = method.hook("configure_optimizers", phase)()
-        step, finish = method.hook("training_step", phase), method.hook("on_train_batch_end", phase)
         size = phase.batch_size or pace.batch_size
         examples = len(self.data.held_by(self._holder(visit)))
         visit.batches = number_of_batches(examples, min(size, examples))
         steps = pace.steps if phase.epochs is None else None
         total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
-        summed = torch.zeros((), device=self.fabric.device)
+        take, summed = self._stepper(visit, optimizer)
         images = 0
         for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
             within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
             visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
+            take(batch)
+            visit.steps += 1
+            images += len(batch.index)
+        return summed.clone(), images
+
+    def _stepper(self, visit: Visit, optimizer: torch.optim.Optimizer) -> tuple[Callable[[Any], None], Tensor]:
+        """One local step as a function of its batch, and the sum its losses go to."""
+        summed = torch.zeros((), device=self.fabric.device)
+        return self._step(visit, optimizer, summed), summed
+
+    def _step(self, visit: Visit, optimizer: torch.optim.Optimizer, summed: Tensor) -> Callable[[Any], None]:
+        """The step as the method has it, by Lightning's hooks."""
+        method = self.method
+        step, finish = method.hook("training_step", visit.phase), method.hook("on_train_batch_end", visit.phase)
+
+        def take(batch: Any) -> None:
             with self.fabric.autocast():
                 outputs = step(batch, visit.steps)
             self.fabric.backward(outputs["loss"])
@@ -136,10 +210,9 @@ class OneByOne:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             finish(outputs, batch, visit.steps)
-            summed += outputs["loss"].detach()
-            visit.steps += 1
-            images += len(batch.index)
-        return float(summed) / max(1, visit.steps), images
+            summed.add_(outputs["loss"].detach())
+
+        return take
 
     @torch.no_grad()
     def _observe(self, actor: Any, visit: Visit) -> None:
@@ -185,5 +258,7 @@ class OneByOne:
 def isolated(seed: int, device: torch.device) -> Iterator[None]:
     """The global generators seeded for one visit and put back after it: dropout draws the same wherever it runs."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for devices nobody uses
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield

@@ -14,9 +14,10 @@ import torch
 from lightning.pytorch import Trainer
 
 from benchmark import build, rounds
+from benchmark.side_by_side import SideBySide
 from methods import trees
 from methods.base import MethodError
-from tests import playing
+from tests import playing, tape
 
 Bill = dict[tuple[str, str, str], int]
 
@@ -124,6 +125,28 @@ class MethodContract:
         monkeypatch.setattr(rounds, "share", lambda *args: share(*args)[::-1])
         reversed_run = playing.played(tmp_path, self.method, *self.overrides)
         assert playing.same(playing.state(reversed_run), playing.state(unbroken))
+
+    def test_clients_side_by_side_give_the_bits_of_one_by_one(self, tmp_path: Path, unbroken: Any) -> None:
+        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        run.federation.work = SideBySide(run.federation.work, lanes=3, recorder=None)
+        run.federation.fit()
+        assert playing.same(playing.state(run), playing.state(unbroken))
+
+    def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
+        self, tmp_path: Path, unbroken: Any
+    ) -> None:
+        tapes: list[tape.Tape] = []
+        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        run.federation.work = SideBySide(run.federation.work, lanes=2, recorder=tape.recorder(tapes))
+        run.federation.fit()
+        recorded, plain = playing.state(run), playing.state(unbroken)
+        assert playing.difference(recorded["server"], plain["server"]) < 1e-5
+        assert playing.difference(recorded["memory"], plain["memory"]) < 1e-5
+        assert recorded["ledger"] == plain["ledger"]
+        trains = any(phase.work == "train" for phase in run.federation.method.plan(1))
+        assert bool(tapes) == trains
+        assert sum(one.replays for one in tapes) >= len(tapes)
+        assert [one.looks for one in tapes] == [[]] * len(tapes)
 
     def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
         again = playing.played(tmp_path / "again", self.method, *self.overrides)
