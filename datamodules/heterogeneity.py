@@ -1,17 +1,21 @@
 """How unlike each other the clients of a partition are: in numbers, and as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+SHOWN = 100
+"""Clients in a picture, at most: more would be a picture of nothing, and take minutes."""
 
-def counts(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+
+def counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
     """Examples `[K, C]` of each class on each client; classes are the distinct values of `labels: [N]`, in order."""
     distinct, position = np.unique(labels, return_inverse=True)
     return np.stack([np.bincount(position[part], minlength=len(distinct)) for part in parts])
 
 
-def report(labels: np.ndarray, parts: list[np.ndarray]) -> dict[str, float]:
+def report(labels: np.ndarray, parts: Sequence[np.ndarray]) -> dict[str, float]:
     """Classes per client by the two definitions of Orchestra's Table 4 (ICML 2022), and client sizes in examples.
 
     `classes` and `classes_1pct` are means over clients: a class is on a client that has at least one example of it,
@@ -30,16 +34,17 @@ def report(labels: np.ndarray, parts: list[np.ndarray]) -> dict[str, float]:
 
 
 def bubble_chart(
-    labels: np.ndarray, parts: list[np.ndarray], path: str | Path, classes: tuple[str, ...] | None = None
+    labels: np.ndarray, parts: Sequence[np.ndarray], path: str | Path, classes: tuple[str, ...] | None = None
 ) -> None:
     """Write the partition as a PNG: clients across, classes up, a bubble's area the number of examples.
 
-    The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis.
+    The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. Of more than
+    `SHOWN` clients the first are drawn, and the numbers in the title are of all.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    held = counts(labels, parts)
+    held = counts(labels, parts)[:SHOWN]
     clients, num_classes = held.shape
     cell = float(np.clip(12 / max(held.shape), 0.14, 0.45))  # inches
     figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5), layout="constrained")
@@ -55,8 +60,9 @@ def bubble_chart(
     axes.set_yticks(range(0, num_classes, every[1]), names[:: every[1]])
     axes.set_ylabel("class")
     numbers = report(labels, parts)
+    first = f"the first {SHOWN} of {len(parts):,} clients; " if len(parts) > SHOWN else ""
     axes.set_title(
-        f"{held.sum():,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
+        f"{first}{sum(map(len, parts)):,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
         f"{numbers['classes']:.1f} classes a client, {numbers['classes_1pct']:.1f} of at least 1 %\n"
         f"the largest bubble is {held.max():,}",
         fontsize=9,

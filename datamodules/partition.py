@@ -21,6 +21,32 @@ class PartitionError(ValueError):
     """A partition that cannot be made: what was given and what is possible, in one line."""
 
 
+class Parts(Sequence[np.ndarray]):
+    """The lists of a partition in two arrays, whatever the number of clients: a hundred thousand small ones cost 20 MB.
+
+    Args:
+        lists: one int64 index array a client.
+    """
+
+    def __init__(self, lists: Sequence[np.ndarray]) -> None:
+        self.sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        self.indices = np.concatenate(lists).astype(np.int64, copy=False)
+        self.ends = np.cumsum(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, client: int) -> np.ndarray:  # type: ignore[override] # nobody slices clients
+        """The client's indices, a view."""
+        end = self.ends[client]
+        return self.indices[end - self.sizes[client] : end]
+
+    @property
+    def holders(self) -> np.ndarray:
+        """The client of each of `indices`."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     """Deal a random permutation in equal parts (sizes differ by at most one); labels play no role."""
     _check(labels, num_clients)

@@ -214,3 +214,15 @@ def test_mistakes_are_one_clear_line(name: str, given: dict, message: str) -> No
     with pytest.raises(PartitionError, match=message) as caught:
         split(name, **given)
     assert "\n" not in str(caught.value)
+
+
+def test_parts_are_the_lists_they_were_made_of() -> None:
+    lists = [np.array([4, 7]), np.array([0]), np.array([], dtype=np.int64), np.array([1, 2, 9])]
+    parts = partition.Parts(lists)
+    assert [part.tolist() for part in parts] == [[4, 7], [0], [], [1, 2, 9]]
+    assert len(parts) == 4
+    assert parts[-1].tolist() == [1, 2, 9]
+    assert parts.sizes.tolist() == [2, 1, 0, 3]
+    assert parts.holders.tolist() == [0, 0, 1, 3, 3, 3]
+    with pytest.raises(IndexError):
+        parts[4]
