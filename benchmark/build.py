@@ -4,7 +4,8 @@ import importlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,13 +13,18 @@ from typing import Any, get_type_hints
 import numpy as np
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark import ranks
 from benchmark.compose import partition_parameters
 from benchmark.config import ConfigError, describe, fits, nearest
+from benchmark.ranks import Places
+from benchmark.recording import CudaGraphs
+from benchmark.side_by_side import Measured, SideBySide
 from benchmark.strategy import Ranks
 from benchmark.streams import Streams
-from benchmark.work import Pace, isolated
+from benchmark.work import OneByOne, Pace, isolated
 from datamodules import partition
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, load
@@ -130,6 +136,8 @@ def schedule(config: DictConfig) -> Callable[[float], float]:
 def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
     """The images, decoded once."""
     data = config.data
+    if twice := sorted({"name", "root", "cache", "download", "image_size"} & set(data.options)):
+        raise ConfigError(f"data.options.{twice[0]}: set data.{twice[0]}")
     return load(
         data.name,
         root=Path(data.root).expanduser(),
@@ -220,13 +228,28 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,
         channels_last=config.training.channels_last,
+        compiled=config.compile,
         seed=Streams(config.seed).number("trainer"),
     )
 
 
-def clients(data: FederatedDataModule) -> tuple[Client, ...]:
-    """Everyone, by id."""
-    return tuple(Client(k, len(part)) for k, part in enumerate(data.parts))
+class Clients(Sequence[Client]):
+    """Everyone, by id; made when asked for, so that a hundred thousand take no room.
+
+    Args:
+        parts: who holds which images.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, client: Any) -> Any:
+        """Client `client`, or a list for a slice."""
+        which = range(len(self))[client]
+        return [self[k] for k in which] if isinstance(which, range) else Client(which, len(self.parts[which]))
 
 
 def pace(config: DictConfig) -> Pace:
@@ -235,23 +258,35 @@ def pace(config: DictConfig) -> Pace:
     return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
 
 
-def fabric(config: DictConfig) -> Fabric:
-    """Devices and precision; several devices are ranks that share the cohort."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    accelerator = config.accelerator
-    if accelerator == "auto":
-        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # progress is ours to tell
-    if accelerator == "cuda" and torch.cuda.device_count() < config.devices:
+def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide | Measured:
+    """Who visits the clients. On a CPU several at once are never faster, so there only the user chooses them."""
+    on_gpu = reference.fabric.device.type == "cuda"
+    if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
+        return reference
+    several = SideBySide(reference, config.lanes, CudaGraphs if on_gpu else None)
+    return several if config.executor == "side-by-side" else Measured(reference, several)
+
+
+def fabric(config: DictConfig, found: Places) -> Fabric:
+    """Devices and precision; several devices are ranks that share the cohort.
+
+    found: where they are, or are to be.
+    """
+    accelerator = ranks.accelerator(config)
+    for library in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(library).setLevel(logging.WARNING)  # progress is ours to tell
+    if accelerator == "cuda" and torch.cuda.device_count() < found.here:
         raise ConfigError(
-            f"accelerator=cuda with devices={config.devices}, but {torch.cuda.device_count()} GPUs are visible: "
+            f"accelerator=cuda with devices={found.here}, but {torch.cuda.device_count()} GPUs are visible: "
             "use accelerator=cpu or fewer devices"
         )
-    several = config.devices > 1
+    # a batch script of SLURM's that calls no srun is one process, whatever its variables say
+    own = not (ranks.under_srun() or "TORCHELASTIC_RUN_ID" in os.environ)
     return Fabric(
         accelerator=accelerator,
-        devices=config.devices,
+        devices=found.here,
+        num_nodes=found.nodes,
         precision=config.training.precision,
-        strategy=Ranks() if several else "auto",
+        strategy=Ranks() if found.world > 1 else "auto",
+        plugins=[LightningEnvironment()] if own else None,
     )

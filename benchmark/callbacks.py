@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from benchmark.evaluation import Evaluator
 from benchmark.logs import RunLogger
 from benchmark.memory import Kept
+from benchmark.strategy import by_first
 from methods.base import Phase
 
 
@@ -31,13 +32,15 @@ class Monitor:
         """Adds `monitor`, in percent, to the round's line; with several encoders, their mean."""
         if row["round"] % self.every and row["round"] != federation.rounds:
             return
-        kept = Kept(federation.memory)
-        exported = federation.method.export(federation.server, kept)
-        values = [
+        values = by_first(federation.fabric, lambda: self._look(federation))
+        row["monitor"] = sum(values) / len(values)
+
+    def _look(self, federation: Any) -> list[float]:
+        exported = federation.method.export(federation.server, Kept(federation.memory))
+        return [
             self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated))
             for weights in exported.values()
         ]
-        row["monitor"] = sum(values) / len(values)
 
 
 class RoundLog:

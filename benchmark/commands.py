@@ -76,6 +76,7 @@ def complain(line: str) -> None:
 
 def run(words: list[str], console: Console) -> None:
     """Train and evaluate one run, or a suite of them."""
+    from benchmark import ranks
     from benchmark.callbacks import Display
     from benchmark.rounds import DivergedError
     from benchmark.runs import Run, suite
@@ -98,6 +99,7 @@ def run(words: list[str], console: Console) -> None:
         own = ("suite", "scenarios", "methods", "seeds")
         rest = [override for override in overrides if override.partition("=")[0] not in own]
         configs = suite(name, given, rest)
+    ranks.expect(configs)
     results: list[dict[str, Any]] = []
     stopped: list[str] = []
     with Display(console, len(configs)) as display:
@@ -215,7 +217,7 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
 
 def first_rank() -> bool:
     """Whether this process speaks for all ranks: the launchers' variables say so before anything is set up."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

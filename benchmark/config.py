@@ -31,7 +31,7 @@ class Data:
     image_size: int | None = None
     """Side in pixels images are resized to; None: as they are, all of one size."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of a source, e.g. examples, classes and image_size of `synthetic`."""
+    """Further arguments of a source, e.g. examples and classes of `synthetic`."""
 
 
 @dataclass
@@ -121,15 +121,26 @@ class Config:
     """Folder of the run folders."""
     logger: str = "wandb"
     """wandb (offline unless logged in) | csv."""
-    devices: int = 1
-    """Processes, one a device; on a CPU, ranks."""
+    devices: Any = "auto"
+    """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/clusters.md says."""
+    nodes: int | None = None
+    """Machines; None: as many as the launcher has started ranks on."""
     accelerator: str = "auto"
     """auto | cpu | cuda."""
     threads: int | None = None
-    """CPU threads a process; None: torch's choice."""
+    """CPU threads a rank; None: torch's choice for one rank, a fair part of the cores for several."""
+    executor: str = "auto"
+    """one-by-one: the reference | side-by-side: several clients at once | auto: on a GPU the faster, tried first."""
+    lanes: int = 4
+    """Clients at once, side by side."""
+    compile: bool = False
+    """Compile networks and views by torch.compile: seconds at the start, other rounding, and what it gains is said."""
 
 
-RUNTIME = ("output", "logger", "devices", "accelerator", "threads", "data.root", "data.cache", "data.download")
+RUNTIME = (
+    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "compile",
+    "data.root", "data.cache", "data.download",
+)  # fmt: skip
 """Keys that say where and how a run happens, not what it is: they are not part of its identity."""
 
 
@@ -196,11 +207,17 @@ def validate(config: DictConfig) -> None:
     choose("schedule.per", ("round", "step"))
     choose("logger", ("wandb", "csv"))
     choose("accelerator", ("auto", "cpu", "cuda"))
+    choose("executor", ("auto", "one-by-one", "side-by-side"))
+    if config.compile and config.executor == "side-by-side":
+        raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
     for key, least in {
-        "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "devices": 1,
+        "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "nodes": 1,
         "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0,
+        "lanes": 1,
     }.items():  # fmt: skip
         at_least(key, least)
+    if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
+        raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
     if config.training.clip_norm is not None and not config.training.clip_norm > 0:
         raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
     late = [place for place in config.schedule.milestones if not 0 <= place <= 1]

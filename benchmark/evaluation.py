@@ -65,6 +65,8 @@ class Evaluator:
     def scores(self, encoder: nn.Module, protocols: Sequence[str]) -> Scores:
         """Every protocol's metrics on this encoder's features."""
         results: Scores = {}
+        if not protocols:  # then features are not worth their time
+            return results
         for score in evaluate(self.features(encoder), protocols, self._stream):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results

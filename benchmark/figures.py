@@ -4,12 +4,12 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
 
 def curves(history: list[dict[str, Any]], path: Path, title: str) -> None:
     """Loss, and the monitor where it looked, over rounds."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(7, 3), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(title, 90)), fontsize=10)
     left, right = figure.subplots(1, 2)

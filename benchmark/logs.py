@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -64,7 +65,8 @@ class RunLogger:
 
 def open_logger(config: DictConfig, folder: Path) -> RunLogger:
     """The logger a config asks for; W&B works offline, in the run's own folder, where nobody is logged in."""
-    if config.logger == "csv":
+    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    if config.logger == "csv" or not first:  # ranks that log nothing need no service of W&B's
         return RunLogger(CSVLogger(save_dir=folder, name="", version="csv"))
     import wandb
 

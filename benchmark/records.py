@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def origin(commits: list[str], device: torch.device) -> dict[str, Any]:
     }
 
 
-def partition_hash(parts: list[np.ndarray]) -> str:
+def partition_hash(parts: Sequence[np.ndarray]) -> str:
     """sha256 over sizes and indices, client by client."""
     digest = hashlib.sha256()
     for part in parts:

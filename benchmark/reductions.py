@@ -73,7 +73,7 @@ class Reductions:
         return kept if fabric.world_size == 1 else {client: trees.to(tree, "cpu") for client, tree in kept.items()}
 
 
-CHUNK = 1 << 18
+CHUNK = 1 << 20
 """Numbers widened to float64 at a time: a chunk stays in the processor's cache, a whole model would not."""
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import FederatedMethod
+from methods.base import FederatedMethod, Tree
 
 
 class Resident:
@@ -34,10 +34,17 @@ class Resident:
                 view.copy_(moved[path].detach())
                 moved[path].data = view
         self.pristine = self.flat.clone()
+        travelling = trees.span(method.weights())
+        self.sent = travelling.layout if travelling is not None else ()
 
     @torch.no_grad()
-    def reset(self) -> None:
-        """Back to the pristine state: nothing of the client before is left."""
-        self.flat.copy_(self.pristine)
+    def reset(self, coming: Tree | None = None) -> None:
+        """Back to the pristine state: nothing of the client before is left.
+
+        coming: the weights that are loaded next, before anybody looks; what they overwrite is left as it is.
+        """
+        first = trees.span(coming) if coming is not None else None
+        start = first.flat.numel() if first is not None and first.layout == self.sent else 0
+        self.flat[start:].copy_(self.pristine[start:])
         for tensor, before in self.others:
             tensor.copy_(before)

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from lightning.fabric import Fabric
 
 from benchmark.batch_norm import Recalibration
 from benchmark.checkpoint import Checkpoint
+from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
 from benchmark.reductions import Reductions
 from benchmark.strategy import broadcast, gather, share, together
 from benchmark.streams import Streams
-from benchmark.work import Done, OneByOne
+from benchmark.work import Done, Executor
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
@@ -65,7 +67,7 @@ class Federation:
         self,
         fabric: Fabric,
         method: FederatedMethod,
-        work: OneByOne,
+        work: Executor,
         clients: Sequence[Client],
         streams: Streams,
         *,
@@ -81,6 +83,7 @@ class Federation:
         self.checkpoint = Checkpoint(folder, config_hash)
         self.memory = Memory(folder / "memory", fabric.device)
         self.ledger = Ledger()
+        self.costs = Costs(work.images)
         self.history: list[dict[str, Any]] = []
         self.commit = commit
         self.commits: list[str] = []
@@ -158,7 +161,7 @@ class Federation:
             inbox[client.id].update(mail.to(client.id))
         totals = Reductions(phase.uplink)
         reports: list[Report] = []
-        block = share(members, self.fabric.global_rank, self.fabric.world_size)
+        block = share(members, self.fabric.global_rank, self.fabric.world_size, partial(self.costs.of, phase))
         self.tell("on_phase_start", phase=phase, visits=len(block))
         with together(self.fabric):
             for done in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory):
@@ -169,6 +172,10 @@ class Federation:
                 reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
                 self.tell("on_visit_end", done=done)
         reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
+        if self.fabric.world_size > 1:
+            seconds = {report.client: report.seconds for report in reports}
+            for client in members:
+                self.costs.note(phase, client, seconds[client.id])
         self.memory.stage({report.client: report.file for report in reports})
         if phase.where == "clients":
             self.ledger.down(round, phase.name, members, mail)

@@ -11,9 +11,10 @@ from typing import Any
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
-from benchmark import build, figures
+from benchmark import build, figures, ranks
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
+from benchmark.compilation import compile_networks
 from benchmark.compose import compose, load, merge, save
 from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
@@ -22,7 +23,7 @@ from benchmark.memory import Kept
 from benchmark.records import commit, foreign, origin, record
 from benchmark.rounds import Federation
 from benchmark.shelf import available, read
-from benchmark.strategy import together
+from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
@@ -102,16 +103,18 @@ class Run:
                 f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}: choose {', '.join(PROTOCOLS)}"
             )
         streams = Streams(config.seed)
-        images = build.source(config, self.display.decoding)
-        self.fabric: Fabric = devices(config)
+        self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
+        images = in_turn(self.fabric, lambda: build.source(config, self.display.decoding))
         method = build.method(config, images)
         self.data = build.data(config, images, method)
+        clients = build.Clients(self.data.parts)
         self.fabric.setup_module(method)
+        work = OneByOne(self.fabric, method, self.data, build.pace(config), streams)
         self.federation = Federation(
             self.fabric,
             method,
-            OneByOne(self.fabric, method, self.data, build.pace(config), streams),
-            build.clients(self.data),
+            build.executor(config, work),
+            clients,
             streams,
             rounds=config.federation.rounds,
             participation=config.federation.participation,
@@ -122,6 +125,9 @@ class Run:
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
         )
+        if config.compile:
+            with self.display.during("compiling"):
+                self.display.say(compile_networks(work, clients, config.federation.rounds))
         untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)
@@ -132,17 +138,7 @@ class Run:
         federation, began = self.federation, time.perf_counter()
         file = self.folder / "result.json"
         before = schema.read(file) if file.exists() else {}
-        encoders: dict[str, Scores] = before.get("encoders", {})
-        exported = federation.method.export(federation.server, Kept(federation.memory))
-        if not exported:
-            raise ConfigError(
-                f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
-                "set federation.rounds to at least 1"
-            )
-        for name, weights in exported.items():
-            with self.display.during(f"evaluating {name}"):
-                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
-                encoders[name] = {**encoders.get(name, {}), **self.evaluator.scores(encoder, protocols)}
+        encoders = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {})))
         seconds = time.perf_counter() - began
         here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
@@ -150,6 +146,21 @@ class Run:
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
         return result
+
+    def score(self, protocols: list[str], before: dict[str, Scores]) -> dict[str, Scores]:
+        """Every exported encoder's scores, with those it had before by other protocols."""
+        exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
+        if not exported:
+            raise ConfigError(
+                f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
+                "set federation.rounds to at least 1"
+            )
+        encoders = dict(before)
+        for name, weights in exported.items():
+            with self.display.during(f"evaluating {name}"):
+                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
+                encoders[name] = {**before.get(name, {}), **self.evaluator.scores(encoder, protocols)}
+        return encoders
 
     def write(self, result: schema.Record) -> None:
         """Writes `result.json`."""
@@ -161,6 +172,8 @@ class Run:
         lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
+        if self.config.compile:
+            lines.append("networks and views were compiled by torch.compile, which rounds otherwise")
         if len(self.federation.commits) > 1:
             lines.append(f"rounds were played at several commits: {', '.join(self.federation.commits)}")
         return lines
@@ -224,17 +237,18 @@ def opened(path: Path, display: Display, overrides: Iterable[str] = ()) -> Run:
 
 _COMMIT = commit()
 
-_FABRICS: dict[tuple[int, str, str], Fabric] = {}
+_FABRICS: dict[tuple[int, int, str, str], Fabric] = {}
 
 
-def devices(config: DictConfig) -> Fabric:
-    """The process's Fabric, launched once: the runs of a suite share its ranks."""
-    key = (config.devices, config.accelerator, config.training.precision)
+def devices(config: DictConfig, display: Display) -> Fabric:
+    """The process's Fabric, launched once: the runs of a suite share its ranks; see `ranks.ready`."""
+    found = ranks.ready(config, display, alone=bool(_FABRICS))
+    key = (*found[:2], config.accelerator, config.training.precision)
     if key not in _FABRICS:
-        if config.devices > 1 and _FABRICS:
-            raise ConfigError("runs on several devices share one precision: run the scenarios of this suite one by one")
-        _FABRICS[key] = build.fabric(config)
-        _FABRICS[key].launch()
+        fabric = build.fabric(config, found)
+        fabric.launch()
+        _FABRICS[key] = fabric
+    ranks.share_cores(config, found)
     return _FABRICS[key]
 
 

@@ -3,7 +3,9 @@
 import contextlib
 import pickle
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -12,28 +14,58 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from torch import Tensor, nn
 
+from benchmark import alive, ranks
 from methods import trees
 from methods.base import Client
 from methods.trees import Tree
 
 T = TypeVar("T")
 
+GATHERING, PATIENCE = timedelta(minutes=5), timedelta(days=7)
+"""How long ranks wait for each other: at the start, and later, when `alive` knows better than a clock who is gone."""
+
+
+class RankError(ValueError):
+    """Ranks that do not find each other; one line for the user."""
+
 
 class Ranks(DDPStrategy):
     """One process a device, all running the same program; a rank trains its share of the clients on its own."""
+
+    def __init__(self) -> None:
+        super().__init__(timeout=GATHERING)
+
+    def setup_environment(self) -> None:
+        """Finds the other ranks, and watches them from then on."""
+        try:
+            super().setup_environment()
+        except RuntimeError as error:
+            raise RankError(
+                f"rank {self.global_rank} of {self.world_size} does not find the others: {str(error).splitlines()[0]}"
+            ) from error
+        assert dist.group.WORLD is not None
+        dist.group.WORLD.set_timeout(PATIENCE)
+        alive.watch(self.global_rank, self.world_size)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """The module as it is: wrapped in DDP, ranks would average the gradients of different clients."""
         return module
 
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        """Waits for all ranks."""
+        with alive.exchange():
+            super().barrier(*args, **kwargs)
 
-def share(members: Sequence[Client], rank: int, ranks: int) -> list[Client]:
-    """A rank's part of the members: longest first, each to the rank with the least work so far; every rank agrees."""
-    loads = [0] * ranks
+
+def share(
+    members: Sequence[Client], rank: int, ranks: int, cost: Callable[[Client], float] = attrgetter("examples")
+) -> list[Client]:
+    """A rank's part of the members: the costliest first, each to the rank with the least so far; every rank agrees."""
+    loads = [0.0] * ranks
     mine = []
-    for client in sorted(members, key=lambda client: (-client.examples, client.id)):
+    for client in sorted(members, key=lambda client: (-cost(client), client.id)):
         lightest = loads.index(min(loads))
-        loads[lightest] += client.examples
+        loads[lightest] += cost(client)
         if lightest == rank:
             mine.append(client)
     return mine
@@ -44,7 +76,8 @@ def gather(fabric: Fabric, value: T) -> list[T]:
     if fabric.world_size == 1:
         return [value]
     values: list[Any] = [None] * fabric.world_size
-    dist.all_gather_object(values, value)
+    with alive.exchange():
+        dist.all_gather_object(values, value)
     return values
 
 
@@ -64,6 +97,28 @@ def together(fabric: Fabric) -> Iterator[None]:
             raise first if failed is None or rank != fabric.global_rank else failed
 
 
+def in_turn(fabric: Fabric, work: Callable[[], T]) -> T:
+    """`work()` on the first rank, then on the first of every machine, then on the rest: a cache is filled only once."""
+    done: list[T] = []
+    for mine in (fabric.global_rank == 0, fabric.local_rank == 0, True):
+        with together(fabric):
+            if mine and not done:
+                done.append(work())
+    return done[0]
+
+
+def by_first(fabric: Fabric, work: Callable[[], T]) -> T:
+    """What `work()` gives on the first rank, on every rank; the others wait."""
+    if fabric.world_size == 1:
+        return work()
+    done: T | None = None
+    with together(fabric):
+        if fabric.global_rank == 0:
+            with ranks.undisturbed():
+                done = work()
+    return gather(fabric, done)[0]  # type: ignore[return-value]
+
+
 def _portable(error: Exception | None) -> Exception | None:
     """The error itself where it survives the way to another process, else its traceback as one."""
     try:
@@ -75,6 +130,8 @@ def _portable(error: Exception | None) -> Exception | None:
 
 def part() -> None:
     """Ends this process's group, if it has one: threads that still wait for another rank would abort its exit."""
+    alive.unwatch()
+    ranks.end()
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -82,7 +139,8 @@ def part() -> None:
 def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:
     """The sum of a flat tensor over ranks, in place."""
     if fabric.world_size > 1:
-        dist.all_reduce(flat)
+        with alive.exchange():
+            dist.all_reduce(flat)
     return flat
 
 
@@ -92,13 +150,15 @@ def broadcast(fabric: Fabric, tree: Tree) -> Tree:
         return tree
     main = fabric.global_rank == 0
     outline: list[Any] = [trees.map(lambda leaf: leaf.to("meta"), tree) if main else None]
-    dist.broadcast_object_list(outline, src=0)
+    with alive.exchange():
+        dist.broadcast_object_list(outline, src=0)
     result = tree if main else trees.map(lambda leaf: torch.empty_like(leaf, device=fabric.device), outline[0])
     leaves = [leaf for _, leaf in trees.leaves(result)]
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
         group = [leaf for leaf in leaves if leaf.dtype == dtype]
         flat = torch.cat([leaf.reshape(-1) for leaf in group])
-        dist.broadcast(flat, src=0)
+        with alive.exchange():
+            dist.broadcast(flat, src=0)
         for leaf, piece in zip(group, flat.split([leaf.numel() for leaf in group]), strict=True):
             leaf.copy_(piece.view(leaf.shape))
     return result

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmark import ranks
 from benchmark.callbacks import Display
 from benchmark.compose import compose, merge
 from benchmark.config import ConfigError
@@ -42,6 +43,7 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     configs = [
         merge(compose(scenario, method, [*fixed, *point]), extra) for point in points
     ]  # refused before any plays
+    ranks.expect(configs)
     tried = [_try(Run(one, display), point) for one, point in zip(configs, points, strict=True)]
     tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
     best = tried[0]

@@ -143,7 +143,8 @@ class OneByOne:
         visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
         method = self.method
         with isolated(self.streams.number("global", **key), self.fabric.device):
-            self.resident.reset()
+            loads = method.is_default("receive", phase) and method.is_default("init_client", phase)
+            self.resident.reset(coming=visit.message.get("weights") if loads and actor is method else None)
             method.zero_grad(set_to_none=True)
             method.train(phase.work == "train")
             if "memory" not in kept:

@@ -99,6 +99,10 @@ class FederatedMethod(Parts):
         """The hook `name` of `phase`: the one that carries the phase's name, else the plain one."""
         return getattr(self, f"{name}_{phase.name}", None) or getattr(self, name)
 
+    def is_default(self, name: str, phase: Phase) -> bool:
+        """Whether a phase's hook is FedAvg's own, so that the loop knows what it does."""
+        return getattr(self.hook(name, phase), "__func__", None) is getattr(FederatedMethod, name)
+
     def plan(self, round: int) -> tuple[Phase, ...]:
         """The phases of a round, in order: those listed in `warmup` and `phases`, perhaps with fields replaced."""
         return (*self.warmup, *self.phases) if round == 0 else self.phases
@@ -185,9 +189,8 @@ class FederatedMethod(Parts):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Applies `adjust_gradients`, then clips; called between backward and step."""
-        adjust: Any = self.hook("adjust_gradients", self.phase)
-        if adjust.__func__ is not FederatedMethod.adjust_gradients:  # the usual case pays nothing
-            parameters = self.trainable()
+        if not self.is_default("adjust_gradients", self.phase):  # the usual case pays nothing
+            parameters, adjust = self.trainable(), self.hook("adjust_gradients", self.phase)
             adjusted = dict(trees.leaves(adjust(trees.map(_gradient, parameters))))
             for path, parameter in trees.leaves(parameters):
                 parameter.grad = adjusted[path]

@@ -28,7 +28,7 @@ TINY = str(Path(__file__).parent / "tiny.yaml")
 def prepared(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
     """A run with data, method and loop in place, not yet started."""
     torch.set_num_threads(1)
-    common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv"]
+    common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", "threads=1"]
     run = Run(compose(scenario, method, [*common, *overrides]), Display(Console(file=io.StringIO())))
     run.claim()
     run.prepare()

@@ -266,7 +266,8 @@ class TestNames:
         assert (composed.scenario, composed.row) == (scenario, row)
 
     def test_runtime_keys_change_no_name(self):
-        typed = {"devices": 2, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
+        typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
+        typed |= {"executor": "side-by-side", "lanes": 2, "compile": False}
         values = {key: typed.get(key, "x") for key in config.RUNTIME}
         composed = compose("digits", "fedavg", [f"{key}={value}" for key, value in values.items()])
         assert {key: OmegaConf.select(composed, key) for key in config.RUNTIME} == values
@@ -352,6 +353,7 @@ INVALID = [
     "federation.participation=0", "federation.participation=1.5", "federation.rounds=-1", "federation.rounds=three",
     "federation.rounds=2.5", "federation.batch_norm=none", "training.batch_size=1", "training.batch_size=null",
     "training.clip_norm=-1", "training.precision=fp16", "schedule.name=cosin", "schedule.milestones=3", "devices=0",
+    "devices=two", "devices=1.5", "devices=true", "nodes=0",
     "logger=tensorboard", "seed=-1", "data=digits", "row=../../elsewhere", "row=/tmp/x", "row=.hidden", "scenario=a b",
 ]  # fmt: skip
 

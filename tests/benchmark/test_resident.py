@@ -37,6 +37,19 @@ def test_a_reset_puts_everything_back(tmp_path):
     assert any("num_batches_tracked" in name for name in before)
 
 
+def test_weights_that_are_loaded_next_are_not_reset_and_nothing_else_is_left(tmp_path):
+    one = method(tmp_path, "objective=byol")
+    resident = Resident(one)
+    coming = trees.map(lambda leaf: leaf + 1, trees.clone(one.weights()))
+    for weights, left in ((trees.clone(coming), 7.0), ({"encoder": coming["encoder"]}, None), (None, None)):
+        resident.flat.fill_(7)
+        resident.reset(weights)
+        expected = resident.pristine.clone()
+        if left is not None:
+            expected[: trees.span(weights).flat.numel()] = left
+        assert torch.equal(resident.flat, expected)
+
+
 def test_learning_moves_the_flat_tensor(tmp_path):
     one = method(tmp_path)
     resident = Resident(one)

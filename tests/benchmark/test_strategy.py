@@ -1,6 +1,7 @@
 import random
-import socket
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ import torch
 from lightning.fabric import Fabric
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmark import strategy
 from benchmark.reductions import Reductions
-from benchmark.strategy import Ranks, broadcast, gather, part, share, sum_over_ranks, together
+from benchmark.strategy import Ranks, broadcast, by_first, gather, in_turn, part, share, sum_over_ranks, together
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
 from tests import playing
+from tests.jobs import by_hand
 from tests.playing import same
 
 
@@ -60,6 +63,7 @@ class TestOneRank:
         assert broadcast(fabric, tree) is tree
         assert gather(fabric, 5) == [5]
         assert sum_over_ranks(fabric, flat).tolist() == [1, 1, 1]
+        assert by_first(fabric, lambda: 5) == in_turn(fabric, lambda: 5) == 5
 
 
 UPLINK = {
@@ -155,15 +159,51 @@ def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> Non
     part()
 
 
+def fill_on_ranks(folder: Path) -> None:
+    """Each rank reads a cache, and fills it where it finds none."""
+    fabric, cache = launched(), folder / "cache"
+
+    def read():
+        if not cache.exists():
+            with (folder / "filled").open("a") as stream:
+                stream.write(f"{fabric.global_rank} ")
+            time.sleep(0.2)
+            cache.touch()
+        return fabric.global_rank
+
+    def missing():
+        raise ValueError(f"rank {fabric.global_rank} has no data")
+
+    got = {"turn": in_turn(fabric, read), "first": by_first(fabric, read), "caught": []}
+    for how, fails in ((in_turn, 1), (by_first, 0)):
+        try:
+            how(fabric, missing if fabric.global_rank == fails else read)
+        except ValueError as error:
+            got["caught"].append(str(error))
+    torch.save(got, folder / f"rank{fabric.global_rank}.pt")
+    part()
+
+
+def wait_on_ranks(folder: Path) -> None:
+    """The second rank takes longer than ranks may take to find each other."""
+    strategy.GATHERING = timedelta(seconds=1)
+    fabric = launched()
+    time.sleep(2 * fabric.global_rank)
+    torch.save(gather(fabric, fabric.global_rank), folder / f"rank{fabric.global_rank}.pt")
+    part()
+
+
+def look_for_the_other(folder: Path) -> None:
+    strategy.GATHERING = timedelta(seconds=1)
+    with pytest.raises(strategy.RankError) as error:
+        launched()
+    (folder / "said").write_text(str(error.value))
+
+
 def on_two_ranks(folder, function, *args):
     """What `function` saved on each of two ranks over gloo, as `playing.on_two_ranks` starts them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    children = [
-        playing.in_child(function, folder, *args, environment=common | {"LOCAL_RANK": str(rank)}) for rank in (0, 1)
-    ]
+    environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
+    children = [playing.in_child(function, folder, *args, environment=own) for own in environments]
     assert [playing.finish(child, 60) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
@@ -219,6 +259,21 @@ class TestTwoRanks:
 
     def test_nothing_raised_is_nothing_raised(self, tmp_path):
         assert [got["caught"] for got in on_two_ranks(tmp_path, fail_on_ranks, (None, None))] == [None, None]
+
+    def test_they_wait_for_each_other_as_long_as_it_takes(self, tmp_path):
+        assert on_two_ranks(tmp_path, wait_on_ranks) == [[0, 1], [0, 1]]
+
+    def test_one_that_does_not_come_is_missed(self, tmp_path):
+        (environment, _) = by_hand({"LOCAL_RANK": "0"}, {})
+        assert playing.finish(playing.in_child(look_for_the_other, tmp_path, environment=environment), 60) == 0
+        line = (tmp_path / "said").read_text()
+        assert line.startswith("rank 0 of 2 does not find the others: ")
+        assert "\n" not in line
+
+    def test_a_cache_is_filled_once_and_the_first_rank_works_for_all(self, tmp_path):
+        for rank, got in enumerate(on_two_ranks(tmp_path, fill_on_ranks)):
+            assert got == {"turn": rank, "first": 0, "caught": ["rank 1 has no data", "rank 0 has no data"]}
+        assert (tmp_path / "filled").read_text() == "0 "
 
     @pytest.mark.parametrize("method", ["fedavg", "ssd"])
     @pytest.mark.parametrize("policy", ["average", "recalibrate"])

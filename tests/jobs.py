@@ -1,0 +1,138 @@
+"""Commands in processes of their own, whose ranks may die in the midst of a round.
+
+Like the children of `playing`, they come from a server process that has imported everything.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark import ranks
+from benchmark.commands import main
+from methods.base import Message, Tree, Visit
+from methods.fedavg import FedAvg
+from tests import playing
+from tests.playing import TINY
+
+
+class Fated(FedAvg):
+    """In round 2 the rank that the environment names as DEAD is killed or stopped, or takes its time, as FATE says.
+
+    BUSY: seconds the others spend with a client meanwhile.
+    """
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        env = os.environ
+        if "PIDS" in env:
+            (Path(env["PIDS"]) / str(os.getpid())).touch()
+        if visit.round == 1 and "FATE" in env:
+            if env.get("DEAD") != env.get("LOCAL_RANK", "0"):
+                time.sleep(float(env.get("BUSY", "0")))
+            elif env["FATE"] == "sleep":
+                time.sleep(float(env["SECONDS"]))
+            else:
+                os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[env["FATE"]])
+        return super().reply(visit)
+
+
+OWN = (
+    "fedavg",
+    "method.class=tests.jobs.Fated",
+    "row=own",
+    "scenario=all",
+    "federation.participation=1",
+)
+
+
+def command(words: Sequence[str], out: Path, forking: bool) -> None:
+    """A command in a process of its own; with `forking`, as `python -m benchmark` runs it on two cores."""
+    stream = os.open(out, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    torch.set_num_threads(1)
+    ranks._is_program, ranks.cores = lambda: forking, lambda: 2
+    sys.exit(main(words))
+
+
+class Job:
+    """A command, its processes and what becomes of them.
+
+    overrides: of the run. environments: of each process that somebody starts; None: the command forks itself.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *overrides: str,
+        words: Sequence[str] = (TINY, *OWN),
+        environments: Iterable[Mapping[str, str]] | None = None,
+        start: bool = True,
+        **environment: str,
+    ) -> None:
+        self.folder, self.out, self.children = folder, folder / "out", []
+        (folder / "pids").mkdir(parents=True, exist_ok=True)
+        common = {"output": folder / "runs", "data.cache": folder.parent / "cache", "logger": "csv", "threads": 1}
+        common |= {"accelerator": "cpu"} | dict(override.split("=") for override in overrides)
+        self.words = ["run", *words, *(f"{key}={value}" for key, value in common.items())]
+        for own in environments or [{}] if start else []:
+            mine = environment | own | {"PIDS": str(folder / "pids")}
+            self.children.append(
+                playing.in_child(command, self.words, self.out, environments is None, environment=mine)
+            )
+
+    def end(self, seconds: float = 60) -> list[int]:
+        """Exit codes; none of the processes is left a second later."""
+        codes = [playing.finish(child, seconds) for child in self.children]
+        deadline = time.monotonic() + 1
+        while left := [pid for pid in self.pids() if running(pid)]:
+            assert time.monotonic() < deadline, f"{left} are left"
+            time.sleep(0.05)
+        return codes
+
+    def pids(self) -> list[int]:
+        """Ids of the ranks that have visited a client."""
+        return [int(file.name) for file in (self.folder / "pids").iterdir()]
+
+    def begun(self, count: int) -> "Job":
+        """Waits until `count` ranks have visited a client."""
+        deadline = time.monotonic() + 30
+        while len(self.pids()) < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return self
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines a user would read as one."""
+        return [line for line in self.out.read_text().splitlines() if "error" in line.lower() or "interrupt" in line]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The checkpoint, times left out."""
+        found = torch.load(self.folder / "runs/all/own/seed0/checkpoint/state.pt", weights_only=True)
+        history = [{key: value for key, value in row.items() if "seconds" not in key} for row in found["history"]]
+        return {key: found[key] for key in ("round", "server", "memory", "ledger")} | {"history": history}
+
+
+def running(pid: int) -> bool:
+    """Whether a process is more than a zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:
+    """The environments of ranks on this machine that are started one by one, with where they meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(environments))}
+    return [common | own for own in environments]
