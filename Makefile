@@ -7,14 +7,17 @@ SUITE ?= digits
 METHODS ?=
 SEEDS ?=
 DATA ?= data
-DEVICES ?= 1
+DEVICES ?= auto
+BENCH ?=
+comma := ,
 
-.PHONY: help install benchmark test check ranks board clean
+.PHONY: help install benchmark test check ranks board bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 narrow down or widen `make benchmark`.'
+	@echo '  BENCH=floor,peers,views,ranks,scale,startup,evaluation chooses what `make bench` measures.'
 
 install: $(VENV)/.installed  ## make .venv with the pinned versions
 
@@ -42,6 +45,9 @@ ranks: install  ## the tests that run on two ranks
 
 board: install  ## print the committed results and write leaderboards/README.md
 	$(BIN)/python -m benchmark board
+
+bench: install  ## measure speed against floors and peers (BENCH=floor,ranks) and write docs/performance.md
+	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))
 
 clean:  ## remove what checks and tests leave behind
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build *.egg-info

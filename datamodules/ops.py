@@ -3,6 +3,8 @@
 Images are float `[B, C, H, W]` in [0, 1] with one or three channels; results equal torchvision's functional operations.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,11 +22,11 @@ def resized_crop(
     y, x, h, w = send(torch.stack([top, left, height, width]).float(), images)
     if mirror is not None:
         mirror = send(mirror, images)
-    rows, columns = _resampling(y, h, images.shape[2], size), _resampling(x, w, images.shape[3], size, mirror)
-    return _separable(images, rows, columns)
+    rows, columns = resampling(y, h, images.shape[2], size), resampling(x, w, images.shape[3], size, mirror)
+    return separable(images, rows, columns)
 
 
-def _resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
+def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
     """`[B, size, extent]`: row i holds the weights of output pixel i over the source's, zero outside the crop.
 
     A triangle around the output pixel's centre, reaching one source or one output pixel to each side, whichever is
@@ -36,16 +38,17 @@ def _resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: T
     if mirror is not None:
         centre = torch.where(mirror[:, None, None], length - centre, centre)
     source = torch.arange(extent, device=start.device) + 0.5 - start
-    weight = (1 - (source - centre).abs_().div_(scale.clamp(min=1))).clamp_(min=0)
+    weight = (source - centre).abs_().div_(scale.clamp(min=1)).neg_().add_(1).clamp_(min=0)
     weight *= (source > 0) & (source < length)
     return weight.div_(weight.sum(2, keepdim=True))
 
 
-def _separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """`rows[b] @ images[b, c] @ columns[b].T`, in full precision under autocast too: half would show in the pixels."""
     with torch.autocast(images.device.type, enabled=False):
-        wide = torch.bmm(images.flatten(1, 2), columns.mT)
-        return rows[:, None] @ wide.unflatten(1, images.shape[1:3])
+        wide = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
+        # channel by channel, for a broadcast product would copy the rows for each
+        return torch.stack([torch.bmm(rows, channel) for channel in wide.unbind(1)], 1)
 
 
 def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
@@ -60,12 +63,12 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its mean luma, clamped to [0, 1]."""
-    return _blend(images, _luma(images).mean((2, 3), keepdim=True), factor)
+    return _blend(images, luma(images.split(1, 1)).mean((2, 3), keepdim=True), factor)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its luma, clamped to [0, 1]."""
-    return _blend(images, _luma(images), factor)
+    return _blend(images, luma(images.split(1, 1)), factor)
 
 
 def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
@@ -75,64 +78,83 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     """
     if images.shape[1] == 1:
         return images
-    red, green, blue = images.split(1, 1)
+    low, chroma, shares = turn_hue(images.split(1, 1), per_sample(factor))
+    share = torch.cat(shares, 1).clamp_(0, 1)
+    return torch.addcmul(low, chroma, share, out=share)
+
+
+def turn_hue(channels: Sequence[Tensor], turns: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Red, green and blue -> low and chroma, unchanged by a turn of the hue, and the turned channels' shares.
+
+    A channel is low + chroma x its share, clamped to [0, 1].
+    """
+    red, green, blue = channels
     high, low = red.maximum(green).maximum(blue), red.minimum(green).minimum(blue)
     chroma = high - low
     # on the hexagon of hues, side 1, this is the way from red, 0 to 3, on green's side if green > blue: no case by case
     from_red = (green + blue).sub_(red).add_(high).sub_(low, alpha=2).div_(chroma.clamp(min=1e-12))
-    h = from_red.copysign_(green - blue).add_(6 * per_sample(factor))
+    h = from_red.copysign_(green - blue).add_(6 * turns)
     h.sub_((h / 6).floor_(), alpha=6)
-    share = torch.cat([(h - 3).abs_().sub_(1), 2 - (h - 2).abs_(), 2 - (h - 4).abs_()], 1).clamp_(0, 1)
-    return torch.addcmul(low, chroma, share)
+    return low, chroma, [(h - 3).abs_().sub_(1), 2 - (h - 2).abs_(), 2 - (h - 4).abs_()]
 
 
 def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue, each image in its own order.
 
     All but the hue blend with a target, so a k-th blend runs on many images at once. Sorted by the place of the hue in
-    their order, last first, the images with the k-th blend before the hue are a slice, and so are the others.
+    their order, last first, the images with the k-th blend before the hue are a slice, and so are the others; images
+    that come in this order (`hue_last_first`) are not copied.
 
     Args:
         images: `[B, C, H, W]`.
         order: int64 `[B, 4]` on the CPU, a permutation of BRIGHTNESS, CONTRAST, SATURATION and HUE a row.
         factors: `[B, 4]` on the CPU; column i belongs to op i, whatever its place.
     """
-    place, rank = (order == HUE).int().argmax(1).sort(descending=True)
-    order, factors = order[rank], factors[rank]
+    place = (order == HUE).int().argmax(1)
+    if (place.diff() > 0).any():
+        rank = hue_last_first(order)
+        sorted_images = color_jitter(images[send(rank, images)], order[rank], factors[rank])
+        return sorted_images[send(rank.argsort(), images)]
     ops = order[order != HUE].view(-1, 3)
     cuts = [int((place > k).sum()) for k in range(3)]
     blends = list(zip(cuts, send(ops.T, images), send(factors.gather(1, ops).T, images), strict=True))
-    x = images[send(rank, images)]
-    for cut, op, factor in blends:
-        x[:cut] = _blend_by_op(x[:cut], op[:cut], factor[:cut])
+    x = torch.empty_like(images)
+    x[cuts[0] :] = images[cuts[0] :]
+    for k, (cut, op, factor) in enumerate(blends):
+        _blend_by_op(x[:cut] if k else images[:cut], op[:cut], factor[:cut], out=x[:cut])
     if factors[:, HUE].any():
         x = adjust_hue(x, send(factors[:, HUE], images))
     for cut, op, factor in blends:
-        x[cut:] = _blend_by_op(x[cut:], op[cut:], factor[cut:])
-    return x[send(rank.argsort(), images)]
+        _blend_by_op(x[cut:], op[cut:], factor[cut:], out=x[cut:])
+    return x
 
 
-def _blend_by_op(images: Tensor, op: Tensor, factor: Tensor) -> Tensor:
-    luma = _luma(images)
-    contrast = luma.mean((2, 3), keepdim=True) * per_sample(op == CONTRAST)
-    return _blend(images, torch.addcmul(contrast, luma, per_sample(op == SATURATION).float()), factor)
+def hue_last_first(order: Tensor) -> Tensor:
+    """`[B]`: the rows of `order`, as `color_jitter` takes it, sorted by the place of the hue, last first."""
+    return (order == HUE).int().argmax(1).argsort(descending=True)
 
 
-def _blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(target, images, per_sample(factor)).clamp_(0, 1)
+def _blend_by_op(images: Tensor, op: Tensor, factor: Tensor, out: Tensor) -> Tensor:
+    gray = luma(images.split(1, 1))
+    contrast = gray.mean((2, 3), keepdim=True) * per_sample(op == CONTRAST)
+    return _blend(images, torch.addcmul(contrast, gray, per_sample(op == SATURATION).float()), factor, out)
 
 
-def _luma(images: Tensor) -> Tensor:
-    """ITU-R BT.601 luma `[B, 1, H, W]`, rounded as torchvision does; one channel is its own."""
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = images.split(1, 1)
+def _blend(images: Tensor, target: Tensor, factor: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.lerp(target, images, per_sample(factor), out=out).clamp_(0, 1)
+
+
+def luma(channels: Sequence[Tensor]) -> Tensor:
+    """ITU-R BT.601 luma of red, green and blue, rounded as torchvision does; one channel is its own."""
+    if len(channels) == 1:
+        return channels[0]
+    red, green, blue = channels
     return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
 def grayscale(images: Tensor) -> Tensor:
     """The luma in every channel."""
-    return _luma(images).expand_as(images)
+    return luma(images.split(1, 1)).expand_as(images)
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
@@ -140,13 +162,18 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
     `kernel` is odd and below twice the image's sides.
     """
+    weight = send(blur_weights(sigma, kernel), images)
+    rows, columns = (blurring(weight, extent) for extent in images.shape[2:])
+    return separable(images, rows, columns)
+
+
+def blur_weights(sigma: Tensor, kernel: int) -> Tensor:
+    """The `kernel` taps of a Gaussian of `sigma` `[B]` pixels, `[B, kernel]`, summing to one."""
     offset = torch.arange(kernel) - kernel // 2
-    weight = send(torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, 1), images)
-    rows, columns = (_blurring(weight, extent) for extent in images.shape[2:])
-    return _separable(images, rows, columns)
+    return torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, 1)
 
 
-def _blurring(weight: Tensor, extent: int) -> Tensor:
+def blurring(weight: Tensor, extent: int) -> Tensor:
     """The convolution of `extent` pixels with `weight` `[B, kernel]` as a matrix, `[B, extent, extent]`."""
     pixel, tap = (torch.arange(n, device=weight.device) for n in (extent, weight.shape[1]))
     source = (pixel[:, None] + tap - weight.shape[1] // 2).abs()

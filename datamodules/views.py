@@ -8,6 +8,7 @@ draws. Crop, flip and blur are linear and separable, two batched matrix products
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -18,6 +19,7 @@ from datamodules.ops import (
     gaussian_blur,
     grayscale,
     horizontal_flip,
+    hue_last_first,
     quarter_turns,
     resized_crop,
     rotate,
@@ -97,6 +99,27 @@ class Recipe:
             raise ViewError(f"views.mean is {self.mean}, views.std {self.std}; give both, of one length, or neither")
 
 
+class Draws(NamedTuple):
+    """The random parameters of n views, on the CPU; None for a stage the recipe leaves out.
+
+    mirror: bool `[n]`. crops: top, left, height, width. degrees: `[n]`, of the rotation.
+    jitter: rows `[m]` of the views that are jittered, their orders `[m, 4]` and factors `[m, 4]`.
+    gray, solarize: rows. blur: rows `[m]` and sigmas `[m]`, pixels.
+    """
+
+    mirror: Tensor
+    crops: Crops | None
+    degrees: Tensor | None
+    jitter: tuple[Tensor, Tensor, Tensor] | None
+    gray: Tensor | None
+    blur: tuple[Tensor, Tensor] | None
+    solarize: Tensor | None
+
+
+Apply = Callable[[Tensor, Draws, Recipe], Tensor]
+"""Makes the views that draws describe: `apply`, the reference, or `compiled.apply_compiled`."""
+
+
 def _are_within(values: object, low: float, high: float = math.inf, n: int | None = None) -> bool:
     if not isinstance(values, list | tuple) or not values or len(values) != (n or len(values)):
         return False
@@ -108,9 +131,12 @@ def _is_range(pair: Sequence[float], high: float = math.inf) -> bool:
 
 
 def make_views(
-    images: Tensor, names: Sequence[str], recipe: Recipe, generator: Generator
+    images: Tensor, names: Sequence[str], recipe: Recipe, generator: Generator, by: Apply | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """The views called `names`, each `augment`, `plain` or `rotate`, of uint8 images `[B, C, H, W]`.
+
+    Args:
+        by: applies the draws; None: `apply`.
 
     Returns:
         The views, float `[B, C, size, size]` each, and the quarter turns of the `rotate` view, int64 `[B]`, or None.
@@ -126,51 +152,79 @@ def make_views(
     turns = None
     for name in names:
         if name == "rotate":
-            view, turns = rotated(images, recipe, generator)
+            view, turns = rotated(images, recipe, generator, by)
         else:
-            view = augment(images, recipe, generator) if name == "augment" else plain(images, recipe)
+            view = augment(images, recipe, generator, by) if name == "augment" else plain(images, recipe)
         views.append(view)
     return tuple(views), turns
 
 
-def augment(images: Tensor, recipe: Recipe, generator: Generator) -> Tensor:
+def augment(images: Tensor, recipe: Recipe, generator: Generator, by: Apply | None = None) -> Tensor:
     """A random view of each uint8 image `[B, C, H, W]`: float `[B, C, size, size]`, contiguous.
 
     The generator lives on the CPU; its state alone decides the parameters. A stage of probability 0 costs nothing.
     """
-    x = _to_float(images)
-    (n, _, height, width), size = x.shape, recipe.size
-    flip = torch.rand(n, generator=generator) < recipe.flip
-    if recipe.crop_scale or (height, width) != (size, size):
-        x = resized_crop(x, *draw_crops(n, height, width, recipe, generator), size, flip)
+    check(images, recipe)
+    n, _, height, width = images.shape
+    return (by or apply)(images, draw(n, height, width, recipe, generator), recipe)
+
+
+def draw(n: int, height: int, width: int, recipe: Recipe, generator: Generator) -> Draws:
+    """The random parameters of `n` views of images of `height` x `width` pixels."""
+    size = recipe.size
+
+    def some(probability: float) -> Tensor | None:
+        return (torch.rand(n, generator=generator) < probability).nonzero().squeeze(1) if probability else None
+
+    # what a seed means hangs on the order of these lines
+    mirror = torch.rand(n, generator=generator) < recipe.flip
+    whole = not recipe.crop_scale and (height, width) == (size, size)
+    crops = None if whole else draw_crops(n, height, width, recipe, generator)
+    limit = recipe.rotation
+    degrees = _uniform((n,), (-limit, limit), generator) if limit else None
+    jitter = None
+    if (rows := some(recipe.jitter_p if any(recipe.jitter) else 0)) is not None:
+        order, factors = draw_jitter(len(rows), recipe, generator)
+        rank = hue_last_first(order)
+        jitter = rows[rank], order[rank], factors[rank]
+    gray = some(recipe.grayscale)
+    blurred = some(recipe.blur)
+    blur = None if blurred is None else (blurred, _uniform((len(blurred),), recipe.blur_sigma, generator))
+    return Draws(mirror, crops, degrees, jitter, gray, blur, some(recipe.solarize))
+
+
+def apply(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
+    """The views `draws` describe, of the images they were drawn for: as `augment`, which is `draw` and this."""
+    x = _to_float(images, recipe)
+    if draws.crops is not None:
+        x = resized_crop(x, *draws.crops, recipe.size, draws.mirror)
     elif recipe.flip:
-        x = horizontal_flip(x, send(flip, x))
-    if recipe.rotation:
-        x = rotate(x, _uniform((n,), (-recipe.rotation, recipe.rotation), generator))
-
-    def jitter(y: Tensor) -> Tensor:
-        return color_jitter(y, *draw_jitter(len(y), recipe, generator))
-
-    def blur(y: Tensor) -> Tensor:
-        return gaussian_blur(y, _uniform((len(y),), recipe.blur_sigma, generator), recipe.blur_kernel)
-
-    _sometimes(jitter, x, recipe.jitter_p if any(recipe.jitter) else 0, generator)
-    _sometimes(grayscale, x, recipe.grayscale, generator)
-    _sometimes(blur, x, recipe.blur, generator)
-    _sometimes(lambda y: solarize(y, recipe.solarize_threshold), x, recipe.solarize, generator)
-    return _normalise(x, recipe)
+        x = horizontal_flip(x, send(draws.mirror, x))
+    if draws.degrees is not None:
+        x = rotate(x, draws.degrees)
+    if draws.jitter is not None:
+        rows, order, factors = draws.jitter
+        _replace(x, rows, lambda y: color_jitter(y, order, factors))
+    if draws.gray is not None:
+        _replace(x, draws.gray, grayscale)
+    if draws.blur is not None:
+        rows, sigma = draws.blur
+        _replace(x, rows, lambda y: gaussian_blur(y, sigma, recipe.blur_kernel))
+    if draws.solarize is not None:
+        _replace(x, draws.solarize, lambda y: solarize(y, recipe.solarize_threshold))
+    return normalise(x, recipe)
 
 
 def plain(images: Tensor, recipe: Recipe) -> Tensor:
     """Uint8 images `[B, C, H, W]` as float `[B, C, size, size]`, contiguous: resized if need be, and normalised."""
-    x = _to_float(images)
+    x = _to_float(images, recipe)
     (n, _, height, width), size = x.shape, recipe.size
-    return _normalise(x if height == width == size else resized_crop(x, *_whole(n, height, width), size), recipe)
+    return normalise(x if height == width == size else resized_crop(x, *_whole(n, height, width), size), recipe)
 
 
-def rotated(images: Tensor, recipe: Recipe, generator: Generator) -> tuple[Tensor, Tensor]:
+def rotated(images: Tensor, recipe: Recipe, generator: Generator, by: Apply | None = None) -> tuple[Tensor, Tensor]:
     """`augment`, then 0 to 3 quarter turns (Gidaris et al. 2018): the views, and their turns, int64 `[B]`, uniform."""
-    views = augment(images, recipe, generator)
+    views = augment(images, recipe, generator, by)
     turns = send(torch.randint(4, (len(views),), generator=generator), views)
     return quarter_turns(views, turns), turns
 
@@ -205,25 +259,29 @@ def draw_jitter(n: int, recipe: Recipe, generator: Generator) -> tuple[Tensor, T
     return torch.rand(n, 4, generator=generator).argsort(1), factors
 
 
-def _to_float(images: Tensor) -> Tensor:
+def check(images: Tensor, recipe: Recipe) -> None:
+    """Raises `ViewError` unless the images are uint8 `[B, C, H, W]` with as many channels as the recipe can take."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ViewError(f"images are {images.dtype} {list(images.shape)}; give uint8 [B, C, H, W] with C 1 or 3")
+    if recipe.mean is not None and len(recipe.mean) not in (1, images.shape[1]):
+        raise ViewError(f"views.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
+
+
+def _to_float(images: Tensor, recipe: Recipe) -> Tensor:
+    check(images, recipe)
     return images.contiguous().float().div_(255)
 
 
-def _sometimes(op: Callable[[Tensor], Tensor], images: Tensor, probability: float, generator: Generator) -> None:
-    """Replace, in place, the images that draw `op` by `op` of them; it never sees the others."""
-    if probability:
-        chosen = send((torch.rand(len(images), generator=generator) < probability).nonzero().squeeze(1), images)
-        images.index_copy_(0, chosen, op(images[chosen]))
+def _replace(images: Tensor, rows: Tensor, op: Callable[[Tensor], Tensor]) -> None:
+    """In place, the images at `rows` `[m]` by `op` of them; it never sees the others."""
+    rows = send(rows, images)
+    images.index_copy_(0, rows, op(images[rows]))
 
 
-def _normalise(images: Tensor, recipe: Recipe) -> Tensor:
-    """In place."""
+def normalise(images: Tensor, recipe: Recipe) -> Tensor:
+    """By the recipe's mean and std, in place."""
     if recipe.mean is None or recipe.std is None:
         return images
-    if len(recipe.mean) not in (1, images.shape[1]):
-        raise ViewError(f"views.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
     mean, std = send(torch.tensor([recipe.mean, recipe.std]), images)[..., None, None]
     return images.sub_(mean).div_(std)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eval.features import EvalError, Features, accuracy, holdout
+from eval.softmax import fit_lbfgs, gradient_of, split
 
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
@@ -105,7 +106,7 @@ def fit_linear(
     parameters = torch.empty(num_classes * (width + 1), device=generator.device)
     parameters = parameters.uniform_(-bound, bound, generator=generator).to(train_x.device)
     gradient = torch.empty_like(parameters)
-    weight, bias = _views(parameters, num_classes)
+    weight, bias = split(parameters, num_classes)
     optimizer = _Adam(parameters) if probe.optimizer == "adam" else _SGD(parameters, probe.momentum)
     order = torch.arange(n, device=train_x.device)
     for epoch in range(probe.epochs):
@@ -113,7 +114,7 @@ def fit_linear(
             order = torch.randperm(n, generator=generator, device=generator.device).to(train_x.device)
         for start in range(0, n, probe.batch_size):
             rows = order[start : start + probe.batch_size]
-            _gradient(train_x.index_select(0, rows), train_y.index_select(0, rows), weight, bias, gradient)
+            gradient_of(train_x.index_select(0, rows), train_y.index_select(0, rows), weight, bias, gradient)
             if probe.weight_decay:
                 gradient.add_(parameters, alpha=probe.weight_decay)
             optimizer.step(gradient, probe.learning_rate(epoch + start / n))
@@ -124,49 +125,6 @@ def linear_probe(features: Features, probe: Probe, generator: torch.Generator) -
     """Accuracy in percent on the whole test set at the last epoch; the test set makes no choice."""
     weight, bias = fit_linear(features.train_x, features.train_y, features.num_classes, probe, generator)
     return {"accuracy": accuracy(F.linear(features.test_x, weight, bias).argmax(dim=1), features.test_y)}
-
-
-@torch.no_grad()
-def fit_lbfgs(
-    train_x: Tensor,
-    train_y: Tensor,
-    num_classes: int,
-    strength: float,
-    start: Tensor | None = None,
-    tolerance: float = 1e-5,
-    max_iter: int = 500,
-) -> Tensor:
-    """Minimise `mean cross-entropy + strength / 2 ||weight||^2` by full-batch L-BFGS; the bias is free.
-
-    Args:
-        train_x: `[N, d]`, in the precision to work in; train_y: `[N]` int64.
-        start: parameters to start from; zeros if None. The problem is convex: it changes the time, not the answer.
-        tolerance: of the largest entry of the gradient. max_iter: at most so many iterations.
-
-    Returns:
-        The parameters as one buffer `[C (d + 1)]`: the weight `[C, d]` row by row, then the bias `[C]`.
-    """
-    size = num_classes * (train_x.shape[1] + 1)
-    parameters = train_x.new_zeros(size) if start is None else start.clone()
-    parameters.grad = gradient = torch.empty_like(parameters)
-    weight, bias = _views(parameters, num_classes)
-    decayed = gradient[: weight.numel()]
-    solver = torch.optim.LBFGS(
-        [parameters],
-        max_iter=max_iter,
-        history_size=20,
-        tolerance_grad=tolerance,
-        tolerance_change=0.0,
-        line_search_fn="strong_wolfe",
-    )
-
-    def objective() -> float:
-        loss = _gradient(train_x, train_y, weight, bias, gradient)
-        decayed.add_(weight.flatten(), alpha=strength)
-        return float(loss + strength / 2 * weight.square().sum())
-
-    solver.step(objective)
-    return parameters.detach()
 
 
 def lbfgs_probe(
@@ -184,41 +142,29 @@ def lbfgs_probe(
     Returns:
         "accuracy": percent on the whole test set; "strength": the one chosen.
     """
-    x, y, classes = features.train_x.double(), features.train_y, features.num_classes
-    centre = x.mean(dim=0)
-    scale = x.var(dim=0, correction=0).mean().sqrt().clamp(min=1e-12)
-    x, test_x = (x - centre) / scale, (features.test_x.double() - centre) / scale
+    y, classes = features.train_y, features.num_classes
+    x, test_x, gram = standardised(features)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     fit, held = holdout(y, fraction, seed)
+    part_x, part_y, held_x, held_y = x[fit], y[fit], x[held], y[held]
     best, chosen, start, solution = -1.0, strengths[0], None, None
     for strength in sorted(strengths, reverse=True):
-        solution = fit_lbfgs(x[fit], y[fit], classes, strength, solution)
-        score = accuracy(_predict(x[held], solution, classes), y[held])
+        solution = fit_lbfgs(part_x, part_y, classes, strength, solution, gram=gram)
+        score = accuracy(_predict(held_x, solution, classes), held_y)
         if score > best:
             best, chosen, start = score, strength, solution
-    solution = fit_lbfgs(x, y, classes, chosen, start)
+    solution = fit_lbfgs(x, y, classes, chosen, start, gram=gram)
     return {"accuracy": accuracy(_predict(test_x, solution, classes), features.test_y), "strength": chosen}
 
 
-def _views(buffer: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """The weight `[C, d]` and the bias `[C]` inside one buffer `[C (d + 1)]`."""
-    return buffer[:-num_classes].view(num_classes, -1), buffer[-num_classes:]
-
-
-def _gradient(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-    """Mean cross-entropy of softmax regression; its gradient, `(softmax - one hot) x / B`, is written to `out`.
-
-    Classes are rows here: the softmax over C of them then runs along contiguous memory.
-    """
-    log_p = torch.addmm(bias[:, None], weight, x.T).log_softmax(dim=0)
-    own = y[None]
-    loss = -log_p.gather(0, own).mean()
-    error = log_p.exp_().scatter_add_(0, own, log_p.new_full((), -1.0).expand_as(own)).div_(len(x))
-    grad_weight, grad_bias = _views(out, len(bias))
-    torch.mm(error, x, out=grad_weight)
-    torch.sum(error, dim=1, out=grad_bias)
-    return loss
+def standardised(features: Features) -> tuple[Tensor, Tensor, Tensor]:
+    """Train and test features, centred and divided by the root of train's mean variance, and train's `x^T x / N`."""
+    centre = features.train_x.mean(dim=0, dtype=torch.float64).to(features.train_x)
+    x, test_x = features.train_x - centre, features.test_x - centre
+    gram = x.T @ x / len(x)
+    variance = gram.diagonal().mean().clamp(min=1e-24)
+    return x.div_(variance.sqrt()), test_x.div_(variance.sqrt()), gram.div_(variance)
 
 
 def _predict(x: Tensor, parameters: Tensor, num_classes: int) -> Tensor:
-    return F.linear(x, *_views(parameters, num_classes)).argmax(dim=1)
+    return F.linear(x, *split(parameters, num_classes)).argmax(dim=1)

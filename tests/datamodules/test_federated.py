@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from datamodules import federated
 from datamodules.federated import CHUNK, Batch, FederatedDataModule, number_of_batches
 from datamodules.partition import PartitionError
 from datamodules.sources import Source, Split
-from datamodules.views import Recipe, plain
+from datamodules.views import Recipe, apply, plain
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 3, 8, 8), dtype=np.uint8)
@@ -162,6 +163,23 @@ def test_memory_format(last: bool, layout: torch.memory_format) -> None:
     for batch in [*batches(data=data, epochs=2), *trainers]:
         assert all(view.is_contiguous(memory_format=layout) for view in batch.views)
     assert same(batches(data=data), batches())  # the numbers are the same
+
+
+def test_compiled_views_are_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their function is tested where it lives; here, that the loop and Trainer take it, for every augmented view."""
+    taken = []
+
+    def counted(images: Tensor, draws: Any, recipe: Recipe) -> Tensor:
+        taken.append(len(images))
+        return apply(images, draws, recipe)
+
+    monkeypatch.setattr(federated, "apply_compiled", counted)
+    names = ("augment", "plain", "rotate")
+    data = module(compiled=True, batch_size=20, view_names=names)
+    assert same(batches(names=names, data=data), batches(names=names))
+    assert taken == [20, 20]
+    assert same(epoch(data), epoch(module(batch_size=20, view_names=names)))
+    assert taken == [20, 20, *[20, 20, 20, 20, 18, 18]]
 
 
 def test_the_public_set() -> None:

@@ -343,6 +343,63 @@ def test_the_generator_alone_decides():
     assert not torch.equal(views.augment(x, recipe, seeded(1)), first)
 
 
+GOLDEN = [
+    ((10, 12), {}, 754966710, [0.219896, 0.153728, 0.325319, 0.158353, 0.156922, 0.219267]),
+    (
+        (8, 8),
+        {
+            "crop_scale": None, "jitter_p": 0.5, "jitter": (0.8, 0.4, 0.0, 0.5), "blur": 0.5, "solarize": 0.5,
+            "rotation": 30, "mean": (0.5,), "std": (0.25,),
+        },
+        1944945571,
+        [-0.420572, -0.686038, 0.392865, 0.258117, -0.13261, 0.179123],
+    ),
+    (
+        (10, 12),
+        {"flip": 0, "jitter": (0, 0, 0, 0), "grayscale": 0, "blur": 1},
+        1728245397,
+        [0.219896, 0.244411, 0.237573, 0.242748, 0.243443, 0.237508],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sides", "changes", "following", "means"), GOLDEN, ids=["default", "all", "few"])
+def test_what_a_seed_means_is_for_ever(sides, changes, following, means):
+    """Committed results rest on it: the pixels, weighted by their place, and the number drawn after them."""
+    generator = seeded(7)
+    view = views.augment(bytes_of((6, 3, *sides)), Recipe(8, **changes), generator)
+    ramp = torch.linspace(0, 1, 3 * 8 * 8).view(3, 8, 8)
+    assert (view * ramp).mean((1, 2, 3)).tolist() == pytest.approx(means, abs=2e-6)
+    assert int(torch.randint(2**31, (), generator=generator)) == following
+
+
+def test_a_view_is_its_draws_applied():
+    x, recipe = bytes_of((40, 3, 14, 11)), Recipe(10, blur=0.5, solarize=0.5, rotation=10, mean=[0.5], std=[0.5])
+    drawn = views.draw(40, 14, 11, recipe, seeded(3))
+    state = torch.random.get_rng_state()
+    first = views.apply(x, drawn, recipe)
+    assert torch.equal(first, views.augment(x, recipe, seeded(3)))
+    assert torch.equal(first, views.apply(x, drawn, recipe))  # pure
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for changes, left_out in (
+        ({"crop_scale": None}, set()),  # another size: cropped all the same, to the whole image
+        ({"jitter_p": 0}, {"jitter"}),
+        ({"jitter": (0, 0, 0, 0)}, {"jitter"}),
+        ({"grayscale": 0, "blur": 0, "solarize": 0, "rotation": 0}, {"gray", "blur", "solarize", "degrees"}),
+    ):
+        drawn = views.draw(40, 14, 11, replace(recipe, **changes), seeded(3))
+        assert {name for name, value in drawn._asdict().items() if value is None} == left_out
+    assert views.draw(40, 10, 10, replace(recipe, crop_scale=None), seeded(3)).crops is None
+
+
+def test_jitter_of_images_sorted_by_their_hue_is_that_of_any_order():
+    x, order = pictures((24, 3, 6, 5)), torch.tensor(list(permutations(range(4))))
+    factors = torch.stack([*(uniform(24, 0.2, 1.8, seed) for seed in range(3)), uniform(24, -0.4, 0.4)], 1)
+    rank = ops.hue_last_first(order)
+    assert (order[rank] == ops.HUE).int().argmax(1).diff().max() == 0
+    assert torch.equal(ops.color_jitter(x, order, factors)[rank], ops.color_jitter(x[rank], order[rank], factors[rank]))
+
+
 def test_plain_resizes_and_normalises():
     x = bytes_of((6, 3, 12, 17))
     recipe = Recipe(9, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
@@ -373,6 +430,12 @@ def test_make_views_by_name():
     assert torch.equal(rotated, again)
     assert torch.equal(turns, quarters)
     assert views.make_views(x, ("plain",), recipe, generator)[1] is None
+
+    def halved(images, draws, recipe):
+        return views.apply(images, draws, recipe) / 2
+
+    by_hand = views.make_views(x, ["augment", "augment", "plain", "rotate"], recipe, seeded(0), halved)[0]
+    assert all(map(torch.equal, by_hand, (one / 2, two / 2, plain, rotated / 2)))
     assert views.make_views(x, (), recipe, generator) == ((), None)
 
 

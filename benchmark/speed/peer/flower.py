@@ -1,0 +1,91 @@
+"""The workload in Flower's simulation on Ray, one actor a core: `python -m benchmark.speed.peer.flower VIEWS BATCH`."""
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from benchmark.speed.peer.workload import (
+    CLIENTS,
+    COHORT,
+    CORES,
+    ROUNDS,
+    SGD,
+    Clock,
+    Network,
+    batches,
+    images,
+)
+
+BACKEND = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"num_cpus": CORES, "include_dashboard": False, "logging_level": 40},
+}
+
+
+class Timed(FedAvg):
+    """FedAvg that notes when a round is over, and does without no client: Flower itself would."""
+
+    def __init__(self, clock: Clock) -> None:
+        # a share alone would be of the clients that have registered by then, in the first round not all of them
+        share = {"fraction_train": COHORT / CLIENTS, "min_train_nodes": COHORT, "min_available_nodes": CLIENTS}
+        super().__init__(**share, fraction_evaluate=0.0)
+        self.clock = clock
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """The clients' mean."""
+        replies = list(replies)
+        failed = [reply.error.reason for reply in replies if reply.has_error()]
+        if failed or len(replies) != COHORT:
+            raise RuntimeError(f"round {server_round}: {len(replies)} of {COHORT} clients replied; errors: {failed}")
+        result = super().aggregate_train(server_round, replies)
+        self.clock.round_over()
+        return result
+
+
+def client(views: str, batch_size: int) -> ClientApp:
+    """Trains the weights it is sent for one epoch."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        network, who = Network(), int(context.node_config["partition-id"])
+        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(network.parameters(), **SGD)
+        for pair in batches(who, views, batch_size):
+            optimizer.zero_grad()
+            loss = network.loss(*pair)
+            loss.backward()
+            optimizer.step()
+        metrics = MetricRecord({"loss": loss.item(), "num-examples": len(images(who))})
+        content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
+        return Message(content=content, reply_to=message)
+
+    return app
+
+
+def server(clock: Clock) -> ServerApp:
+    """Plays the rounds."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        Timed(clock).start(grid=grid, initial_arrays=ArrayRecord(Network().state_dict()), num_rounds=ROUNDS)
+
+    return app
+
+
+if __name__ == "__main__":
+    clock = Clock()
+    run_simulation(server(clock), client(sys.argv[1], int(sys.argv[2])), num_supernodes=CLIENTS, backend_config=BACKEND)
+    clock.report()

@@ -1,0 +1,89 @@
+"""The workload in pfl-research's simulation, in one process: `python -m benchmark.speed.peer.pfl_research VIEWS BATCH`.
+
+In its first round pfl-research looks at every client's data before and after training; there is no setting for that.
+"""
+
+import os
+import sys
+from functools import partial
+from typing import Any
+
+os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
+
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchDataDataset, PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics, Weighted
+from pfl.model.pytorch import PyTorchModel
+from torch import Tensor
+
+from benchmark.speed.peer.workload import (
+    CLIENTS,
+    COHORT,
+    CORES,
+    ROUNDS,
+    SGD,
+    Augmented,
+    Clock,
+    Network,
+    images,
+    mirrored,
+)
+
+
+class Model(Network):
+    """The network with what pfl-research asks of one beside `loss`."""
+
+    def metrics(self, one: Tensor, other: Tensor) -> dict[str, Any]:
+        """Nothing that costs anything."""
+        return {"images": Weighted(0.0, len(one))}
+
+
+class Timed(TrainingProcessCallback):
+    """Notes when a round is over."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
+        """Goes on."""
+        self.clock.round_over()
+        return False, Metrics()
+
+
+def dataset(views: str, client: int) -> Any:
+    """A client's pairs of views."""
+    if views == "simclr":
+        return PyTorchDataDataset(Augmented(images(client)), user_id=str(client), shuffle=True)
+    return PyTorchTensorDataset(mirrored(client), user_id=str(client))
+
+
+def play(views: str, batch_size: int, clock: Clock) -> None:
+    """Plays the rounds."""
+    network = Model()
+    local = partial(torch.optim.SGD, **{name: value for name, value in SGD.items() if name != "lr"})
+    model = PyTorchModel(network, local, torch.optim.SGD(network.parameters(), lr=1.0))
+    clients = FederatedDataset(partial(dataset, views), get_user_sampler("random", list(range(CLIENTS))))
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=ROUNDS, evaluation_frequency=ROUNDS + 1, train_cohort_size=COHORT, val_cohort_size=0
+        ),
+        SimulatedBackend(clients, None),
+        model,
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=SGD["lr"], local_batch_size=batch_size),
+        NNEvalHyperParams(local_batch_size=batch_size),
+        callbacks=[Timed(clock)],
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(CORES)
+    clock = Clock()
+    play(sys.argv[1], int(sys.argv[2]), clock)
+    clock.report()

@@ -1,0 +1,53 @@
+"""Ten to a hundred thousand clients at a cohort of ten: seconds of a round and the peak of the resident memory.
+
+The images are the same 200,000, held by more and more clients; a visit takes as many steps whoever holds how many.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmark.speed.timing import Line, Say, ratio, spread
+
+TITLE = "From 10 to 100,000 clients at a cohort of 10"
+SCENARIO = str(Path(__file__).with_name("scale.yaml"))
+CLIENTS = (10, 100, 1_000, 10_000, 100_000)
+
+
+def measure(repetitions: int, say: Say) -> list[Line]:
+    """Times and peaks, and their ratios to those of ten clients."""
+    taken: dict[str, list[float]] = {f"{count:,}": [] for count in CLIENTS}
+    peaks: dict[str, list[float]] = {name: [] for name in taken}
+    for repetition in range(repetitions):
+        for count, name in zip(CLIENTS, taken, strict=True):
+            took, peak = played(count)
+            taken[name].append(took)
+            peaks[name].append(peak)
+        say(f"repetition {repetition + 1}/{repetitions}: " + ", ".join(f"{n} {taken[n][-1]:.3f} s" for n in taken))
+    first, *_, last = taken
+    return [
+        Line(f"{last} clients over {first}: a round", ratio(taken, last, first), "x", "<= 1.10"),
+        Line(f"{last} clients over {first}: peak memory", ratio(peaks, last, first), "x", "<= 1.05"),
+        *(Line(f"{name} clients: a round", spread(taken[name]), "s") for name in taken),
+        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in taken),
+    ]
+
+
+def played(clients: int) -> tuple[float, float]:
+    """The median seconds of a run's rounds after the first, and its peak in MiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        common = (f"output={folder}", "logger=csv", "accelerator=cpu", "devices=1", "threads=1", "scenario=scale")
+        asked = (f"partition.clients={clients}", f"federation.participation={10 / clients}", "row=fedavg")
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmark", "run", SCENARIO, "fedavg", *common, *asked], stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(child.pid, 0)  # whose peak is this child's own
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise RuntimeError(f"the run with {clients} clients ended with {child.returncode}")
+        lines = (Path(folder) / "scale" / "fedavg" / "seed0" / "rounds.jsonl").read_text().splitlines()
+    return statistics.median(json.loads(line)["seconds"] for line in lines[1:]), usage.ru_maxrss / 1024
