@@ -1,7 +1,9 @@
 """torch.compile for the networks of a run, and whether that pays: measured on the run's own first batch, and said."""
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,8 +15,35 @@ STEPS = 3
 """Timed passes, before and after."""
 
 
-def compile_networks(work: OneByOne, clients: Sequence[Client], rounds: int, backend: str = "inductor") -> str:
-    """Compiles the joint pass of the objective in place; returns one line on what that cost and from when on it pays.
+@dataclass(frozen=True)
+class Verdict:
+    """What compiling cost and gained.
+
+    seconds: to compile. before, after: of a pass. steps: of the run at most, all ranks together.
+    """
+
+    seconds: float
+    before: float
+    after: float
+    steps: int
+
+    @property
+    def break_even(self) -> float:
+        """Steps from which on it pays; infinite where a pass did not become faster."""
+        return self.seconds / (self.before - self.after) if self.after < self.before else math.inf
+
+    def __str__(self) -> str:
+        pass_ = f"a pass takes {1000 * self.after:.1f} ms instead of {1000 * self.before:.1f} ms"
+        line = f"compiled in {self.seconds:.1f} s; {pass_}: "
+        if math.isinf(self.break_even):
+            return f"{line}it never pays here"
+        return f"{line}pays back after {self.break_even:,.0f} steps, of which this run has {self.steps:,} at most"
+
+
+def compile_networks(
+    work: OneByOne, clients: Sequence[Client], rounds: int, backend: str = "inductor"
+) -> Verdict | None:
+    """Compiles the joint pass of the objective in place; None where nothing is trained.
 
     Passes forward and back are timed on the largest client's first batch; the model is reset before its first visit.
     Another shape (a last short batch, another mode) is compiled when it comes.
@@ -24,24 +53,17 @@ def compile_networks(work: OneByOne, clients: Sequence[Client], rounds: int, bac
     """
     phase = next((phase for phase in work.method.plan(0) if phase.work == "train"), None)
     if phase is None:
-        return "compile: nothing is trained"
-    largest = max(clients, key=lambda client: client.examples)
-    batch = first_batch(work, phase, largest)
-    plain = _timed(work, batch)
+        return None
+    batch = first_batch(work, phase, max(clients, key=lambda client: client.examples))
+    before = _timed(work, batch)
     work.method.objective.compile(backend=backend)
     began = time.perf_counter()
     _pass(work, batch)
-    spent, compiled = time.perf_counter() - began, _timed(work, batch)
+    spent, after = time.perf_counter() - began, _timed(work, batch)
     work.resident.reset()
     work.method.zero_grad(set_to_none=True)
-    line = f"compiled in {spent:.1f} s; a pass takes {1000 * compiled:.1f} ms instead of {1000 * plain:.1f} ms: "
-    if compiled >= plain:
-        return f"{line}it never pays here"
     steps = rounds * sum(work.images(phase, client) for client in clients) // max(1, len(batch.index))
-    return (
-        f"{line}pays back after {spent / (plain - compiled):,.0f} steps, of which this run has {steps:,} at most, "
-        "all ranks together"
-    )
+    return Verdict(spent, before, after, steps)
 
 
 def first_batch(work: OneByOne, phase: Phase, client: Client) -> Batch:

@@ -4,17 +4,30 @@ Mean and Sum are streamed in float64: one copy whatever the cohort, and neither 
 ranks shows after rounding to float32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from benchmark.strategy import gather, sum_over_ranks
+from benchmark.strategy import sum_over_ranks
 from methods import trees
 from methods.base import Cat, Each, Mean, Message, MethodError, Replies, Sum, Visit
 from methods.trees import Tree
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a rank has of a phase's replies.
+
+    clients: whose. sums: entry -> outline of the running sum, dtypes sent. kept: entry -> client -> its reply.
+    """
+
+    clients: list[int]
+    sums: dict[str, tuple[Tree, dict[tuple, torch.dtype]]]
+    kept: dict[str, dict[int, Tree]]
 
 
 class Reductions:
@@ -49,28 +62,32 @@ class Reductions:
             else:
                 self.kept.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
-    def merged(self, fabric: Fabric) -> Replies:
-        """The combined replies of all ranks, the same on every rank; ranks without a client take part too."""
-        clients = sorted(client for part in gather(fabric, self.clients) for client in part)
+    def staged(self, fabric: Fabric) -> Staged:
+        """What the other ranks have to know before they can merge; any rows and single replies themselves."""
+        there: torch.device | str = fabric.device if fabric.world_size == 1 else "cpu"
+        return Staged(
+            self.clients,
+            {entry: (trees.map(lambda leaf: leaf.to("meta"), s.parts), s.dtypes) for entry, s in self.sums.items()},
+            {entry: {k: trees.to(tree, there) for k, tree in kept.items()} for entry, kept in self.kept.items()},
+        )
+
+    def merged(self, fabric: Fabric, staged: Sequence[Staged]) -> Replies:
+        """The combined replies of all ranks, the same on every rank; ranks without a client take part too.
+
+        staged: by every rank, in their order.
+        """
         values: dict[str, Tree] = {}
         for entry, how in self.uplink.items():
             if isinstance(how, Mean | Sum):
-                total = self.sums.get(entry, _Sum(entry)).over_ranks(fabric)
-                if total is not None:
-                    values[entry] = total.finish(how)
+                outlines = [one.sums[entry] for one in staged if entry in one.sums]
+                if outlines:
+                    values[entry] = self.sums.get(entry, _Sum(entry)).over_ranks(fabric, outlines).finish(how)
                 continue
-            kept = {
-                client: tree for part in gather(fabric, self._on_cpu(entry, fabric)) for client, tree in part.items()
-            }
-            if not kept:
-                continue
-            ordered = {client: trees.to(kept[client], fabric.device) for client in sorted(kept)}
-            values[entry] = ordered if isinstance(how, Each) else _cat(list(ordered.values()))
-        return Replies(values, clients)
-
-    def _on_cpu(self, entry: str, fabric: Fabric) -> dict[int, Tree]:
-        kept = self.kept.get(entry, {})
-        return kept if fabric.world_size == 1 else {client: trees.to(tree, "cpu") for client, tree in kept.items()}
+            kept = {client: tree for one in staged for client, tree in one.kept.get(entry, {}).items()}
+            if kept:
+                ordered = {client: trees.to(kept[client], fabric.device) for client in sorted(kept)}
+                values[entry] = ordered if isinstance(how, Each) else _cat(list(ordered.values()))
+        return Replies(values, sorted(client for one in staged for client in one.clients))
 
 
 CHUNK = 1 << 20
@@ -111,14 +128,10 @@ class _Sum:
             trees.map(lambda total, by: total.add_(by.double()), self.parts["weight"], weights)
             self.parts["count"]["n"] += 1
 
-    def over_ranks(self, fabric: Fabric) -> "_Sum | None":
-        """The sum over all ranks, or None where no rank has any; one flat all-reduce, leaf by leaf by name."""
+    def over_ranks(self, fabric: Fabric, outlines: Sequence[tuple[Tree, dict[tuple, torch.dtype]]]) -> "_Sum":
+        """The sum over all ranks, one flat all-reduce; `outlines`: of those that have any, with the dtypes sent."""
         if fabric.world_size == 1:
-            return self if self.parts else None
-        outline = trees.map(lambda leaf: leaf.to("meta"), self.parts)
-        outlines = [both for both in gather(fabric, (outline, self.dtypes)) if both[0]]
-        if not outlines:
-            return None
+            return self
         outline, self.dtypes = outlines[0]
         if any(_shapes(other) != _shapes(outline) for other, _ in outlines):
             raise self._another_architecture("a client of another rank")

@@ -20,8 +20,8 @@ from benchmark.checkpoint import Checkpoint
 from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
-from benchmark.reductions import Reductions
-from benchmark.strategy import broadcast, gather, share, together
+from benchmark.reductions import Reductions, Staged
+from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
 from benchmark.work import Done, Executor
 from methods import trees
@@ -160,18 +160,18 @@ class Federation:
         for client in members:
             inbox[client.id].update(mail.to(client.id))
         totals = Reductions(phase.uplink)
-        reports: list[Report] = []
         block = share(members, self.fabric.global_rank, self.fabric.world_size, partial(self.costs.of, phase))
         self.tell("on_phase_start", phase=phase, visits=len(block))
-        with together(self.fabric):
-            for done in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory):
-                self.check(done)
-                totals.add(done.visit, done.message, self.server)
-                who = done.visit.client.id
-                file = self.memory.write(who, round, phase.name, done.kept)
-                reports.append(Report(who, sizes(done.message), file, done.loss, done.images, done.seconds))
-                self.tell("on_visit_end", done=done)
-        reports = sorted((line for part in gather(self.fabric, reports) for line in part), key=lambda line: line.client)
+
+        def work() -> tuple[list[Report], Staged]:
+            done = [
+                self.visited(one, totals)
+                for one in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory)
+            ]
+            return done, totals.staged(self.fabric)
+
+        told = gathered(self.fabric, work)
+        reports = sorted((line for part, _ in told for line in part), key=lambda line: line.client)
         if self.fabric.world_size > 1:
             seconds = {report.client: report.seconds for report in reports}
             for client in members:
@@ -181,18 +181,24 @@ class Federation:
             self.ledger.down(round, phase.name, members, mail)
             for report in reports:
                 self.ledger.up(round, phase.name, report.up)
-        replies = totals.merged(self.fabric)
+        replies = totals.merged(self.fabric, [staged for _, staged in told])
         for entry in replies:
             if not trees.finite(replies[entry]):
                 raise DivergedError(
                     f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
                     f"{self.safe(round)}: {CURE}"
                 )
-        with together(self.fabric):
-            if self.fabric.global_rank == 0:
-                self.server = actor.hook("update", phase)(self.server, turn, replies)
-        self.server = broadcast(self.fabric, self.server)
+        self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
+
+    def visited(self, done: Done, totals: Reductions) -> Report:
+        """Takes in a finished visit: its reply is added up, what stays with the client is on disk, not yet counting."""
+        self.check(done)
+        visit = done.visit
+        totals.add(visit, done.message, self.server)
+        file = self.memory.write(visit.client.id, visit.round, visit.phase.name, done.kept)
+        self.tell("on_visit_end", done=done)
+        return Report(visit.client.id, sizes(done.message), file, done.loss, done.images, done.seconds)
 
     def check(self, done: Done) -> None:
         """Refuses a visit whose loss, or what stays with its client, is not finite."""

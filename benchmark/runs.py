@@ -127,7 +127,8 @@ class Run:
         )
         if config.compile:
             with self.display.during("compiling"):
-                self.display.say(compile_networks(work, clients, config.federation.rounds))
+                verdict = compile_networks(work, clients, config.federation.rounds)
+            self.display.say(f"compile: {verdict or 'nothing is trained'}")
         untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -81,20 +81,35 @@ def gather(fabric: Fabric, value: T) -> list[T]:
     return values
 
 
+def gathered(fabric: Fabric, work: Callable[[], T]) -> list[T]:
+    """What `work()` gives on every rank, in the order of ranks, on every rank.
+
+    What one rank raises, every rank raises: none waits for one that has given up.
+    """
+    if fabric.world_size == 1:
+        return [work()]
+    done, failed = _tried(work)
+    told = gather(fabric, (done, _portable(failed)))
+    for rank, (_, error) in enumerate(told):
+        if error is not None:
+            raise error if failed is None or rank != fabric.global_rank else failed
+    return [cast(T, done) for done, _ in told]
+
+
 @contextlib.contextmanager
 def together(fabric: Fabric) -> Iterator[None]:
-    """What one rank raises within, every rank raises at the end: none waits for one that has given up."""
-    if fabric.world_size == 1:
-        yield
-        return
+    """What one rank raises within, every rank raises at the end."""
     failed: Exception | None = None
     try:
         yield
     except Exception as error:
         failed = error
-    for rank, first in enumerate(gather(fabric, _portable(failed))):
-        if first is not None:
-            raise first if failed is None or rank != fabric.global_rank else failed
+
+    def outcome() -> None:
+        if failed is not None:
+            raise failed
+
+    gathered(fabric, outcome)
 
 
 def in_turn(fabric: Fabric, work: Callable[[], T]) -> T:
@@ -108,15 +123,28 @@ def in_turn(fabric: Fabric, work: Callable[[], T]) -> T:
 
 
 def by_first(fabric: Fabric, work: Callable[[], T]) -> T:
-    """What `work()` gives on the first rank, on every rank; the others wait."""
+    """What `work()` gives on the first rank, on every rank; the others wait, and raise what it raises."""
     if fabric.world_size == 1:
         return work()
-    done: T | None = None
-    with together(fabric):
-        if fabric.global_rank == 0:
-            with ranks.undisturbed():
-                done = work()
-    return gather(fabric, done)[0]  # type: ignore[return-value]
+    said: list[Any] = [None]
+    failed: Exception | None = None
+    if fabric.global_rank == 0:
+        with ranks.undisturbed():
+            done, failed = _tried(work)
+        said = [(done, _portable(failed))]
+    with alive.exchange():
+        dist.broadcast_object_list(said, src=0)
+    ((done, error),) = said
+    if error is not None:
+        raise failed or error
+    return done
+
+
+def _tried(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
 
 
 def _portable(error: Exception | None) -> Exception | None:
@@ -144,15 +172,18 @@ def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:
     return flat
 
 
-def broadcast(fabric: Fabric, tree: Tree) -> Tree:
-    """Rank 0's Tree on every rank: its outline as an object, its numbers as one flat tensor for each dtype."""
+def broadcast(fabric: Fabric, make: Callable[[], Tree]) -> Tree:
+    """The Tree that rank 0 makes, on every rank: its outline as an object, its numbers flat, dtype by dtype."""
     if fabric.world_size == 1:
-        return tree
-    main = fabric.global_rank == 0
-    outline: list[Any] = [trees.map(lambda leaf: leaf.to("meta"), tree) if main else None]
-    with alive.exchange():
-        dist.broadcast_object_list(outline, src=0)
-    result = tree if main else trees.map(lambda leaf: torch.empty_like(leaf, device=fabric.device), outline[0])
+        return make()
+    made: list[Tree] = []
+
+    def outline() -> Tree:
+        made.append(make())
+        return trees.map(lambda leaf: leaf.to("meta"), made[0])
+
+    shape = by_first(fabric, outline)
+    result = made[0] if made else trees.zeros(shape, fabric.device)
     leaves = [leaf for _, leaf in trees.leaves(result)]
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
         group = [leaf for leaf in leaves if leaf.dtype == dtype]

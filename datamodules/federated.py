@@ -1,6 +1,6 @@
 """Who holds which images, and the batches of views made from them: one data module for the loop and for Trainer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,9 @@ from datamodules.views import Recipe, apply, make_views
 
 CHUNK = 512
 """Images augmented in one call, in whole batches: small batches share the cost of a call. Part of what a seed means."""
+
+RESIDENT = 1 << 28
+"""Bytes of a client's images that go to the device whole, 256 MiB; of a larger client's, a chunk when it comes."""
 
 
 class Batch(NamedTuple):
@@ -110,7 +113,7 @@ class FederatedDataModule(LightningDataModule):
             views: draws the augmentations.
         """
         held = self.held_by(client)
-        images = torch.from_numpy(np.asarray(self.source.train.images[held])).to(device)
+        images = self._images(held, device)
         targets = torch.from_numpy(self.source.train.labels[held]).to(device) if labels else None
         size = min(batch_size, len(held))
         count = number_of_batches(len(held), size) if order is not None else -(-len(held) // size)
@@ -124,9 +127,17 @@ class FederatedDataModule(LightningDataModule):
                 yield from self._views(images, targets, group, names, views)
             made += len(pieces)
 
+    def _images(self, held: np.ndarray, device: torch.device | str) -> Callable[[Tensor], Tensor]:
+        """Positions among the held images -> those images, uint8, on the device."""
+        every = self.source.train.images
+        if len(held) * every[0].nbytes > RESIDENT:
+            return lambda chosen: torch.from_numpy(every[held[chosen.cpu().numpy()]]).to(device)
+        images = torch.from_numpy(np.asarray(every[held])).to(device)
+        return lambda chosen: images[chosen]
+
     def _views(
         self,
-        images: Tensor,
+        images: Callable[[Tensor], Tensor],
         targets: Tensor | None,
         group: list[Tensor],
         names: Sequence[str],
@@ -134,7 +145,7 @@ class FederatedDataModule(LightningDataModule):
     ) -> Iterator[Batch]:
         """Augments the images of several batches in one call and hands them out batch by batch."""
         chosen = torch.cat(group)
-        views, turns = make_views(images[chosen], names, self.recipe, generator, self.apply)
+        views, turns = make_views(images(chosen), names, self.recipe, generator, self.apply)
         sizes = [len(piece) for piece in group]
         pieces = [view.contiguous(memory_format=self.layout).split(sizes) for view in views]
         angles = turns.split(sizes) if turns is not None else [None] * len(group)

@@ -60,7 +60,13 @@ def span(tree: Tree) -> Span | None:
     if not found:
         return None
     first = found[0][1]
-    storage, dtype, base, end, layout = first.untyped_storage().data_ptr(), first.dtype, int(first.storage_offset()), 0, []
+    storage, dtype, base, end, layout = (
+        first.untyped_storage().data_ptr(),
+        first.dtype,
+        int(first.storage_offset()),
+        0,
+        [],
+    )
     for path, leaf in found:
         offset = int(leaf.storage_offset()) - base
         if leaf.untyped_storage().data_ptr() != storage or leaf.dtype != dtype or offset != end or not dense(leaf):
@@ -80,6 +86,18 @@ def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None
         size = end + leaf.numel()
         end = _aligned(size)
     return Span(torch.zeros(size, dtype=found[0][1].dtype, device=device or found[0][1].device), tuple(layout))
+
+
+def zeros(outline: Tree, device: torch.device | str) -> Tree:
+    """Zeros for the leaves of an outline, side by side as far as they are of one dtype."""
+    found = list(leaves(outline))
+    if len({leaf.dtype for _, leaf in found}) == 1:
+        fresh = flat(found, device)
+        return fresh.tree(fresh.flat)
+    return {
+        key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
+        for key, value in outline.items()
+    }
 
 
 def dense(leaf: Tensor) -> bool:

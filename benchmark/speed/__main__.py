@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmark.speed import page
 from benchmark.speed.timing import Line
 
-NAMES = ("floor", "peers", "views", "ranks", "scale", "startup", "evaluation")
+NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation")
 
 
 def main(words: list[str]) -> int:

@@ -37,7 +37,7 @@ def test_what_was_measured_decides_and_others_are_guessed_at_its_pace():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_everyone_is_visited_once(ranks):
     parts = shared(Costs(lambda phase, client: client.examples), ranks)
-    assert sorted(sum(parts, [])) == [0, 1, 2, 3]
+    assert sorted(client for part in parts for client in part) == [0, 1, 2, 3]
 
 
 def test_the_images_of_a_visit_follow_steps_epochs_and_phase(tmp_path):

@@ -28,7 +28,7 @@ def reduced(fabric, how, replies, server=None):
     totals = Reductions({"x": how})
     for client, examples, batches, tree in replies:
         totals.add(visit(client, examples, batches), {"x": tree}, server or {})
-    return totals.merged(fabric)["x"]
+    return totals.merged(fabric, [totals.staged(fabric)])["x"]
 
 
 def four_replies(seed=0):
@@ -101,7 +101,7 @@ def test_replies_name_their_clients_and_lack_what_nobody_sent(fabric):
     totals = Reductions({"x": Mean(), "y": Cat(), "z": Each(), "s": Sum()})
     for client in (5, 2):
         totals.add(visit(client, 1), {"x": {"w": torch.ones(1)}}, {})
-    merged = totals.merged(fabric)
+    merged = totals.merged(fabric, [totals.staged(fabric)])
     assert merged.clients == (2, 5)
     assert set(merged) == {"x"}
 
@@ -110,7 +110,7 @@ def test_an_entry_only_some_send_is_the_mean_of_those(fabric):
     totals = Reductions({"x": Mean("clients", over="clients"), "y": Mean("clients", over="clients")})
     totals.add(visit(0, 1), {"x": {"w": torch.tensor([1.0])}, "y": {"w": torch.tensor([4.0])}}, {})
     totals.add(visit(1, 1), {"x": {"w": torch.tensor([3.0])}}, {})
-    merged = totals.merged(fabric)
+    merged = totals.merged(fabric, [totals.staged(fabric)])
     assert (merged["x"]["w"].item(), merged["y"]["w"].item()) == (2.0, 4.0)
 
 
@@ -162,7 +162,7 @@ def test_a_live_reply_may_change_once_it_is_added(fabric, how):
     totals = Reductions({"x": how})
     totals.add(visit(0, 1), {"x": {"w": live}}, {})
     live.fill_(9)
-    ((_, leaf),) = trees.leaves(totals.merged(fabric)["x"])
+    ((_, leaf),) = trees.leaves(totals.merged(fabric, [totals.staged(fabric)])["x"])
     assert leaf.tolist() == [[1.0, 1.0]]
 
 

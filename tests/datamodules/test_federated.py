@@ -134,6 +134,25 @@ def test_a_client_larger_than_a_chunk_is_seen_whole() -> None:
     assert same(batches(size=100, data=data), batches(size=100, data=data))
 
 
+def test_a_client_too_large_for_the_device_is_read_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = batches(2, epochs=2, names=("augment", "plain"))
+    reads: list[int] = []
+
+    class Map:
+        def __getitem__(self, index: Any) -> np.ndarray:
+            reads.append(np.size(index))
+            return IMAGES[index]
+
+    data = module()
+    data.source = Source("toy", Split(Map(), LABELS), SOURCE.test, SOURCE.classes, SOURCE.sha256)  # type: ignore[arg-type]
+    monkeypatch.setattr(federated, "RESIDENT", 1000)  # bytes: five images
+    monkeypatch.setattr(federated, "CHUNK", 16)
+    found = batches(2, epochs=2, names=("augment", "plain"), data=data)
+    assert max(reads) <= 16
+    assert indices(found) == indices(whole)
+    assert all(torch.equal(one.views[1], other.views[1]) for one, other in zip(found, whole, strict=True))
+
+
 def test_a_batch_larger_than_the_client_is_the_client() -> None:
     assert [len(batch.index) for batch in batches(1, size=64, epochs=2)] == [3, 3]
 

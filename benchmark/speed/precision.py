@@ -1,0 +1,58 @@
+"""Memory layout, bf16 and torch.compile: the same round, each way."""
+
+import math
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from benchmark.allocator import keep_freed_memory
+from benchmark.compilation import compile_networks
+from benchmark.rounds import Federation
+from benchmark.speed.floor import RESNET, prepared
+from benchmark.speed.timing import Line, Say, interleaved, ratio, seconds, spread
+from benchmark.work import OneByOne
+
+TITLE = "Layout, precision and compilation"
+NETWORKS = {
+    "convnet, batch 64": ("training.batch_size=64",),
+    "resnet18, batch 32": (
+        *RESNET, "training.batch_size=32", "training.steps=2", "federation.participation=0.04",
+    ),
+}  # fmt: skip
+PLAIN, LAST, HALF, COMPILED = "fp32", "fp32, channels last", "bf16, channels last", "fp32, compiled"
+WAYS = {
+    PLAIN: ("training.channels_last=false",),
+    LAST: ("training.channels_last=true",),
+    HALF: ("training.channels_last=true", "training.precision=bf16-mixed"),
+    COMPILED: ("training.channels_last=false",),
+}
+
+
+def measure(repetitions: int, say: Say) -> list[Line]:
+    """Speeds over plain fp32; what compiling costs, and when it pays."""
+    keep_freed_memory()
+    lines = []
+    for name, overrides in NETWORKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            ways = {way: prepared(Path(folder) / way, *overrides, *own) for way, own in WAYS.items()}
+            work = ways[COMPILED].work
+            assert isinstance(work, OneByOne)
+            verdict = compile_networks(work, ways[COMPILED].clients, ways[COMPILED].rounds)
+            assert verdict is not None
+            say(f"{name}: {verdict}")
+            for federation in ways.values():
+                federation.start()
+                federation.play(0)  # warms up, and compiles what is left to be
+            figures = interleaved({way: partial(played, one) for way, one in ways.items()}, repetitions, say)
+        lines += [
+            Line(f"{name}: {way}, speed over {PLAIN}", ratio(figures, PLAIN, way)) for way in WAYS if way != PLAIN
+        ]
+        lines.append(Line(f"{name}: to compile the networks", spread([verdict.seconds]), "s"))
+        if not math.isinf(verdict.break_even):
+            lines.append(Line(f"{name}: steps after which that has paid", spread([verdict.break_even]), ""))
+    return lines
+
+
+def played(federation: Federation) -> float:
+    """Seconds of a round."""
+    return seconds(lambda: federation.play(0))
