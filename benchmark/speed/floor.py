@@ -16,7 +16,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from benchmark.allocator import keep_freed_memory
 from benchmark.callbacks import Display
 from benchmark.compose import compose
 from benchmark.rounds import Federation
@@ -50,7 +49,6 @@ class Idle(FederatedMethod):
 
 def measure(repetitions: int, say: Say) -> list[Line]:
     """Ratios of rounds, and milliseconds of a visit without work."""
-    keep_freed_memory()
     lines = []
     for name, (overrides, goal) in TRAINED.items():
         say(name)

@@ -5,7 +5,6 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmark.allocator import keep_freed_memory
 from benchmark.compilation import compile_networks
 from benchmark.rounds import Federation
 from benchmark.speed.floor import RESNET, prepared
@@ -30,7 +29,6 @@ WAYS = {
 
 def measure(repetitions: int, say: Say) -> list[Line]:
     """Speeds over plain fp32; what compiling costs, and when it pays."""
-    keep_freed_memory()
     lines = []
     for name, overrides in NETWORKS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -2,12 +2,13 @@
 
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmark.speed.timing import Line, Say, interleaved, process, ratio, spread
+from benchmark.speed.timing import Line, Say, interleaved, ratio, spread
 
 TITLE = "One rank more"
 SCENARIO = str(Path(__file__).parent / "peer" / "scenario.yaml")
@@ -39,6 +40,7 @@ def rounds(*overrides: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         common = (f"output={folder}", "logger=csv", "accelerator=cpu", "training.channels_last=true")
         run = (SCENARIO, "fedavg", "evaluation.every=0", "evaluation.protocols=[]", "scenario=ranks", "row=fedavg")
-        process([sys.executable, "-m", "benchmark", "run", *run, *common, *overrides])
+        command = [sys.executable, "-m", "benchmark", "run", *run, *common, *overrides]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         lines = (Path(folder) / "ranks" / "fedavg" / "seed0" / "rounds.jsonl").read_text().splitlines()
     return statistics.median(json.loads(line)["seconds"] for line in lines[1:])

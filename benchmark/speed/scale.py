@@ -23,7 +23,8 @@ def measure(repetitions: int, say: Say) -> list[Line]:
     taken: dict[str, list[float]] = {f"{count:,}": [] for count in CLIENTS}
     peaks: dict[str, list[float]] = {name: [] for name in taken}
     for repetition in range(repetitions):
-        for count, name in zip(CLIENTS, taken, strict=True):
+        turns = list(zip(CLIENTS, taken, strict=True))
+        for count, name in turns if repetition % 2 == 0 else reversed(turns):
             took, peak = played(count)
             taken[name].append(took)
             peaks[name].append(peak)

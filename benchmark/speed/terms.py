@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmark.allocator import keep_freed_memory
 from benchmark.checkpoint import Checkpoint
 from benchmark.memory import Memory
 from benchmark.speed.timing import Line, Say, seconds, spread
@@ -28,7 +27,6 @@ SIDE = 224
 
 def measure(repetitions: int, say: Say) -> list[Line]:
     """Each term on its own."""
-    keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         lines = [*_clients(repetitions), *_memories(Path(folder), repetitions), *_images(repetitions)]
     return lines

@@ -80,6 +80,10 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+SAMPLING = 1.0
+"""Seconds between two looks at the memory of a process tree: looking costs milliseconds of a core."""
+
+
 @dataclass(frozen=True)
 class Process:
     """A finished process: its output, its seconds, and the largest sum of the proportional set sizes of its tree."""
@@ -112,7 +116,7 @@ def process(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd
     peak, over = [0.0], threading.Event()
 
     def watch() -> None:
-        while not over.wait(0.25):
+        while not over.wait(SAMPLING):
             peak[0] = max(peak[0], _proportional(mark.encode()))
 
     watcher = threading.Thread(target=watch, daemon=True)
