@@ -19,7 +19,7 @@ STEPS = 3
 class Verdict:
     """What compiling cost and gained.
 
-    seconds: to compile. before, after: of a pass. steps: of the run at most, all ranks together.
+    seconds: to compile. before, after: of a pass. steps: of the run, all ranks together.
     """
 
     seconds: float
@@ -37,19 +37,19 @@ class Verdict:
         line = f"compiled in {self.seconds:.1f} s; {pass_}: "
         if math.isinf(self.break_even):
             return f"{line}it never pays here"
-        return f"{line}pays back after {self.break_even:,.0f} steps, of which this run has {self.steps:,} at most"
+        return f"{line}pays back after {self.break_even:,.0f} steps; this run has {self.steps:,}"
 
 
 def compile_networks(
-    work: OneByOne, clients: Sequence[Client], rounds: int, backend: str = "inductor"
+    work: OneByOne, clients: Sequence[Client], visits: int, backend: str = "inductor"
 ) -> Verdict | None:
-    """Compiles the joint pass of the objective in place; None where nothing is trained.
+    """Compiles the joint pass of the objective in place, unless that makes it no faster; None if nothing is trained.
 
     Passes forward and back are timed on the largest client's first batch; the model is reset before its first visit.
     Another shape (a last short batch, another mode) is compiled when it comes.
 
     Args:
-        clients: who may be visited. rounds: of the run, for how many steps it has.
+        clients: who may be visited. visits: of the whole run, for how many steps it has.
     """
     phase = next((phase for phase in work.method.plan(0) if phase.work == "train"), None)
     if phase is None:
@@ -62,8 +62,10 @@ def compile_networks(
     spent, after = time.perf_counter() - began, _timed(work, batch)
     work.resident.reset()
     work.method.zero_grad(set_to_none=True)
-    steps = rounds * sum(work.images(phase, client) for client in clients) // max(1, len(batch.index))
-    return Verdict(spent, before, after, steps)
+    if after >= before:
+        work.method.objective._compiled_call_impl = None  # there is no public way back
+    images = sum(work.images(phase, client) for client in clients) / len(clients)
+    return Verdict(spent, before, after, round(visits * images / len(batch.index)))
 
 
 def first_batch(work: OneByOne, phase: Phase, client: Client) -> Batch:

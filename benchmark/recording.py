@@ -1,20 +1,29 @@
 """Local steps recorded once and repeated on other batches: CUDA graphs, and what has to stay in its place for them.
 
 What a recorded step reads has to lie where it lay when it was recorded: parameters and buffers do (the resident
-model's flat buffer), the batch and the rate are copied into place, and so is whatever a visit left on the method
-(`context`, an anchor, a stretch). Plain numbers of a method are recorded as they are; where one changes, the step is
-recorded anew. A step that branches on values of tensors cannot be recorded; `methods.base` forbids it, and the contract
-test repeats every method's recorded steps for another client.
+model's flat buffer), the batch and the rate are copied into place, and so are the tensors a visit leaves on the method
+(`context`, an anchor, a stretch). Plain numbers are recorded as they are; where one changes, the step is recorded anew.
+A visit that leaves a tensor where it cannot be copied in place is not recorded. A step that branches on values of
+tensors cannot be; `methods.base` forbids it, and the contract test repeats every method's recorded steps for another
+client.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from methods import trees
-from methods.base import FederatedMethod, Phase
+from methods.base import FederatedMethod
+
+SHAPES = 4
+"""Shapes of batches that are recorded, at most: clients may end in as many sizes of short batches as there are."""
+
+PLAIN = (bool, int, float, str, type(None))
+INTERNAL = {*vars(LightningModule()), "_fabric", "_trainer"}
+"""Attributes of a module that are Lightning's and torch's affair."""
 
 
 class Recorder(Protocol):
@@ -39,36 +48,40 @@ class CudaGraphs:
 
 
 class Recordings:
-    """The recorded steps of one model on one stream.
+    """The recorded steps of one phase on one lane.
 
     A step of a new shape runs as it is, which also prepares libraries and the optimiser's state; it is recorded when
     the shape comes a second time, and from then on repeated.
 
     Args:
-        recorder: of the stream.
-        device: where the rates lie.
+        make: a fresh recorder, with memory of its own.
+        device: where the steps run.
     """
 
-    def __init__(self, recorder: Recorder, device: torch.device) -> None:
-        self.recorder, self.device = recorder, device
+    def __init__(self, make: Callable[[], Recorder], device: torch.device) -> None:
+        self.make, self.device = make, device
         self.recorded: dict[Any, tuple[Any, Callable[[], None]] | None] = {}  # shape -> the batch's place, its step
         self.known: Any = None
         self.held: dict[tuple[str, str], Any] = {}
         self.state: Any = None
         self.rates: list[Tensor] = []
+        self.failed = False
 
-    def prepare(self, method: FederatedMethod, phase: Phase, optimizer: torch.optim.Optimizer) -> None:
-        """Puts what a visit brought where its steps look for it; forgets the steps where it does not fit."""
+    def prepare(self, method: FederatedMethod, optimizer: torch.optim.Optimizer) -> bool:
+        """Puts what a visit brought where its steps look for it; forgets the steps where it does not fit.
+
+        Returns whether this visit's steps can be recorded or repeated.
+        """
+        found = _left_on(method, self.device)
+        if self.failed or found is None or not _is_known(optimizer):
+            return False
+        brought, numbers = found
         for group in optimizer.param_groups:  # forms of the update that read their rate from the device
-            group.update({"fused": True, "foreach": False} if "dampening" in group else {"capturable": True})
-        brought = _attributes(method, _is_tree)
-        numbers = _attributes(method, lambda value: isinstance(value, bool | int | float | str))
-        known = (
-            phase.name,
-            _settings(optimizer),
-            numbers,
-            {place: _outline(value) for place, value in brought.items()},
-        )
+            on_gpu = {"capturable": True} if "capturable" in group and self.device.type == "cuda" else {}
+            group.update({"fused": True, "foreach": False, **on_gpu})
+        places = [tensor.data_ptr() for tensor in (*method.parameters(), *method.buffers())]
+        outlines = {place: _outline(value) for place, value in brought.items()}
+        known = (_settings(optimizer), numbers, places, outlines)
         if known == self.known:
             for place, value in brought.items():
                 _copy(self.held[place], value)
@@ -77,44 +90,56 @@ class Recordings:
                 if isinstance(value, Tensor):
                     value.zero_()  # as a fresh optimiser would have it
         else:
-            self.recorded, self.known, self.state = {}, known, optimizer.state
+            self.recorded, self.known, self.state, self.recorder = {}, known, optimizer.state, self.make()
             self.held = {
                 place: _clone(value) for place, value in brought.items()
             }  # what was brought may be the server's
             self.rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
         for (module, name), value in self.held.items():
             vars(method.get_submodule(module))[name] = value
+        return True
 
     def take(self, batch: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]) -> None:
         """One step on this batch: as it is, or recorded."""
         shape = _outline(batch)
-        if shape not in self.recorded:
-            self.recorded[shape] = None
+        recorded = self.recorded.get(shape)
+        if recorded is None and shape in self.recorded:
+            recorded = self.recorded[shape] = self._record(batch, optimizer, step)
+        if recorded is None:
+            if len(self.recorded) < SHAPES and not self.failed:
+                self.recorded.setdefault(shape, None)
             step(batch)
             return
-        place, repeat = self.recorded[shape] or self._record(shape, batch, optimizer, step)
+        place, repeat = recorded
         for rate, group in zip(self.rates, optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
         _copy(place, batch)
         repeat()
 
     def _record(
-        self, shape: Any, batch: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]
-    ) -> tuple[Any, Callable[[], None]]:
+        self, batch: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]
+    ) -> tuple[Any, Callable[[], None]] | None:
+        """The batch's place and the recorded step; None where the device refuses to record it."""
         place, rates = _clone(batch), [group["lr"] for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate
-        recorded = self.recorded[shape] = place, self.recorder(lambda: step(place))
-        for group, given in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = given
-        return recorded
+        try:
+            return place, self.recorder(lambda: step(place))
+        except RuntimeError:  # a step that waits for the device, or allocates on another: it runs, unrecorded
+            self.failed, self.recorded = True, {}
+            return None
+        finally:
+            for group, given in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = given
 
 
-def recordable(method: FederatedMethod, phase: Phase) -> bool:
-    """Whether a phase's steps can be recorded and repeated for another client."""
-    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in method.modules()):
-        return False
-    optimizer = method.hook("configure_optimizers", phase)()
+def has_dropout(method: nn.Module) -> bool:
+    """Whether networks draw as they go: what they draw would depend on the lanes."""
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in method.modules())
+
+
+def _is_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a fresh state of the optimiser is one of zeros."""
     plain = all(not group.get("dampening") for group in optimizer.param_groups)
     return plain and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
@@ -128,21 +153,39 @@ def _settings(optimizer: torch.optim.Optimizer) -> Any:
     ]
 
 
-def _attributes(method: nn.Module, wanted: Callable[[Any], bool]) -> dict[tuple[str, str], Any]:
-    """The plain attributes of a method and its modules that are wanted, by (module, name)."""
-    return {
-        (where, name): value
-        for where, module in method.named_modules()
-        for name, value in vars(module).items()
-        if not name.startswith("_") and wanted(value)
-    }
+def _left_on(method: nn.Module, device: torch.device) -> tuple[dict, dict] | None:
+    """What lies on a method and its modules as plain attributes: Trees and tensors, and numbers, by (module, name).
+
+    None where a tensor lies in something else, or on another device: it could not be copied into place.
+    """
+    tensors: dict[tuple[str, str], Any] = {}
+    numbers: dict[tuple[str, str], Any] = {}
+    for where, module in method.named_modules():
+        for name, value in vars(module).items():
+            if name in INTERNAL:
+                continue
+            parts = list(_parts(value))
+            if any(isinstance(part, Tensor) for part in parts):
+                if not all(isinstance(part, Tensor) and part.device == device for part in parts):
+                    return None
+                if not isinstance(value, Tensor | dict):
+                    return None
+                tensors[where, name] = value
+            elif parts and all(isinstance(part, PLAIN) for part in parts):
+                numbers[where, name] = value
+    return tensors, numbers
 
 
-def _is_tree(value: Any) -> bool:
-    """Whether a value is made of tensors and dicts alone, and holds a tensor."""
-    if not isinstance(value, dict):
-        return isinstance(value, Tensor)
-    return bool(value) and all(_is_tree(inner) for inner in value.values())
+def _parts(value: Any) -> Iterator[Any]:
+    """What nested dicts, lists and tuples are made of."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _parts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _parts(inner)
+    else:
+        yield value
 
 
 def _outline(value: Any) -> Any:

@@ -64,11 +64,13 @@ class Reductions:
 
     def staged(self, fabric: Fabric) -> Staged:
         """What the other ranks have to know before they can merge; any rows and single replies themselves."""
-        there: torch.device | str = fabric.device if fabric.world_size == 1 else "cpu"
+        alone = fabric.world_size == 1
         return Staged(
             self.clients,
             {entry: (trees.map(lambda leaf: leaf.to("meta"), s.parts), s.dtypes) for entry, s in self.sums.items()},
-            {entry: {k: trees.to(tree, there) for k, tree in kept.items()} for entry, kept in self.kept.items()},
+            self.kept
+            if alone
+            else {entry: {k: _parcel(t) for k, t in kept.items()} for entry, kept in self.kept.items()},
         )
 
     def merged(self, fabric: Fabric, staged: Sequence[Staged]) -> Replies:
@@ -164,6 +166,11 @@ class _Sum:
             f"{who} replied with {self.entry!r} of another shape than the clients before it: "
             "a Mean or Sum needs one architecture; declare Each, or an entry for every architecture"
         )
+
+
+def _parcel(tree: Tree) -> Tree:
+    """On the CPU, each leaf with a storage of its own: pickle would send a shared one whole with every leaf."""
+    return trees.map(lambda leaf: leaf.cpu().clone(), tree)
 
 
 def _zeros(tree: Tree) -> Tree:

@@ -1,7 +1,6 @@
 """The resident model: all its numbers in one flat buffer, so that a visit begins with a copy or two."""
 
 import torch
-from torch import Tensor
 
 from methods import trees
 from methods.base import FederatedMethod, Tree
@@ -21,8 +20,8 @@ class Resident:
     def __init__(self, method: FederatedMethod) -> None:
         self.method = method
         everything = {tensor.data_ptr(): tensor for tensor in (*method.parameters(), *method.buffers())}
-        sent = [everything.pop(leaf.data_ptr()) for _, leaf in trees.leaves(method.weights()) if leaf.numel()]
-        ordered: list[Tensor] = [*sent, *everything.values()]
+        sent = [everything.pop(leaf.data_ptr(), None) for _, leaf in trees.leaves(method.weights()) if leaf.numel()]
+        ordered = [tensor for tensor in (*sent, *everything.values()) if tensor is not None]
         dtype = ordered[0].dtype if ordered else torch.float32
         moved = {(place,): tensor for place, tensor in enumerate(ordered) if tensor.dtype == dtype and tensor.numel()}
         self.others = [(tensor, tensor.detach().clone()) for tensor in ordered if tensor.dtype != dtype]

@@ -23,8 +23,9 @@ from benchmark.memory import Kept
 from benchmark.records import commit, foreign, origin, record
 from benchmark.rounds import Federation
 from benchmark.shelf import available, read
+from benchmark.side_by_side import Measured, SideBySide
 from benchmark.strategy import by_first, in_turn, together
-from benchmark.streams import Streams
+from benchmark.streams import Streams, round_half_up
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
 from eval.protocol import PROTOCOLS
@@ -108,7 +109,7 @@ class Run:
         method = build.method(config, images)
         self.data = build.data(config, images, method)
         clients = build.Clients(self.data.parts)
-        self.fabric.setup_module(method)
+        method.to(self.fabric.device)  # Fabric would wrap nothing, and leave itself on the method
         work = OneByOne(self.fabric, method, self.data, build.pace(config), streams)
         self.federation = Federation(
             self.fabric,
@@ -127,7 +128,8 @@ class Run:
         )
         if config.compile:
             with self.display.during("compiling"):
-                verdict = compile_networks(work, clients, config.federation.rounds)
+                visits = self.federation.rounds * max(1, round_half_up(self.federation.participation * len(clients)))
+                verdict = compile_networks(work, clients, visits)
             self.display.say(f"compile: {verdict or 'nothing is trained'}")
         untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
@@ -139,17 +141,16 @@ class Run:
         federation, began = self.federation, time.perf_counter()
         file = self.folder / "result.json"
         before = schema.read(file) if file.exists() else {}
-        encoders = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {})))
+        encoders, here = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {})))
         seconds = time.perf_counter() - began
-        here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
         return result
 
-    def score(self, protocols: list[str], before: dict[str, Scores]) -> dict[str, Scores]:
-        """Every exported encoder's scores, with those it had before by other protocols."""
+    def score(self, protocols: list[str], before: dict[str, Scores]) -> tuple[dict[str, Scores], dict[str, Any]]:
+        """Every exported encoder's scores, with those it had before by other protocols; and the `origin` of the new."""
         exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
         if not exported:
             raise ConfigError(
@@ -161,7 +162,7 @@ class Run:
             with self.display.during(f"evaluating {name}"):
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
                 encoders[name] = {**before.get(name, {}), **self.evaluator.scores(encoder, protocols)}
-        return encoders
+        return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
 
     def write(self, result: schema.Record) -> None:
         """Writes `result.json`."""
@@ -173,6 +174,8 @@ class Run:
         lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
+        if isinstance(self.federation.work, SideBySide | Measured):
+            lines.append("clients were visited side by side where that was faster, which rounds otherwise")
         if self.config.compile:
             lines.append("networks and views were compiled by torch.compile, which rounds otherwise")
         if len(self.federation.commits) > 1:

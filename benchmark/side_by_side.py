@@ -19,7 +19,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from benchmark.recording import CudaGraphs, Recorder, Recordings, recordable
+from benchmark.recording import CudaGraphs, Recorder, Recordings, has_dropout
 from benchmark.streams import Streams
 from benchmark.work import Begun, Done, OneByOne, Pace
 from datamodules.federated import FederatedDataModule
@@ -29,12 +29,13 @@ from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit
 class SideBySide:
     """Clients dealt to lanes in turn; replies come in the order of the block, as from the reference.
 
-    Phases that do not train, and what this cannot record, go one by one: networks with dropout (its draws would depend
-    on the lanes), and optimisers other than SGD, Adam and AdamW.
+    Phases that do not train, and networks with dropout (whose draws would depend on the lanes), go one by one. Steps of
+    optimisers other than SGD, Adam and AdamW are not recorded.
 
     Args:
         reference: visits whatever is not trained side by side; its model is copied for each lane.
-        lanes: clients at once; each takes the memory of a model, its gradients and activations.
+        lanes: clients at once; each takes the memory of two models (one is pristine), of gradients, momentum and
+            activations.
         recorder: makes a lane's recorder from its stream; None: steps are taken as they are.
     """
 
@@ -44,7 +45,7 @@ class SideBySide:
         lanes: int,
         recorder: Callable[[Any], Recorder] | None = CudaGraphs,
     ) -> None:
-        self.reference = reference
+        self.reference, self.drawing = reference, has_dropout(reference.method)
         given = (reference.fabric, reference.data, reference.pace, reference.streams)
         self.lanes = [Lane(copy.deepcopy(reference.method), *given, recorder) for _ in range(lanes)]
 
@@ -64,7 +65,7 @@ class SideBySide:
     ) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         where = (phase, round, rounds)
-        if actor is not self.reference.method or phase.work != "train" or not recordable(self.reference.method, phase):
+        if actor is not self.reference.method or phase.work != "train" or self.drawing:
             yield from self.reference.run(actor, *where, block, inbox, memory)
             return
         waiting: deque[tuple[Lane, Begun]] = deque()
@@ -99,7 +100,8 @@ class Lane(OneByOne):
     ) -> None:
         super().__init__(fabric, method, data, pace, streams)
         self.stream = torch.cuda.Stream(fabric.device) if fabric.device.type == "cuda" else None
-        self.steps = Recordings(recorder(self.stream), fabric.device) if recorder is not None else None
+        self.recorder = partial(recorder, self.stream) if recorder is not None else None
+        self.steps: dict[str, Recordings] = {}  # by phase
         self.summed = torch.zeros((), device=fabric.device)  # one place, which recorded steps add to
 
     @contextlib.contextmanager
@@ -118,18 +120,21 @@ class Lane(OneByOne):
             torch.cuda.current_stream().wait_stream(self.stream)
 
     def _stepper(self, visit: Visit, optimizer: torch.optim.Optimizer) -> tuple[Callable[[Any], None], Tensor]:
-        if self.steps is None:
+        if self.recorder is None:
             return super()._stepper(visit, optimizer)
-        self.steps.prepare(self.method, visit.phase, optimizer)
+        name = visit.phase.name
+        steps = self.steps.setdefault(name, Recordings(self.recorder, self.fabric.device))
+        if not steps.prepare(self.method, optimizer):
+            return super()._stepper(visit, optimizer)
         step = self._step(visit, optimizer, self.summed.zero_())
-        return partial(self.steps.take, optimizer=optimizer, step=step), self.summed
+        return partial(steps.take, optimizer=optimizer, step=step), self.summed
 
 
 class Measured:
-    """Tries both executors on a run's own visits, then stays with the faster one: a way for each training phase.
+    """Tries both executors on a run's own visits, then stays with the faster: a way for each training phase.
 
-    The first visits go one by one, as many go side by side unmeasured (steps are being recorded), as many more side by
-    side. A phase of fewer visits than that stays with the reference.
+    Each is given `lanes` visits to warm up and as many that count, over rounds where one has too few; what counts is
+    seconds an image.
 
     Args:
         reference, other: the executors. clock: seconds.
@@ -137,7 +142,7 @@ class Measured:
 
     def __init__(self, reference: OneByOne, other: SideBySide, clock: Callable[[], float] = time.perf_counter) -> None:
         self.reference, self.other, self.clock = reference, other, clock
-        self.chosen: dict[str, OneByOne | SideBySide] = {}
+        self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see."""
@@ -154,14 +159,14 @@ class Measured:
         memory: Mapping[int, Tree],
     ) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
-        given, few = (round, rounds), len(self.other.lanes)
-        if phase.work == "train" and phase.name not in self.chosen and len(block) > 3 * few:
-            took = []
-            for executor in (self.reference, self.other, self.other):
-                tried, block = block[:few], block[few:]
-                began = self.clock()
-                yield from executor.run(actor, phase, *given, tried, inbox, memory)
-                took.append(self.clock() - began)
-            self.chosen[phase.name] = self.other if took[2] < took[0] else self.reference
-        executor = self.chosen.get(phase.name, self.reference)
-        yield from executor.run(actor, phase, *given, block, inbox, memory)
+        rest, few = list(block), len(self.other.lanes)
+        order = (self.reference, self.reference, self.other, self.other)
+        trials = self.trials.setdefault(phase.name, [])
+        while phase.work == "train" and len(trials) < len(order) and len(rest) >= few:
+            tried, rest = rest[:few], rest[few:]
+            began = self.clock()
+            yield from order[len(trials)].run(actor, phase, round, rounds, tried, inbox, memory)
+            trials.append((self.clock() - began) / max(1, sum(self.images(phase, client) for client in tried)))
+        faster = len(trials) == len(order) and trials[3] < trials[1]
+        executor = self.other if faster else self.reference
+        yield from executor.run(actor, phase, round, rounds, rest, inbox, memory)

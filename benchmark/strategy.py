@@ -58,10 +58,10 @@ class Ranks(DDPStrategy):
 
 
 def share(
-    members: Sequence[Client], rank: int, ranks: int, cost: Callable[[Client], float] = attrgetter("examples")
+    members: Sequence[Client], rank: int, world: int, cost: Callable[[Client], float] = attrgetter("examples")
 ) -> list[Client]:
     """A rank's part of the members: the costliest first, each to the rank with the least so far; every rank agrees."""
-    loads = [0.0] * ranks
+    loads = [0.0] * world
     mine = []
     for client in sorted(members, key=lambda client: (-cost(client), client.id)):
         lightest = loads.index(min(loads))

@@ -54,14 +54,14 @@ class Done:
 
 @dataclass
 class Begun:
-    """A visit whose work has been asked for: who acts, what the client had kept, the sum of its losses, its images."""
+    """A visit whose work has been asked for: who acts, what the client kept, sum of losses, images, seconds so far."""
 
     actor: Any
     visit: Visit
     kept: Tree
     summed: Tensor | None
     images: int
-    began: float
+    seconds: float
 
 
 class Executor(Protocol):
@@ -155,10 +155,11 @@ class OneByOne:
                 summed, images = self._train(visit)
             elif phase.work == "observe":
                 self._observe(actor, visit)
-        return Begun(actor, visit, kept, summed, images, began)
+        return Begun(actor, visit, kept, summed, images, self.clock() - began)
 
     def finish(self, begun: Begun) -> Done:
         """The visit's reply and what stays with the client."""
+        began = self.clock()
         method, actor, visit, kept = self.method, begun.actor, begun.visit, begun.kept
         number = self.streams.number("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
         with isolated(number, self.fabric.device):
@@ -172,7 +173,7 @@ class OneByOne:
             if method.batch_norm == "local" and method.travelling:
                 staying["statistics"] = method.statistics()
         loss = None if begun.summed is None else float(begun.summed) / max(1, visit.steps)
-        return Done(visit, message, staying, loss, begun.images, self.clock() - begun.began)
+        return Done(visit, message, staying, loss, begun.images, begun.seconds + self.clock() - began)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
         """The local steps of a visit; returns the sum of losses and the images seen. No step waits for the device."""

@@ -17,7 +17,7 @@ from datamodules.views import Recipe, apply, make_views
 CHUNK = 512
 """Images augmented in one call, in whole batches: small batches share the cost of a call. Part of what a seed means."""
 
-RESIDENT = 1 << 28
+WHOLE = 1 << 28
 """Bytes of a client's images that go to the device whole, 256 MiB; of a larger client's, a chunk when it comes."""
 
 
@@ -78,7 +78,7 @@ class FederatedDataModule(LightningDataModule):
         self.source, self.parts, self.recipe, self.public = source, Parts(parts), recipe, public
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.apply = apply_compiled if compiled else apply
+        self.make = apply_compiled if compiled else apply
         self.generator = torch.Generator().manual_seed(seed)
 
     def held_by(self, client: int | None) -> np.ndarray:
@@ -123,17 +123,16 @@ class FederatedDataModule(LightningDataModule):
             index = torch.arange(len(held)) if order is None else torch.randperm(len(held), generator=order)
             pieces = list(index.split(size))[: min(count, wanted - made)]
             for start in range(0, len(pieces), whole):
-                group = [piece.to(device) for piece in pieces[start : start + whole]]
-                yield from self._views(images, targets, group, names, views)
+                yield from self._views(images, targets, pieces[start : start + whole], names, views)
             made += len(pieces)
 
     def _images(self, held: np.ndarray, device: torch.device | str) -> Callable[[Tensor], Tensor]:
-        """Positions among the held images -> those images, uint8, on the device."""
+        """Positions among the held images, on the CPU -> those images, uint8, on the device."""
         every = self.source.train.images
-        if len(held) * every[0].nbytes > RESIDENT:
-            return lambda chosen: torch.from_numpy(every[held[chosen.cpu().numpy()]]).to(device)
+        if len(held) * every[0].nbytes > WHOLE:
+            return lambda chosen: torch.from_numpy(every[held[chosen.numpy()]]).to(device, non_blocking=True)
         images = torch.from_numpy(np.asarray(every[held])).to(device)
-        return lambda chosen: images[chosen]
+        return lambda chosen: images[chosen.to(device, non_blocking=True)]
 
     def _views(
         self,
@@ -144,12 +143,11 @@ class FederatedDataModule(LightningDataModule):
         generator: torch.Generator,
     ) -> Iterator[Batch]:
         """Augments the images of several batches in one call and hands them out batch by batch."""
-        chosen = torch.cat(group)
-        views, turns = make_views(images(chosen), names, self.recipe, generator, self.apply)
-        sizes = [len(piece) for piece in group]
+        chosen, sizes = torch.cat(group), [len(piece) for piece in group]
+        views, turns = make_views(images(chosen), names, self.recipe, generator, self.make)
         pieces = [view.contiguous(memory_format=self.layout).split(sizes) for view in views]
         angles = turns.split(sizes) if turns is not None else [None] * len(group)
-        for i, piece in enumerate(group):
+        for i, piece in enumerate(chosen.to(views[0].device, non_blocking=True).split(sizes)):
             labels = targets[piece] if targets is not None else None
             yield Batch(tuple(view[i] for view in pieces), piece, angles[i], labels)
 
@@ -163,7 +161,7 @@ class FederatedDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor, Tensor], dataloader_idx: int) -> Batch:
         """Trainer only: makes the views on the device."""
         images, index, labels = batch
-        views, turns = make_views(images, self.view_names, self.recipe, self.generator, self.apply)
+        views, turns = make_views(images, self.view_names, self.recipe, self.generator, self.make)
         laid_out = tuple(view.contiguous(memory_format=self.layout) for view in views)
         return Batch(laid_out, index, turns, labels if self.labels else None)
 

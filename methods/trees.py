@@ -13,14 +13,11 @@ from torch import Tensor
 Tree = dict[Any, Any]
 """A nested dict whose leaves are tensors; keys are strings, or client ids where a Tree holds one subtree a client."""
 
-ALIGNMENT = 16
-"""A leaf starts at a multiple of so many elements: 64 bytes of float32, a cache line."""
-
 
 class Span(NamedTuple):
     """A Tree whose leaves lie side by side.
 
-    flat: one dimension over all leaves and the zeros between them. layout: a leaf's path, offset in `flat`, shape and
+    flat: one dimension over all leaves, and nothing else. layout: a leaf's path, offset in `flat`, shape and
     strides; two Trees of one layout agree number by number.
     """
 
@@ -60,21 +57,15 @@ def span(tree: Tree) -> Span | None:
     if not found:
         return None
     first = found[0][1]
-    storage, dtype, base, end, layout = (
-        first.untyped_storage().data_ptr(),
-        first.dtype,
-        int(first.storage_offset()),
-        0,
-        [],
-    )
+    storage, dtype, base = first.untyped_storage().data_ptr(), first.dtype, int(first.storage_offset())
+    layout, end = [], 0
     for path, leaf in found:
-        offset = int(leaf.storage_offset()) - base
-        if leaf.untyped_storage().data_ptr() != storage or leaf.dtype != dtype or offset != end or not dense(leaf):
+        apart = leaf.untyped_storage().data_ptr() != storage or leaf.storage_offset() != base + end
+        if apart or leaf.dtype != dtype or not dense(leaf):
             return None
-        layout.append((path, offset, leaf.shape, leaf.stride()))
-        end = _aligned(offset + leaf.numel())
-    size = offset + found[-1][1].numel()
-    return Span(first.detach().as_strided((size,), (1,), base), tuple(layout))
+        layout.append((path, end, leaf.shape, leaf.stride()))
+        end += leaf.numel()
+    return Span(first.detach().as_strided((end,), (1,), base), tuple(layout))
 
 
 def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
@@ -83,9 +74,8 @@ def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None
     for path, leaf in found:
         strides = leaf.stride() if dense(leaf) else torch.empty(leaf.shape, device="meta").stride()
         layout.append((path, end, leaf.shape, strides))
-        size = end + leaf.numel()
-        end = _aligned(size)
-    return Span(torch.zeros(size, dtype=found[0][1].dtype, device=device or found[0][1].device), tuple(layout))
+        end += leaf.numel()
+    return Span(torch.zeros(end, dtype=found[0][1].dtype, device=device or found[0][1].device), tuple(layout))
 
 
 def zeros(outline: Tree, device: torch.device | str) -> Tree:
@@ -106,10 +96,6 @@ def dense(leaf: Tensor) -> bool:
         return True
     order = sorted(range(leaf.ndim), key=lambda dim: leaf.stride(dim), reverse=True)
     return leaf.permute(order).is_contiguous()
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def clone(tree: Tree) -> Tree:
@@ -186,7 +172,8 @@ def overlay(tree: Tree, top: Tree) -> Tree:
 def finite(tree: Tree) -> bool:
     """Whether no leaf holds an infinity or a NaN; one look at the device for the whole Tree."""
     packed = span(tree)
-    numbers = [leaf for _, leaf in leaves(tree) if leaf.numel()] if packed is None else [packed.flat]
+    numbers = [packed.flat] if packed is not None else [leaf for _, leaf in leaves(tree)]
+    numbers = [one for one in numbers if one.numel()]
     # a NaN is its own extreme, and an infinity is one: a pass without temporary tensors
     extremes = [bound.double().to(numbers[0].device) for leaf in numbers for bound in leaf.detach().aminmax()]
     return not extremes or bool(torch.stack(extremes).isfinite().all())

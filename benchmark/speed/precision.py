@@ -35,7 +35,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
             ways = {way: prepared(Path(folder) / way, *overrides, *own) for way, own in WAYS.items()}
             work = ways[COMPILED].work
             assert isinstance(work, OneByOne)
-            verdict = compile_networks(work, ways[COMPILED].clients, ways[COMPILED].rounds)
+            verdict = compile_networks(work, ways[COMPILED].clients, visits=1)
             assert verdict is not None
             say(f"{name}: {verdict}")
             for federation in ways.values():

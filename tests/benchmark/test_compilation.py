@@ -8,25 +8,45 @@ from benchmark.config import ConfigError
 from tests.playing import difference, played, prepared
 
 
-def compiled(run, rounds=3):
+def compiled(run, visits=12):
     federation = run.federation
-    return compilation.compile_networks(federation.work, federation.clients, rounds, backend="eager")
+    return compilation.compile_networks(federation.work, federation.clients, visits, backend="eager")
+
+
+class Clock:
+    """A pass takes 4 s before compiling, `after` s afterwards, and the first one after it 10 s."""
+
+    def __init__(self, method, after):
+        self.method, self.after, self.passes, self.now = method, after, 0, 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def pass_(self, work, batch):
+        self.passes += 1
+        self.now += 4.0 if self.passes <= 3 else 10.0 if self.passes == 4 else self.after
+
+
+def with_clock(monkeypatch, run, after):
+    clock = Clock(run.federation.method, after)
+    monkeypatch.setattr(compilation, "time", clock)
+    monkeypatch.setattr(compilation, "_pass", clock.pass_)
 
 
 def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
-    times = iter([0, 4, 4, 8, 8, 12, 20, 30, 40, 41, 41, 42, 42, 43])  # passes of 4 s, 10 s to compile, passes of 1 s
-    monkeypatch.setattr(compilation.time, "perf_counter", lambda: next(times))
     run = prepared(tmp_path, "fedavg", "training.steps=5")
+    with_clock(monkeypatch, run, after=1.0)
     assert str(compiled(run)) == (
-        "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps, of which this run "
-        "has 60 at most"
+        "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"
     )
+    assert run.federation.method.objective._compiled_call_impl is not None
 
 
-def test_it_says_so_where_it_never_pays(tmp_path, monkeypatch):
-    times = iter([0, 1, 1, 2, 2, 3, 20, 30, 40, 42, 42, 44, 44, 46])
-    monkeypatch.setattr(compilation.time, "perf_counter", lambda: next(times))
-    assert str(compiled(prepared(tmp_path, "fedavg"))).endswith("it never pays here")
+def test_where_it_never_pays_it_says_so_and_lets_it_be(tmp_path, monkeypatch):
+    run = prepared(tmp_path, "fedavg")
+    with_clock(monkeypatch, run, after=4.0)
+    assert str(compiled(run)).endswith("it never pays here")
+    assert run.federation.method.objective._compiled_call_impl is None
 
 
 def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):

@@ -1,5 +1,7 @@
 """Against NumPy in float64, and hand computed numbers."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -205,3 +207,13 @@ def test_the_first_batch_is_copied():
 def test_what_is_observed_and_what_is_gathered_must_agree(observed):
     with pytest.raises(MethodError, match=r"the phase gathers \['x'\]"):
         gather_batches({}, observed, {"x": Sum()})
+
+
+def test_a_reply_is_sent_to_other_ranks_once_and_not_with_every_leaf():
+    class TwoRanks:
+        world_size, device = 2, torch.device("cpu")
+
+    totals = Reductions({"x": Each()})
+    reply = {"x": {str(k): torch.ones(1000) for k in range(20)}}
+    totals.add(visit(0, 1), reply, {})
+    assert len(pickle.dumps(totals.staged(TwoRanks()))) < 1.5 * trees.nbytes(reply["x"])

@@ -1,14 +1,19 @@
 """Executors of several clients at once: the same results as one by one, and the choice between them."""
 
+import threading
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from benchmark.recording import recordable
 from benchmark.side_by_side import Measured, SideBySide
-from methods.base import Phase
+from benchmark.work import OneByOne
+from methods.base import Batch, Objective, Outputs, Phase, Visit
+from methods.fedavg import FedAvg
 from tests import tape
-from tests.playing import difference, played, prepared, state
+from tests.playing import difference, played, prepared, same, state
 
 EVERYONE = "federation.participation=1"
 
@@ -76,18 +81,130 @@ class TestRecordings:
         list(run.federation.work.run(run.federation.method, phase, 1, 3, cohort, inbox, run.federation.memory))
         assert difference(sent["c"], before) == 0
 
-    def test_dropout_and_unknown_optimisers_go_one_by_one(self, tmp_path):
+    @pytest.mark.parametrize(
+        "make",
+        [
+            partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1),
+            partial(torch.optim.Rprop, lr=0.001),
+        ],
+        ids=["dampening", "another"],
+    )
+    def test_other_optimisers_are_not_recorded(self, tmp_path, make):
+        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain.federation.method.make_optimizer = run.federation.method.make_optimizer = make
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        for one in (plain, run):
+            one.federation.fit()
+        assert same(state(run), state(plain))
+        assert tapes == []
+
+    @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
+    def test_adam_is(self, tmp_path, make):
+        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        for one in (plain, run):
+            one.federation.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        for one in (plain, run):
+            one.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-4  # a tiny gradient's sign may turn
+        assert sum(one.replays for one in tapes) > 10
+
+    def test_dropout_goes_one_by_one(self, tmp_path):
+        run = prepared(tmp_path, "fedavg", EVERYONE)
+        run.federation.method.objective.projector.append(nn.Dropout(0.1))
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        run.federation.fit()
+        assert tapes == []
+
+    @pytest.mark.parametrize(
+        ("where", "replayed"),
+        [
+            ("attribute", True),
+            ("_underscore", True),
+            ("list", False),
+            ("mixed", False),
+            ("number", True),
+            ("module", True),
+        ],
+    )
+    def test_whatever_a_visit_leaves_is_seen(self, tmp_path, where, replayed):
+        """What cannot be copied into place is not recorded; a new number or module is recorded anew."""
+        own = ("method.class=tests.benchmark.test_side_by_side.Leaving", f"method.where={where}")
+        run, tapes = recorded(tmp_path / "recorded", 1, *own)
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE, *own)
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+        assert bool(tapes) == replayed
+
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path):
+        def refuses(stream):
+            def record(function):
+                raise RuntimeError("operation not permitted when stream is capturing")
+
+            return record
+
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        run.federation.work = SideBySide(run.federation.work, 2, refuses)
+        run.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+
+    def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = prepared(tmp_path, "fedavg")
-        method, phase = run.federation.method, run.federation.method.phases[0]
-        assert recordable(method, phase)
-        method.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.1)
-        assert not recordable(method, phase)
-        method.make_optimizer = lambda parameters: torch.optim.Rprop(parameters, lr=0.1)
-        assert not recordable(method, phase)
-        method.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.1)
-        assert recordable(method, phase)
-        method.objective.projector.append(nn.Dropout(0.1))
-        assert not recordable(method, phase)
+        run.federation.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
+        SideBySide(run.federation.work, 2, None)
+
+    def test_seconds_are_those_of_the_visit(self, tmp_path):
+        run = prepared(tmp_path, "fedavg", EVERYONE)
+        work = SideBySide(run.federation.work, 4, None)
+        clock = Clock()
+        for lane in work.lanes:
+            lane.clock = clock
+            lane._train = lambda visit, lane=lane: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
+        run.federation.work = work
+        run.federation.start()
+        assert run.federation.play(0)["client_seconds"] == 4.0
+
+
+class Leaving(FedAvg):
+    """FedAvg whose loss is stretched by a number of the client's own, which a visit leaves in one place or another."""
+
+    def __init__(self, objective: Objective, *, where: str = "attribute", **kwargs: Any) -> None:
+        super().__init__(objective, **kwargs)
+        self.where = where
+
+    def receive(self, visit: Visit) -> None:
+        super().receive(visit)
+        number = 1.0 + visit.client.id
+        value = torch.tensor(number)
+        if self.where == "attribute":
+            self.stretch = value
+        elif self.where == "_underscore":
+            self._stretch = value
+        elif self.where == "list":
+            self.stretches = [value]
+        elif self.where == "mixed":
+            self.stretches = {"value": value, "why": "because"}
+        elif self.where == "number":
+            self.numbers = [number]
+        else:
+            self.teacher = nn.Linear(1, 1, bias=False).requires_grad_(False)
+            self.teacher.weight.fill_(number)
+
+    def loss(self, out: Outputs, batch: Batch) -> torch.Tensor:
+        stretch = {
+            "attribute": lambda: self.stretch,
+            "_underscore": lambda: self._stretch,
+            "list": lambda: self.stretches[0],
+            "mixed": lambda: self.stretches["value"],
+            "number": lambda: self.numbers[0],
+            "module": lambda: self.teacher.weight.sum(),
+        }[self.where]()
+        return super().loss(out, batch) * stretch
 
 
 class Named:
@@ -98,7 +215,7 @@ class Named:
 
     def run(self, actor, phase, round, rounds, block, inbox, memory):
         for client in block:
-            self.clock.now += self.seconds
+            self.clock.pass_(self.seconds(client) if callable(self.seconds) else self.seconds)
             yield self.name, client
 
 
@@ -108,26 +225,63 @@ class Clock:
     def __call__(self):
         return self.now
 
+    def pass_(self, seconds):
+        self.now += seconds
+
 
 class TestMeasured:
-    def visits(self, one, several, block, phase=None, rounds=1):
+    """Executors of two lanes; the first two visits of each are warm-up, and the first of all is slow."""
+
+    def visits(self, one, several, blocks, phase=None, sizes=None):
         clock = Clock()
-        measured = Measured(Named("one", one, clock), Named("several", several, clock), clock)
+        executors = Named("one", one, clock), Named("several", several, clock)
+        for executor in executors:
+            executor.images = lambda phase, client: (sizes or {}).get(client, 1)
+        measured = Measured(*executors, clock)
         phase = phase or Phase("fit")
-        return [list(measured.run(None, phase, round, rounds, block, {}, {})) for round in range(rounds)]
+        return [list(measured.run(None, phase, round, 9, block, {}, {})) for round, block in enumerate(blocks)]
 
     def test_the_faster_is_kept(self):
-        first, second = self.visits(1.0, 0.4, list(range(10)), rounds=2)
-        assert [client for _, client in first] == list(range(10))
-        assert [name for name, _ in first] == ["one"] * 2 + ["several"] * 8
+        first, second = self.visits(1.0, 0.4, [range(12), range(10)])
+        assert [client for _, client in first] == list(range(12))
+        assert [name for name, _ in first] == ["one"] * 4 + ["several"] * 8
         assert [name for name, _ in second] == ["several"] * 10
 
     def test_the_reference_is_kept_where_it_is_faster(self):
-        first, second = self.visits(0.4, 1.0, list(range(10)), rounds=2)
-        assert [name for name, _ in first] == ["one"] * 2 + ["several"] * 4 + ["one"] * 4
+        first, second = self.visits(0.4, 1.0, [range(12), range(10)])
+        assert [name for name, _ in first] == ["one"] * 4 + ["several"] * 4 + ["one"] * 4
         assert [name for name, _ in second] == ["one"] * 10
 
-    @pytest.mark.parametrize(("block", "phase"), [(range(6), Phase("fit")), (range(20), Phase("look", work="observe"))])
+    def test_small_cohorts_are_tried_over_rounds(self):
+        rounds = self.visits(1.0, 0.4, [range(3)] * 5)
+        assert [[name for name, _ in visits] for visits in rounds] == [
+            ["one"] * 3,
+            ["one"] * 3,
+            ["several"] * 2 + ["one"],
+            ["several"] * 3,
+            ["several"] * 3,
+        ]
+
+    def test_the_first_visits_and_larger_clients_do_not_mislead(self):
+        sizes = dict.fromkeys(range(4), 10)  # the costliest come first
+        (visits,) = self.visits(
+            lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1), 0.2, [range(12)], sizes=sizes
+        )
+        assert [name for name, _ in visits] == ["one"] * 4 + ["several"] * 4 + ["one"] * 4
+
+    @pytest.mark.parametrize(("block", "phase"), [(range(1), Phase("fit")), (range(20), Phase("look", work="observe"))])
     def test_too_few_visits_or_none_that_train_stay_with_the_reference(self, block, phase):
-        (visits,) = self.visits(1.0, 0.1, list(block), phase)
-        assert {name for name, _ in visits} == {"one"}
+        for visits in self.visits(1.0, 0.1, [block] * 3, phase):
+            assert {name for name, _ in visits} == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [((), OneByOne), (("executor=one-by-one",), OneByOne), (("executor=side-by-side", "lanes=3"), SideBySide)],
+)
+def test_the_config_chooses(tmp_path, overrides, expected):
+    work = prepared(tmp_path, "fedavg", *overrides).federation.work
+    assert type(work) is expected
+    if expected is SideBySide:
+        assert len(work.lanes) == 3
+        assert all(lane.recorder is None for lane in work.lanes)

@@ -145,7 +145,7 @@ def test_a_client_too_large_for_the_device_is_read_as_it_goes(monkeypatch: pytes
 
     data = module()
     data.source = Source("toy", Split(Map(), LABELS), SOURCE.test, SOURCE.classes, SOURCE.sha256)  # type: ignore[arg-type]
-    monkeypatch.setattr(federated, "RESIDENT", 1000)  # bytes: five images
+    monkeypatch.setattr(federated, "WHOLE", 1000)  # bytes: five images
     monkeypatch.setattr(federated, "CHUNK", 16)
     found = batches(2, epochs=2, names=("augment", "plain"), data=data)
     assert max(reads) <= 16
