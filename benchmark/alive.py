@@ -6,6 +6,7 @@ of the exchange that others are in; a stopped one, or a machine that is gone, sh
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import socket
@@ -25,7 +26,8 @@ LIMIT = 30.0
 BEATS = 10
 """Signs a rank gives within the limit."""
 
-BEAT, END = b".", b"!"
+BEAT, END, BYE = b".", b"!", b"~"
+"""Alive; somebody is gone; I end in order."""
 
 
 class Pulse(threading.Thread):
@@ -43,7 +45,8 @@ class Pulse(threading.Thread):
         super().__init__(name="pulse", daemon=True)
         self.peers, self.limit = peers, limit
         self.silent = dict.fromkeys(peers, 0)
-        self.ended: set[int] = set()
+        self.ended: set[int] = set()  # without a word
+        self.parted: set[int] = set()
         self.told = False
         self.waker, self.wakened = socket.socketpair()
         for one in (self.waker, *peers.values()):
@@ -64,7 +67,9 @@ class Pulse(threading.Thread):
                 self.silent[rank] += 1
             self.listen(say=BEAT)
             for rank, beats in self.silent.items():
-                if beats > BEATS and not self.told:
+                if rank in self.ended and not self.told:
+                    self.bury(rank, "its process has ended")
+                elif beats > BEATS and rank not in self.parted and not self.told:
                     self.bury(rank, f"no sign for {self.limit:g} s")
             if self.told:
                 leave()
@@ -81,9 +86,11 @@ class Pulse(threading.Thread):
                 continue
             except OSError:
                 heard = b""
+            if BYE in heard:
+                self.parted.add(rank)
             if heard:
                 self.silent[rank] = 0
-            else:
+            elif rank not in self.parted:
                 self.ended.add(rank)
             self.told |= END in heard
 
@@ -100,10 +107,13 @@ class Pulse(threading.Thread):
             with contextlib.suppress(OSError):
                 peer.send(END)
 
-    def inquire(self, seconds: float) -> None:
-        """Looks whether a rank has ended lately, or is known to be gone; then `told` is true. The beating ends."""
+    def inquire(self) -> None:
+        """Looks whether a rank has ended lately, or is known to be gone; then `told` is true. The beating ends.
+
+        It takes two beats until the first rank knows of the death of another one, and says so.
+        """
         self.hush()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 2 * self.limit / BEATS + 1
         while not self.told and time.monotonic() < deadline:
             self.listen()
             if self.ended and not self.told:
@@ -118,11 +128,16 @@ class Pulse(threading.Thread):
     def stop(self) -> None:
         """Ends the beating and the connections; the others may end too by now."""
         self.hush()
+        for peer in self.peers.values():
+            with contextlib.suppress(OSError):
+                peer.send(BYE)
         for one in (self.waker, self.wakened, *self.peers.values()):
             one.close()
 
 
 _pulse: Pulse | None = None
+_before = -1
+"""Where Python told of signals before."""
 
 
 def leave() -> None:
@@ -135,18 +150,19 @@ def leave() -> None:
 
 def watch(rank: int, world: int) -> None:
     """Starts to watch the other ranks; all of them call it, once they can speak to each other."""
-    global _pulse
+    global _pulse, _before
     if _pulse is not None:
         return
     address = os.environ["MASTER_ADDR"]
     if rank == 0:
         peers = _accepted(address, world)
     else:
-        peers = {0: socket.create_connection((address, _told(None)), timeout=60)}
-        peers[0].sendall(struct.pack("!I", rank))
+        port, token = _told(None)
+        peers = {0: socket.create_connection((address, port), timeout=60)}
+        peers[0].sendall(token + struct.pack("!I", rank))
     _pulse = Pulse(peers, float(os.environ.get("FULCRUM_SILENCE", LIMIT)))
     if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
+        _before = signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
     _pulse.start()
 
 
@@ -157,20 +173,22 @@ def _accepted(address: str, world: int) -> dict[int, socket.socket]:
     family = socket.AF_INET6 if several else socket.AF_INET
     host = address if local else ""
     with socket.create_server((host, 0), family=family, backlog=world, dualstack_ipv6=several) as server:
-        _told(server.getsockname()[1])
+        token = secrets.token_bytes(16)  # whoever else finds the port does not know it
+        _told((server.getsockname()[1], token))
         server.settimeout(60)
         peers: dict[int, socket.socket] = {}
         while len(peers) < world - 1:
             peer, _ = server.accept()
             peer.settimeout(60)
-            (other,) = struct.unpack("!I", peer.recv(4, socket.MSG_WAITALL))
-            peers[other] = peer
+            said = peer.recv(20, socket.MSG_WAITALL)
+            if len(said) == 20 and said.startswith(token):
+                peers[struct.unpack("!I", said[16:])[0]] = peer
     return peers
 
 
-def _told(port: int | None) -> int:
-    """The first rank's port, on every rank."""
-    said = [port]
+def _told(where: tuple[int, bytes] | None) -> tuple[int, bytes]:
+    """The first rank's port and token, on every rank."""
+    said = [where]
     dist.broadcast_object_list(said, src=0)
     assert said[0] is not None
     return said[0]
@@ -181,7 +199,7 @@ def unwatch() -> None:
     global _pulse
     if _pulse is not None:
         if threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(_before)
         _pulse.stop()
         _pulse = None
 
@@ -197,7 +215,7 @@ def exchange() -> Iterator[None]:
         yield
     except RuntimeError:
         if _pulse is not None:
-            _pulse.inquire(seconds=3)
+            _pulse.inquire()
             if _pulse.told:
                 raise SystemExit(1) from None
         raise

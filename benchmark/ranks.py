@@ -1,8 +1,8 @@
 """How many ranks play a run and who starts them; a rank is a process with a device of its own.
 
 On the CPUs of one machine the program forks before it has computed anything: a rank then costs milliseconds and shares
-what is imported. A GPU does not survive a fork, so there Lightning starts the program anew. Under torchrun or srun the
-ranks are there already.
+what is imported. A GPU does not survive a fork, and neither does a Mac; there the program is started anew for each
+further rank. Under torchrun or srun the ranks are there already.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,6 +39,7 @@ class Places(NamedTuple):
 
 
 _children: list[int] = []
+_started: list[subprocess.Popen] = []  # kept, so that nobody reaps them but `end`
 
 _fair = False
 """Whether this process's threads are its share of the cores, and not what the user said or torch chose."""
@@ -145,21 +147,41 @@ def undisturbed() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def forks(config: DictConfig, found: Places) -> bool:
-    """Whether the ranks are to be forked off this process."""
-    return found.here > 1 and not found.started and accelerator(config) == "cpu" and _is_program()
+def begins(found: Places) -> bool:
+    """Whether this process is to start the other ranks."""
+    return found.here > 1 and not found.started and _is_program()
+
+
+def begin(config: DictConfig, found: Places) -> int:
+    """Starts the other ranks; returns which one this process is from now on."""
+    _meet(found.here)
+    if accelerator(config) == "cpu" and sys.platform == "linux":
+        return fork(found.here)
+    start_anew(found.here)
+    return 0
+
+
+def start_anew(number: int) -> None:
+    """Starts the program `number - 1` times more, as the ranks after this one."""
+    parent = os.getpid()
+    for rank in range(1, number):
+        command = [sys.executable, "-m", "benchmark", *sys.argv[1:]]
+        environment = {**os.environ, "LOCAL_RANK": str(rank)}
+        child = subprocess.Popen(command, env=environment, preexec_fn=lambda: _end_with(parent))
+        _started.append(child)
+        _children.append(child.pid)
 
 
 def ready(config: DictConfig, display: "Display", alone: bool) -> Places:
-    """Where the ranks of a run are; where they are to be forked, this returns once in each of them.
+    """Where the ranks of a run are; where they are forked, this returns once in each of them.
 
     display: of the command; only the first rank's is heard from then on.
     """
     found = places(config, alone)
-    if forks(config, found):
+    if begins(found):
         if display.live:
-            display.bars.stop()  # its thread would not survive
-        if fork(found.here) > 0:
+            display.bars.stop()  # its thread would not survive a fork
+        if begin(config, found) > 0:
             display.console.quiet, display.live = True, False
         elif display.live:
             display.bars.start()
@@ -169,16 +191,9 @@ def ready(config: DictConfig, display: "Display", alone: bool) -> Places:
 def fork(number: int) -> int:
     """Goes on as `number` processes; returns which of them this one is.
 
-    They find each other through their environment. To be called before a tensor operation has started threads, which a
+    To be called before a tensor operation has started threads, which a
     fork would leave behind. The children end with this process, whatever ends it.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}
-    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
-    if sys.platform == "linux":  # the machine's name need not lead anywhere
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -193,8 +208,19 @@ def fork(number: int) -> int:
     return 0
 
 
+def _meet(number: int) -> None:
+    """Says in the environment where the ranks of this machine find each other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}
+    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
+    if sys.platform == "linux":  # the machine's name need not lead anywhere
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
 def end() -> None:
-    """Ends the processes this one has forked: what counts of their work is with the first rank or on disk."""
+    """Ends the processes this one has started: what counts of their work is with the first rank or on disk."""
     while _children:
         child = _children.pop()
         with contextlib.suppress(OSError):

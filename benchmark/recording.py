@@ -22,8 +22,8 @@ SHAPES = 4
 """Shapes of batches that are recorded, at most: clients may end in as many sizes of short batches as there are."""
 
 PLAIN = (bool, int, float, str, type(None))
-INTERNAL = {*vars(LightningModule()), "_fabric", "_trainer"}
-"""Attributes of a module that are Lightning's and torch's affair."""
+INTERNAL = {*vars(LightningModule()), "_fabric", "places"}
+"""Attributes of a module that are Lightning's, torch's and the base class's own affair."""
 
 
 class Recorder(Protocol):

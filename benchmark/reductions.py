@@ -92,7 +92,7 @@ class Reductions:
         return Replies(values, sorted(client for one in staged for client in one.clients))
 
 
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 """Numbers widened to float64 at a time: a chunk stays in the processor's cache, a whole model would not."""
 
 
@@ -146,18 +146,18 @@ class _Sum:
 
     def finish(self, how: Mean | Sum) -> Tree:
         """The sum itself, or divided by the weights or the number of clients; in the dtype that was sent."""
-        total, weight, count = self.parts["total"], self.parts["weight"], self.parts["count"]["n"]
+        total, by = self.parts["total"], {"all": torch.ones_like(self.parts["count"]["n"])}
         if isinstance(how, Mean):
-            if how.over == "clients":
-                total = trees.elementwise(lambda leaf: leaf / count, total)
-            elif set(weight) == {"all"}:
-                total = trees.elementwise(lambda leaf: leaf / weight["all"], total)
-            else:
-                total = trees.map(torch.div, total, weight)
-        if len(kinds := set(self.dtypes.values())) == 1:
-            return trees.elementwise(lambda leaf: leaf.to(*kinds), total)
+            by = {"all": self.parts["count"]["n"]} if how.over == "clients" else self.parts["weight"]
+        packed, kinds = trees.span(total), set(self.dtypes.values())
+        if packed is not None and len(kinds) == 1 and set(by) == {"all"}:
+            sent = torch.empty_like(packed.flat, dtype=kinds.pop())
+            for piece, wide in zip(sent.split(CHUNK), packed.flat.split(CHUNK), strict=True):
+                piece.copy_(wide / by["all"])
+            return packed.tree(sent)
+        mean = trees.map(torch.div, total, by if set(by) != {"all"} else trees.map(lambda leaf: by["all"], total))
         result: Tree = {}
-        for path, leaf in trees.leaves(total):
+        for path, leaf in trees.leaves(mean):
             trees.put(result, path, leaf.to(self.dtypes[path]))
         return result
 

@@ -39,13 +39,13 @@ class Ranks(DDPStrategy):
         """Finds the other ranks, and watches them from then on."""
         try:
             super().setup_environment()
-        except RuntimeError as error:
+            alive.watch(self.global_rank, self.world_size)
+        except (RuntimeError, OSError) as error:
             raise RankError(
                 f"rank {self.global_rank} of {self.world_size} does not find the others: {str(error).splitlines()[0]}"
             ) from error
         assert dist.group.WORLD is not None
         dist.group.WORLD.set_timeout(PATIENCE)
-        alive.watch(self.global_rank, self.world_size)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """The module as it is: wrapped in DDP, ranks would average the gradients of different clients."""

@@ -74,6 +74,7 @@ class FederatedMethod(Parts):
         batch_norm: str = "average",
     ) -> None:
         super().__init__()
+        self.places = {}
         self.objective = objective
         taken = [name for name, _ in objective.named_children()]
         for addon in addons:
@@ -156,7 +157,10 @@ class FederatedMethod(Parts):
     # --- the local step: Lightning's own hooks, called by the loop under Lightning's names
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
-        """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}."""
+        """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}.
+
+        Not to depend on `batch_idx`, nor to branch on values of tensors: a step may be recorded once and repeated.
+        """
         if batch.draws is None:  # Trainer knows nothing of draws
             batch = cast(Any, batch)._replace(draws=self.hook("draw", self.phase)(batch, self.stream))
         terms = self.terms if self.phase.where == "clients" else []

@@ -1,7 +1,7 @@
 """The networks of a method by the names of their parts, as Trees: what travels, what stays, what learns."""
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -27,6 +27,9 @@ class Parts(LightningModule):
     objective: Objective
     addons: nn.ModuleDict
     batch_norm: str
+    places: dict[
+        tuple[str, bool], list[tuple[str, dict[str, Any], str]]
+    ]  # where `tensors` finds them; networks keep still
 
     @property
     def terms(self) -> list[AddOn]:
@@ -55,11 +58,9 @@ class Parts(LightningModule):
         """
         if name in self.objective.queues:
             return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
-        module = self.part(name)
-        running = set() if statistics else _running_statistics(module)
-        buffers = ((key, value) for key, value in module.named_buffers() if value.is_floating_point())
-        both = (*module.named_parameters(), *buffers)
-        return {key: value.detach() for key, value in both if key not in running}
+        if (name, statistics) not in self.places:
+            self.places[name, statistics] = _places(self.part(name), statistics)
+        return {key: holder[own].detach() for key, holder, own in self.places[name, statistics]}
 
     def weights(self, statistics: bool | None = None) -> Tree:
         """{part: {name: tensor}} of what travels, live; `statistics` None: BatchNorm's running ones by `batch_norm`."""
@@ -96,6 +97,18 @@ class Parts(LightningModule):
                 own, lead = self.tensors(target), self.tensors(source)
                 for key, value in own.items():
                     value.copy_(lead[key])
+
+
+def _places(module: nn.Module, statistics: bool) -> list[tuple[str, dict[str, Any], str]]:
+    """Name, holder and the holder's key of each parameter, then of each floating-point buffer."""
+    left_out = set() if statistics else _running_statistics(module)
+    found: list[tuple[str, dict[str, Any], str]] = []
+    for names, holder in (("named_parameters", "_parameters"), ("named_buffers", "_buffers")):
+        for key, value in getattr(module, names)():
+            owner, _, own = key.rpartition(".")
+            if value.is_floating_point() and key not in left_out:
+                found.append((key, getattr(module.get_submodule(owner), holder), own))
+    return found
 
 
 def _running_statistics(module: nn.Module) -> set[str]:

@@ -43,7 +43,7 @@ class TestDeath:
         """They come to no exchange that would fail."""
         job = Job(tmp_path / "x", "devices=2", FATE="kill", DEAD="1", BUSY="60", FULCRUM_SILENCE="1")
         assert job.end(20) == [1]
-        assert job.errors == [f"error: rank 1 is gone (no sign for 1 s){self.GONE}"]
+        assert job.errors == [f"error: rank 1 is gone (its process has ended){self.GONE}"]
 
     def test_the_first_of_the_forked_takes_the_others_along(self, tmp_path):
         job = Job(tmp_path / "x", "devices=2", FATE="kill", DEAD="0", BUSY="60")

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -112,7 +113,7 @@ class TestPlaces:
         mine = config(f"partition.clients={clients}", f"federation.participation={participation}")
         found = ranks.places(mine)
         assert found == (count, 1, False)
-        assert ranks.forks(mine, found) == (count > 1)
+        assert ranks.begins(found) == (count > 1)
         assert ranks.places(mine, alone=True) == (1, 1, False)
         assert ranks.places(config("federation.participation=1", method="centralized")) == (1, 1, False)
 
@@ -122,11 +123,11 @@ class TestPlaces:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         mine = config("federation.participation=1", "accelerator=cuda")
         assert ranks.places(mine) == (count, 1, False)
-        assert not ranks.forks(mine, ranks.places(mine))
+        assert ranks.begins(ranks.places(mine)) == (count > 1)
 
     def test_a_caller_from_python_keeps_its_one_process(self, launch):
         assert ranks.places(config("partition.clients=1000")) == (1, 1, False)
-        assert not ranks.forks(config(), Places(2, 1, False))
+        assert not ranks.begins(Places(2, 1, False))
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "found"),
@@ -210,3 +211,28 @@ class TestThreads:
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(before)
+
+
+@pytest.mark.ranks
+def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
+    """As for GPUs; the second rank is a process that has imported everything itself."""
+    program = (
+        "import runpy, sys\n"
+        "from benchmark import ranks\n"
+        "ranks.fork = lambda number: ranks.start_anew(number) or 0\n"
+        "sys.argv[0] = 'benchmark'\n"
+        "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
+    )
+    common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
+    states = []
+    for devices, start in ((1, ["-m", "benchmark"]), (2, ["-c", program])):
+        own = [f"devices={devices}", "scenario=tiny", f"row=on{devices}", "evaluation.protocols=[]"]
+        done = subprocess.run(
+            [sys.executable, *start, "run", TINY, "fedavg", *common, *own],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        folder = tmp_path / "tiny" / f"on{devices}" / "seed0"
+        assert json.loads((folder / "result.json").read_text())["world_size"] == devices
+        states.append(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"])
+    assert same(*states)
