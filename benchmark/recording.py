@@ -72,7 +72,7 @@ class Recordings:
 
         Returns whether this visit's steps can be recorded or repeated.
         """
-        found = _left_on(method, self.device)
+        found = _left_on(method, optimizer, self.device)
         if self.failed or found is None or not _is_known(optimizer):
             return False
         brought, numbers = found
@@ -153,18 +153,22 @@ def _settings(optimizer: torch.optim.Optimizer) -> Any:
     ]
 
 
-def _left_on(method: nn.Module, device: torch.device) -> tuple[dict, dict] | None:
+def _left_on(
+    method: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]] | None:
     """What lies on a method and its modules as plain attributes: Trees and tensors, and numbers, by (module, name).
 
-    None where a tensor lies in something else, or on another device: it could not be copied into place.
+    None where a tensor lies in something else, or on another device: it could not be copied into place. The model's own
+    tensors stay where they are, and `_settings` tells of the optimiser's.
     """
+    own = {id(tensor) for tensor in (*method.parameters(), *method.buffers())}
     tensors: dict[tuple[str, str], Any] = {}
     numbers: dict[tuple[str, str], Any] = {}
     for where, module in method.named_modules():
         for name, value in vars(module).items():
-            if name in INTERNAL:
+            if name in INTERNAL or any(value is group for group in optimizer.param_groups):
                 continue
-            parts = list(_parts(value))
+            parts = [part for part in _parts(value) if id(part) not in own]
             if any(isinstance(part, Tensor) for part in parts):
                 if not all(isinstance(part, Tensor) and part.device == device for part in parts):
                     return None

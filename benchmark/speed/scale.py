@@ -42,8 +42,12 @@ def played(clients: int) -> tuple[float, float]:
     """The median seconds of a run's rounds after the first, and its peak in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         common = (f"output={folder}", "logger=csv", "accelerator=cpu", "devices=1", "threads=1", "scenario=scale")
-        asked = (f"partition.clients={clients}", f"federation.participation={10 / clients}", "row=fedavg")
-        asked += (f"data.options.examples={clients * 5 // 2}",)  # a fifth is the test split
+        asked = (
+            f"data.options.examples={clients * 5 // 2}",  # a fifth of them is the test split
+            f"partition.clients={clients}",
+            f"federation.participation={10 / clients}",
+            "row=fedavg",
+        )
         child = subprocess.Popen(
             [sys.executable, "-m", "benchmark", "run", SCENARIO, "fedavg", *common, *asked], stdout=subprocess.DEVNULL
         )

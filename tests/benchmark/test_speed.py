@@ -1,0 +1,73 @@
+"""The benchmark's own parts: figures in turn, ratios, goals, and the page they make."""
+
+import sys
+
+import pytest
+
+from benchmark.speed import page
+from benchmark.speed.__main__ import NAMES, main
+from benchmark.speed.timing import Line, Spread, interleaved, process, ratio, spread
+
+
+def test_contenders_run_in_turn_and_every_other_time_backwards():
+    order = []
+    ways = {name: (lambda name=name: order.append(name) or float(len(order))) for name in "ab"}
+    figures = interleaved(ways, 3, lambda line: None)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert figures == {"a": [1, 4, 5], "b": [2, 3, 6]}
+    assert ratio(figures, "b", "a") == spread([2, 3 / 4, 6 / 5])
+
+
+@pytest.mark.parametrize(
+    ("goal", "median", "met"),
+    [("<= 1.10", 1.10, True), ("<= 1.10", 1.11, False), (">= 9", 9.0, True), (">= 9", 8.9, False), ("", 1.0, None)],
+)
+def test_a_goal_is_met_by_the_median(goal, median, met):
+    assert Line("x", Spread(median, 0.0, 100.0, 5), goal=goal).met is met
+
+
+def test_the_page_holds_what_was_measured_and_keeps_its_prose(tmp_path):
+    text = "# Page\n\nBefore.\n\n<!-- floor -->\nold\n<!-- end -->\n\nAfter.\n\n<!-- ranks -->\n<!-- end -->\n"
+    (tmp_path / "performance.md").write_text(text)
+    lines = [
+        Line("a round", Spread(1.2, 1.0, 1.4, 5), goal="<= 1.10"),
+        Line("time", Spread(1234.5, 1000, 2000, 3), "s"),
+    ]
+    page.keep(tmp_path, "floor", "Floor", lines)
+    page.write(tmp_path)
+    made = (tmp_path / "performance.md").read_text()
+    assert "| a round | 1.20 | 1.00 - 1.40 | 5 | x | **<= 1.10: missed** |" in made
+    assert "| time | 1,234 | 1,000 - 2,000 | 3 | s |  |" in made
+    assert "old" not in made
+    assert "Before." in made
+    assert "After.\n\n<!-- ranks -->\nNot measured yet.\n<!-- end -->" in made
+    assert (tmp_path / "performance" / "ratios.svg").read_text().count("a round") >= 1
+    page.write(tmp_path)
+    assert (tmp_path / "performance.md").read_text() == made
+    assert page.read(tmp_path)["floor"]["lines"] == lines
+
+
+def test_memory_is_that_of_the_whole_tree():
+    hold = "import sys, time; block = bytearray(60 << 20); block[::4096] = b'x' * len(block[::4096]); time.sleep(2.5)"
+    both = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; child.wait()"
+    done = process([sys.executable, "-c", both], env={"PYTHONDONTWRITEBYTECODE": "1"})
+    assert 120 < done.peak_mib < 200
+    assert done.seconds > 2.5
+
+
+def test_a_failed_command_says_so():
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        process([sys.executable, "-c", "import sys; sys.exit(3)"])
+
+
+def test_the_committed_page_is_what_its_data_render_to():
+    docs = page.Path(__file__).parents[2] / "docs"
+    text = (docs / "performance.md").read_text()
+    assert page.rendered(text, page.read(docs)) == text
+    assert all(f"<!-- {name} -->" in text for name in NAMES)
+
+
+@pytest.mark.parametrize("words", [["flor"], ["repetitions=0"], ["speed=3"]])
+def test_a_mistake_is_one_line(words, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().out.startswith("error: ")
