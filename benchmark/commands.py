@@ -134,6 +134,7 @@ def resume(words: list[str], console: Console) -> None:
 
 def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
+    from benchmark import ranks
     from benchmark.callbacks import Display
     from benchmark.runs import headline, listed, opened
 
@@ -141,6 +142,8 @@ def evaluate(words: list[str], console: Console) -> None:
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
     given = parse(overrides).get("protocols")
     rest = [override for override in overrides if override.partition("=")[0] != "protocols"]
+    if "devices" not in parse(rest) and ranks.launched() is None:
+        rest.append("devices=1")  # others would only wait: one process has all the cores
     with Display(console) as display:
         finished = opened(Path(path), display, rest)
         protocols = listed(given or list(finished.config.evaluation.protocols))

@@ -4,7 +4,7 @@ Mean and Sum are streamed in float64: one copy whatever the cohort, and neither 
 ranks shows after rounding to float32.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,25 +103,24 @@ class _Sum:
         self.entry = entry
         self.parts: Tree = {}
         self.dtypes: dict[tuple, torch.dtype] = {}
+        self.home: trees.Span | None = None  # of the total, where replies lie side by side
 
     def add(self, tree: Tree, weight: Any, client: int) -> None:
         """Adds `weight * tree`; the weight is a number, or a Tree of weights."""
         weights = weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}
-        if not self.parts:
-            self.dtypes = {path: leaf.dtype for path, leaf in trees.leaves(tree)}
-            self.parts = {
-                "total": _zeros(tree),
-                "weight": _zeros(weights),
-                "count": {"n": torch.zeros((), dtype=torch.float64)},
-            }
+        new, first, plain = trees.span(tree), not self.parts, not isinstance(weight, dict)
+        if first:
+            self._begin(tree, weights, new, torch.empty_like if plain else torch.zeros_like)
         with torch.no_grad():
-            own, new = trees.span(self.parts["total"]), trees.span(tree)
-            if own is not None and new is not None and own.layout == new.layout and not isinstance(weight, dict):
-                for total, piece in zip(own.flat.split(CHUNK), new.flat.split(CHUNK), strict=True):
-                    total.add_(piece, alpha=float(weight))
+            if plain and new is not None and self.home is not None and new.layout == self.home.layout:
+                for total, piece in zip(self.home.flat.split(CHUNK), new.flat.split(CHUNK), strict=True):
+                    if first:
+                        total.copy_(piece).mul_(float(weight))
+                    else:
+                        total.add_(piece, alpha=float(weight))
             elif _shapes(tree) != _shapes(self.parts["total"]):
                 raise self._another_architecture(f"client {client}")
-            elif isinstance(weight, dict):
+            elif not plain:
                 trees.map(
                     lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.parts["total"], tree, weight
                 )
@@ -129,6 +128,17 @@ class _Sum:
                 trees.map(lambda total, leaf: total.add_(leaf, alpha=float(weight)), self.parts["total"], tree)
             trees.map(lambda total, by: total.add_(by.double()), self.parts["weight"], weights)
             self.parts["count"]["n"] += 1
+
+    def _begin(self, tree: Tree, weights: Tree, packed: trees.Span | None, make: Callable[..., Tensor]) -> None:
+        """Room for the sum, flat where the first reply is: made empty where that is about to be copied there."""
+        self.dtypes = {path: leaf.dtype for path, leaf in trees.leaves(tree)}
+        if packed is not None:
+            self.home = trees.Span(make(packed.flat, dtype=torch.float64), packed.layout)
+        self.parts = {
+            "total": self.home.tree(self.home.flat) if self.home is not None else _zeros(tree),
+            "weight": _zeros(weights),
+            "count": {"n": torch.zeros((), dtype=torch.float64)},
+        }
 
     def over_ranks(self, fabric: Fabric, outlines: Sequence[tuple[Tree, dict[tuple, torch.dtype]]]) -> "_Sum":
         """The sum over all ranks, one flat all-reduce; `outlines`: of those that have any, with the dtypes sent."""
