@@ -24,6 +24,7 @@ from benchmark.records import commit, foreign, origin, record
 from benchmark.rounds import Federation
 from benchmark.shelf import available, read
 from benchmark.side_by_side import Measured, SideBySide
+from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams, round_half_up
 from benchmark.work import OneByOne
@@ -103,6 +104,7 @@ class Run:
             raise ConfigError(
                 f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}: choose {', '.join(PROTOCOLS)}"
             )
+        collect_from_here()
         streams = Streams(config.seed)
         self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
         images = in_turn(self.fabric, lambda: build.source(config, self.display.decoding))

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.allocator import keep_freed_memory
 from benchmark.speed import page
 from benchmark.speed.timing import Line
+from benchmark.starting import keep_freed_memory
 
 NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation")
 
