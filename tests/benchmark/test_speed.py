@@ -1,5 +1,6 @@
 """The benchmark's own parts: figures in turn, ratios, goals, and the page they make."""
 
+import subprocess
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from benchmark.speed import page
 from benchmark.speed.__main__ import NAMES, main
 from benchmark.speed.timing import Line, Spread, interleaved, process, ratio, spread
+from tests.playing import TINY
 
 
 def test_contenders_run_in_turn_and_every_other_time_backwards():
@@ -71,3 +73,34 @@ def test_the_committed_page_is_what_its_data_render_to():
 def test_a_mistake_is_one_line(words, capsys):
     assert main(words) == 2
     assert capsys.readouterr().out.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["board", "folder={folder}"], ("torch", "lightning", "wandb", "sklearn")),
+        (["list"], ("lightning", "wandb", "matplotlib", "sklearn")),
+        (
+            [
+                "run",
+                TINY,
+                "fedavg",
+                "logger=csv",
+                "federation.rounds=1",
+                "evaluation.protocols=[]",
+                "output={folder}/x",
+            ],
+            ("wandb", "sklearn", "pandas"),
+        ),
+    ],
+    ids=["board", "list", "run"],
+)
+def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
+    (tmp_path / "results").mkdir()
+    code = (
+        "import sys; from benchmark.commands import main; code = main(sys.argv[1:]); "
+        f"print('LOADED', [name for name in {unneeded!r} if name in sys.modules]); sys.exit(code)"
+    )
+    words = [word.format(folder=tmp_path) for word in words]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "LOADED []", done.stdout + done.stderr
