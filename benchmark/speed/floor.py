@@ -37,6 +37,7 @@ TRAINED = {
     ),
 }
 IDLE = {"convnet": ((), "<= 1"), "resnet18": (RESNET, "<= 10")}
+LAST = "training.channels_last=true"
 AGREE = 1e-3
 """Largest difference of weights after the first round: float32 sums in another order, amplified by training."""
 
@@ -53,7 +54,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
     for name, (overrides, goal) in TRAINED.items():
         say(name)
         with tempfile.TemporaryDirectory() as folder:
-            federation = prepared(Path(folder), *overrides, f"federation.rounds={repetitions + 1}")
+            federation = prepared(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
             against = Against(federation)
             federation.callbacks = [against]
             federation.fit()
@@ -62,7 +63,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
     for name, (overrides, goal) in IDLE.items():
         with tempfile.TemporaryDirectory() as folder:
             idle = ("method.class=benchmark.speed.floor.Idle", f"federation.rounds={10 * repetitions}")
-            federation = prepared(Path(folder), *overrides, *idle)
+            federation = prepared(Path(folder), LAST, *overrides, *idle)
             federation.start()
             taken = [seconds(lambda: federation.play(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
             saved = [seconds(federation.save) for _ in range(repetitions)]
@@ -74,7 +75,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
 
 def prepared(folder: Path, *overrides: str) -> Federation:
     """A federation ready to play, in this process."""
-    common = (f"output={folder}", "logger=csv", "devices=1", "training.channels_last=true", "evaluation.every=0")
+    common = (f"output={folder}", "logger=csv", "devices=1", "evaluation.every=0")
     run = Run(compose(SCENARIO, "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
     run.prepare()
     return run.federation
