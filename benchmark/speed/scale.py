@@ -4,7 +4,6 @@ Every client holds two images, so that a visit is the same work whatever the num
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,13 @@ from benchmark.speed.timing import Line, Say, ratio, spread
 TITLE = "From 10 to 100,000 clients at a cohort of 10"
 SCENARIO = str(Path(__file__).with_name("scale.yaml"))
 CLIENTS = (10, 100, 1_000, 10_000, 100_000)
+
+PEAK = (
+    "import os, subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdout=sys.stderr); "
+    "_, status, usage = os.wait4(child.pid, 0); print(usage.ru_maxrss); sys.exit(os.waitstatus_to_exitcode(status))"
+)
+"""Runs a command and prints its peak in KiB. A process of its own, and a small one: a child's peak begins with what its
+parent held when it was started."""
 
 
 def measure(repetitions: int, say: Say) -> list[Line]:
@@ -48,12 +54,10 @@ def played(clients: int) -> tuple[float, float]:
             f"federation.participation={10 / clients}",
             "row=fedavg",
         )
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmark", "run", SCENARIO, "fedavg", *common, *asked], stdout=subprocess.DEVNULL
-        )
-        _, status, usage = os.wait4(child.pid, 0)  # whose peak is this child's own
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            raise RuntimeError(f"the run with {clients} clients ended with {child.returncode}")
+        command = [sys.executable, "-m", "benchmark", "run", SCENARIO, "fedavg", *common, *asked]
+        done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
+        peak = int(done.stdout.split()[-1])
         lines = (Path(folder) / "scale" / "fedavg" / "seed0" / "rounds.jsonl").read_text().splitlines()
-    return statistics.median(json.loads(line)["seconds"] for line in lines[1:]), usage.ru_maxrss / 1024
+    return statistics.median(json.loads(line)["seconds"] for line in lines[1:]), peak / 1024
