@@ -23,7 +23,7 @@ from benchmark.memory import Memory
 from benchmark.reductions import Reductions, Staged
 from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
-from benchmark.work import Done, Executor
+from benchmark.work import Assignment, Done, Executor
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
@@ -164,10 +164,8 @@ class Federation:
         self.tell("on_phase_start", phase=phase, visits=len(block))
 
         def work() -> tuple[list[Report], Staged]:
-            done = [
-                self.visited(one, totals)
-                for one in self.work.run(actor, phase, round, self.rounds, block, inbox, self.memory)
-            ]
+            given = Assignment(actor, phase, round, self.rounds, inbox, self.memory)
+            done = [self.visited(one, totals) for one in self.work.run(given, block)]
             return done, totals.staged(self.fabric)
 
         told = gathered(self.fabric, work)

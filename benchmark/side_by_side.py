@@ -11,7 +11,8 @@ import copy
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from benchmark.recording import CudaGraphs, Recorder, Recordings, has_dropout
 from benchmark.streams import Streams
-from benchmark.work import Begun, Done, OneByOne, Pace
+from benchmark.work import Assignment, Begun, Done, OneByOne, Pace
 from datamodules.federated import FederatedDataModule
-from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit
+from methods.base import Client, FederatedMethod, Phase, Visit
 
 
 class SideBySide:
@@ -53,27 +54,17 @@ class SideBySide:
         """How many images a visit will see."""
         return self.reference.images(phase, client)
 
-    def run(
-        self,
-        actor: Any,
-        phase: Phase,
-        round: int,
-        rounds: int,
-        block: Sequence[Client],
-        inbox: Mapping[int, Message],
-        memory: Mapping[int, Tree],
-    ) -> Iterator[Done]:
+    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
-        where = (phase, round, rounds)
-        if actor is not self.reference.method or phase.work != "train" or self.drawing:
-            yield from self.reference.run(actor, *where, block, inbox, memory)
+        if given.actor is not self.reference.method or given.phase.work != "train" or self.drawing:
+            yield from self.reference.run(given, block)
             return
         waiting: deque[tuple[Lane, Begun]] = deque()
         for client, lane in zip(block, itertools.cycle(self.lanes), strict=False):
             if len(waiting) == len(self.lanes):
                 yield from self._finished(waiting)
             with lane.current():
-                waiting.append((lane, lane.begin(lane.method, *where, client, inbox, memory)))
+                waiting.append((lane, lane.begin(replace(given, actor=lane.method), client)))
         while waiting:
             yield from self._finished(waiting)
 
@@ -148,25 +139,16 @@ class Measured:
         """How many images a visit will see."""
         return self.reference.images(phase, client)
 
-    def run(
-        self,
-        actor: Any,
-        phase: Phase,
-        round: int,
-        rounds: int,
-        block: Sequence[Client],
-        inbox: Mapping[int, Message],
-        memory: Mapping[int, Tree],
-    ) -> Iterator[Done]:
+    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
-        rest, few = list(block), len(self.other.lanes)
+        rest, few, phase = list(block), len(self.other.lanes), given.phase
         order = (self.reference, self.reference, self.other, self.other)
         trials = self.trials.setdefault(phase.name, [])
         while phase.work == "train" and len(trials) < len(order) and len(rest) >= few:
             tried, rest = rest[:few], rest[few:]
             began = self.clock()
-            yield from order[len(trials)].run(actor, phase, round, rounds, tried, inbox, memory)
+            yield from order[len(trials)].run(given, tried)
             trials.append((self.clock() - began) / max(1, sum(self.images(phase, client) for client in tried)))
         faster = len(trials) == len(order) and trials[3] < trials[1]
         executor = self.other if faster else self.reference
-        yield from executor.run(actor, phase, round, rounds, rest, inbox, memory)
+        yield from executor.run(given, rest)

@@ -64,22 +64,29 @@ class Begun:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A phase of a round, as those who visit its clients are given it.
+
+    actor: the method, or who measures BatchNorm with its networks. inbox: all a client was sent this round, by id.
+    memory: what clients keep, by id.
+    """
+
+    actor: "FederatedMethod | Recalibration"
+    phase: Phase
+    round: int
+    rounds: int
+    inbox: Mapping[int, Message]
+    memory: Mapping[int, Tree]
+
+
 class Executor(Protocol):
     """Visits the clients of a block; whichever does, what comes of it is the same."""
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see: what it costs, before it was measured."""
 
-    def run(
-        self,
-        actor: Any,
-        phase: Phase,
-        round: int,
-        rounds: int,
-        block: Sequence[Client],
-        inbox: Mapping[int, Message],
-        memory: Mapping[int, Tree],
-    ) -> Iterator[Done]:
+    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Every client's visit; a message is to be used before the next one is asked for."""
 
 
@@ -102,19 +109,10 @@ class OneByOne:
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
         self.resident = Resident(method)
 
-    def run(
-        self,
-        actor: "FederatedMethod | Recalibration",
-        phase: Phase,
-        round: int,
-        rounds: int,
-        block: Sequence[Client],
-        inbox: Mapping[int, Message],
-        memory: Mapping[int, Tree],
-    ) -> Iterator[Done]:
+    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         for client in block:
-            yield self.finish(self.begin(actor, phase, round, rounds, client, inbox, memory))
+            yield self.finish(self.begin(given, client))
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see: what it costs, before it was measured."""
@@ -125,23 +123,14 @@ class OneByOne:
             return self.pace.steps * min(phase.batch_size or self.pace.batch_size, examples)
         return {"train": epochs or self.pace.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
 
-    def begin(
-        self,
-        actor: Any,
-        phase: Phase,
-        round: int,
-        rounds: int,
-        client: Client,
-        inbox: Mapping[int, Message],
-        memory: Mapping[int, Tree],
-    ) -> Begun:
+    def begin(self, given: Assignment, client: Client) -> Begun:
         """A visit up to the end of its work, which on a GPU is asked for but not waited for."""
-        began = self.clock()
-        kept = memory.get(client.id, {})
-        key: dict[str, Any] = {"round": round, "phase": phase.name, "client": client.id}
-        stream = self.streams.generator("method", **key)
-        visit = Visit(round, rounds, phase, client, dict(inbox[client.id]), kept.get("memory", {}), stream)
-        method = self.method
+        began, method, phase = self.clock(), self.method, given.phase
+        actor: Any = given.actor
+        kept = given.memory.get(client.id, {})
+        key: dict[str, Any] = {"round": given.round, "phase": phase.name, "client": client.id}
+        stream, message = self.streams.generator("method", **key), dict(given.inbox[client.id])
+        visit = Visit(given.round, given.rounds, phase, client, message, kept.get("memory", {}), stream)
         with isolated(self.streams.number("global", **key), self.fabric.device):
             loads = method.is_default("receive", phase) and method.is_default("init_client", phase)
             self.resident.reset(coming=visit.message.get("weights") if loads and actor is method else None)

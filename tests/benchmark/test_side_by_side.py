@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmark.side_by_side import Measured, SideBySide
-from benchmark.work import OneByOne
+from benchmark.work import Assignment, OneByOne
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
@@ -78,7 +78,8 @@ class TestRecordings:
         cohort = run.federation.clients
         phase = run.federation.method.phases[0]
         inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
-        list(run.federation.work.run(run.federation.method, phase, 1, 3, cohort, inbox, run.federation.memory))
+        given = Assignment(run.federation.method, phase, 1, 3, inbox, run.federation.memory)
+        list(run.federation.work.run(given, cohort))
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ class Named:
     def __init__(self, name, seconds, clock, lanes=2):
         self.name, self.seconds, self.clock, self.lanes = name, seconds, clock, [None] * lanes
 
-    def run(self, actor, phase, round, rounds, block, inbox, memory):
+    def run(self, given, block):
         for client in block:
             self.clock.pass_(self.seconds(client) if callable(self.seconds) else self.seconds)
             yield self.name, client
@@ -239,7 +240,9 @@ class TestMeasured:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
         measured = Measured(*executors, clock)
         phase = phase or Phase("fit")
-        return [list(measured.run(None, phase, round, 9, block, {}, {})) for round, block in enumerate(blocks)]
+        return [
+            list(measured.run(Assignment(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
+        ]
 
     def test_the_faster_is_kept(self):
         first, second = self.visits(1.0, 0.4, [range(12), range(10)])

@@ -269,8 +269,8 @@ class TestDropout:
             visit[:] = [(now.round, now.client.id)]
             begin(now, kept)
 
-        def in_order(actor, phase, r, rounds, block, *rest):
-            return play(actor, phase, r, rounds, block[::order], *rest)
+        def in_order(given, block):
+            return play(given, block[::order])
 
         def look(module, given, out):
             dropped.setdefault(visit[0], out == 0)
