@@ -47,8 +47,7 @@ class Evaluator:
         self.method, self.data, self.streams = method, data, streams
         self.batch_size, self.device = batch_size, device
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
-        for client, part in enumerate(data.parts):
-            self.holders[part] = client
+        self.holders[data.parts.indices] = data.parts.holders
 
     def encoder(self, weights: Tree, *, recalibrated: bool) -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode.

@@ -19,7 +19,7 @@ import torch
 from omegaconf import DictConfig
 
 from benchmark.config import ConfigError
-from benchmark.streams import round_half_up
+from benchmark.streams import cohort_size
 
 if TYPE_CHECKING:
     from benchmark.callbacks import Display
@@ -113,7 +113,7 @@ def under_srun() -> bool:
 def cohort(config: DictConfig) -> int:
     """Clients a round; 1 where the config does not say, which is then refused elsewhere."""
     clients = config.partition.get("clients", 10)
-    return max(1, round_half_up(config.federation.participation * clients)) if isinstance(clients, int) else 1
+    return cohort_size(clients, config.federation.participation) if isinstance(clients, int) else 1
 
 
 def cores() -> int:
@@ -191,8 +191,8 @@ def ready(config: DictConfig, display: "Display", alone: bool) -> Places:
 def fork(number: int) -> int:
     """Goes on as `number` processes; returns which of them this one is.
 
-    To be called before a tensor operation has started threads, which a
-    fork would leave behind. The children end with this process, whatever ends it.
+    To be called before a tensor operation has started threads, which a fork would leave behind. The children end with
+    this process, whatever ends it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -210,13 +210,17 @@ def fork(number: int) -> int:
 
 def _meet(number: int) -> None:
     """Says in the environment where the ranks of this machine find each other."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(number)}
     os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
     if sys.platform == "linux":  # the machine's name need not lead anywhere
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def end() -> None:

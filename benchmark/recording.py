@@ -60,6 +60,7 @@ class Recordings:
 
     def __init__(self, make: Callable[[], Recorder], device: torch.device) -> None:
         self.make, self.device = make, device
+        self.recorder = make()
         self.recorded: dict[Any, tuple[Any, Callable[[], None]] | None] = {}  # shape -> the batch's place, its step
         self.known: Any = None
         self.held: dict[tuple[str, str], Any] = {}
@@ -91,9 +92,8 @@ class Recordings:
                     value.zero_()  # as a fresh optimiser would have it
         else:
             self.recorded, self.known, self.state, self.recorder = {}, known, optimizer.state, self.make()
-            self.held = {
-                place: _clone(value) for place, value in brought.items()
-            }  # what was brought may be the server's
+            # what was brought may be the server's
+            self.held = {place: _clone(value) for place, value in brought.items()}
             self.rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
         for (module, name), value in self.held.items():
             vars(method.get_submodule(module))[name] = value

@@ -26,7 +26,7 @@ from benchmark.shelf import available, read
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
-from benchmark.streams import Streams, round_half_up
+from benchmark.streams import Streams, cohort_size
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
 from eval.protocol import PROTOCOLS
@@ -130,7 +130,7 @@ class Run:
         )
         if config.compile:
             with self.display.during("compiling"):
-                visits = self.federation.rounds * max(1, round_half_up(self.federation.participation * len(clients)))
+                visits = self.federation.rounds * cohort_size(len(clients), self.federation.participation)
                 verdict = compile_networks(work, clients, visits)
             self.display.say(f"compile: {verdict or 'nothing is trained'}")
         untouched = not method.phases or self.federation.rounds == 0

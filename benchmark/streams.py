@@ -30,11 +30,16 @@ class Streams:
 
     def cohort(self, round: int, clients: int, participation: float) -> list[int]:
         """Ids of the clients drawn for a round, sorted: `participation` of all, at least one, without replacement."""
-        size = max(1, round_half_up(participation * clients))
+        size = cohort_size(clients, participation)
         if size >= clients:
             return list(range(clients))
         order = torch.randperm(clients, generator=self.generator("cohort", round=round))
         return sorted(order[:size].tolist())
+
+
+def cohort_size(clients: int, participation: float) -> int:
+    """Clients a round: `participation` of all, at least one."""
+    return max(1, round_half_up(participation * clients))
 
 
 def round_half_up(value: float) -> int:

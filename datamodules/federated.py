@@ -74,7 +74,6 @@ class FederatedDataModule(LightningDataModule):
                     f"client {client} holds {len(part)} image(s), but training needs two: "
                     "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
                 )
-        self.parts: Sequence[np.ndarray]
         self.source, self.parts, self.recipe, self.public = source, Parts(parts), recipe, public
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -153,7 +152,7 @@ class FederatedDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Trainer only: the pooled images of all clients, as uint8 batches; views are made after the transfer."""
-        pooled = _Pooled(self.source, np.sort(np.concatenate(list(self.parts))))
+        pooled = _Pooled(self.source, np.sort(self.parts.indices))
         order = RandomSampler(pooled, generator=self.generator)
         short = len(pooled) % self.batch_size == 1
         return DataLoader(pooled, sampler=BatchSampler(order, self.batch_size, drop_last=short), batch_size=None)

@@ -68,6 +68,12 @@ def span(tree: Tree) -> Span | None:
     return Span(first.detach().as_strided((end,), (1,), base), tuple(layout))
 
 
+def alike(*trees: Tree) -> list[Span] | None:
+    """The spans of Trees of one layout, so that their numbers can be worked on as one; None where that cannot be."""
+    spans = [found for tree in trees if (found := span(tree)) is not None]
+    return spans if len(spans) == len(trees) and all(one.layout == spans[0].layout for one in spans) else None
+
+
 def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
     """Zeros for leaves of these paths, shapes and strides, side by side; the dtype and device are the first one's."""
     layout, end, found = [], 0, list(like)
@@ -114,8 +120,8 @@ def clone(tree: Tree) -> Tree:
 @torch.no_grad()
 def assign(tree: Tree, values: Tree) -> None:
     """Copies every leaf of `values` into the leaf of `tree` at the same path; what `values` lacks stays."""
-    own, new = span(tree), span(values)
-    if own is not None and new is not None and own.layout == new.layout:
+    if (both := alike(tree, values)) is not None:
+        own, new = both
         own.flat.copy_(new.flat)
         return
     mine = dict(leaves(tree))
@@ -135,8 +141,8 @@ def zeros_like(tree: Tree) -> Tree:
 
 def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
     """`tree + scale * change`; leaves `change` lacks stay as they are, so a change may speak of some parts only."""
-    own, new = span(tree), span(change)
-    if own is not None and new is not None and own.layout == new.layout:
+    if (both := alike(tree, change)) is not None:
+        own, new = both
         return own.tree(own.flat + scale * new.flat)
     return {
         key: value
@@ -153,11 +159,9 @@ def subtract(tree: Tree, other: Tree) -> Tree:
 
 def elementwise(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     """`map` for a function of single numbers: one call where the leaves of all Trees lie side by side alike."""
-    spans = [span(one) for one in (tree, *others)]
-    first = spans[0]
-    if first is None or any(one is None or one.layout != first.layout for one in spans):
+    if (spans := alike(tree, *others)) is None:
         return map(function, tree, *others)
-    return first.tree(function(*(one.flat for one in spans if one is not None)))
+    return spans[0].tree(function(*(one.flat for one in spans)))
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:

@@ -6,7 +6,6 @@ Like the children of `playing`, they come from a server process that has importe
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,12 +126,3 @@ def running(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:
-    """The environments of ranks on this machine that are started one by one, with where they meet."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(environments))}
-    return [common | own for own in environments]

@@ -7,7 +7,6 @@ import io
 import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rich.console import Console
 from benchmark import checkpoint
 from benchmark.callbacks import Display
 from benchmark.compose import compose
+from benchmark.ranks import free_port
 from benchmark.rounds import Federation
 from benchmark.runs import Run
 from methods import trees
@@ -92,22 +92,17 @@ def _call(function: Callable[..., None], args: tuple, environment: dict[str, str
     function(*args)
 
 
+def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:
+    """The environments of ranks on this machine that are started one by one, with where they meet."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(environments))}
+    return [common | own for own in environments]
+
+
 def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:
     """Plays a run on two ranks that talk over gloo."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    children = [
-        in_child(
-            _play,
-            folder,
-            method,
-            (*overrides, "devices=2", "accelerator=cpu"),
-            environment=common | {"LOCAL_RANK": str(k)},
-        )
-        for k in (0, 1)
-    ]
+    given = (*overrides, "devices=2", "accelerator=cpu")
+    ranks = by_hand(*({"LOCAL_RANK": str(k), "NODE_RANK": "0"} for k in (0, 1)))
+    children = [in_child(_play, folder, method, given, environment=rank) for rank in ranks]
     codes = [finish(child) for child in children]
     assert codes == [0, 0], f"ranks ended with {codes}"
 

@@ -20,13 +20,13 @@ from benchmark.callbacks import Display
 from benchmark.compose import compose
 from benchmark.rounds import Federation
 from benchmark.runs import Run
+from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import Line, Say, ratio, seconds, spread
 from benchmark.work import OneByOne
 from methods.base import FederatedMethod, Mean, Phase
 from methods.maths import nt_xent
 
 TITLE = "A round against a bare loop, and without training"
-SCENARIO = str(Path(__file__).parent / "peer" / "scenario.yaml")
 RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,128]")
 TRAINED = {
     "convnet, batch 16": (("training.batch_size=16",), "<= 1.10"),
@@ -76,7 +76,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
 def prepared(folder: Path, *overrides: str) -> Federation:
     """A federation ready to play, in this process."""
     common = (f"output={folder}", "logger=csv", "devices=1", "evaluation.every=0")
-    run = Run(compose(SCENARIO, "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
+    run = Run(compose(str(PATH), "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
     run.prepare()
     return run.federation
 

@@ -17,21 +17,19 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmark.speed.peer.workload import CORES, ROUNDS, source
-from benchmark.speed.timing import Line, Process, Say, interleaved, process, ratio, spread
+from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
+from benchmark.speed.timing import Line, Process, Say, arrivals, interleaved, process, ratio, spread
 
 TITLE = "Whole runs beside Flower and pfl-research, as shipped, on two CPU cores"
 
-PEER = Path(__file__).parent / "peer"
+PEER = PATH.parent
 REPOSITORY = PEER.parents[2]
 HOME = Path("~/.cache/fulcrum/peers").expanduser()
 
@@ -140,7 +138,7 @@ def play(views: str, batch: int) -> Played:
     """Our run, as a user starts it."""
     with tempfile.TemporaryDirectory() as scratch:
         given = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}", f"output={scratch}")
-        command = (sys.executable, "-m", "benchmark", "run", str(PEER / "scenario.yaml"), "fedavg", *given)
+        command = (sys.executable, "-m", "benchmark", "run", str(PATH), "fedavg", *given)
         with arrivals(Path(scratch) / "peers" / "fulcrum" / "seed0" / "rounds.jsonl") as ends:
             run = started(command, scratch)
     return checked(ends, run)
@@ -165,29 +163,6 @@ def checked(ends: Sequence[float], run: Process) -> Played:
     if len(ends) != ROUNDS:
         raise RuntimeError(f"{len(ends)} of {ROUNDS} rounds were seen; the run said: {run.output[-2000:]}")
     return Played(tuple(ends), run.peak_mib)
-
-
-@contextmanager
-def arrivals(file: Path) -> Iterator[list[float]]:
-    """When each line of a file came, seconds from now, complete once the block is left; looks every 10 ms."""
-    began, ends, over = time.time(), list[float](), threading.Event()
-
-    def look() -> None:
-        lines = file.read_bytes().count(b"\n") if file.exists() else 0
-        ends.extend([time.time() - began] * (lines - len(ends)))
-
-    def watch() -> None:
-        while not over.wait(0.01):
-            look()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield ends
-    finally:
-        over.set()
-        watcher.join()
-        look()
 
 
 def install(say: Say) -> Path:

@@ -1,17 +1,15 @@
 """Ranks: two of one thread against one of two threads, and against one of one thread; whole runs, interleaved."""
 
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmark.speed.timing import Line, Say, interleaved, ratio, spread
+from benchmark.speed.peer.workload import PATH
+from benchmark.speed.timing import Line, Say, a_round, interleaved, ratio, spread
 
 TITLE = "One rank more"
-SCENARIO = str(Path(__file__).parent / "peer" / "scenario.yaml")
 WAYS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
     "1 rank x 2 threads": ("devices=1", "threads=2"),
@@ -39,8 +37,7 @@ def rounds(*overrides: str) -> float:
     """The median seconds of a run's rounds after the first, which warms up."""
     with tempfile.TemporaryDirectory() as folder:
         common = (f"output={folder}", "logger=csv", "accelerator=cpu", "training.channels_last=true")
-        run = (SCENARIO, "fedavg", "evaluation.every=0", "evaluation.protocols=[]", "scenario=ranks", "row=fedavg")
+        run = (str(PATH), "fedavg", "evaluation.every=0", "evaluation.protocols=[]", "scenario=ranks", "row=fedavg")
         command = [sys.executable, "-m", "benchmark", "run", *run, *common, *overrides]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        lines = (Path(folder) / "ranks" / "fedavg" / "seed0" / "rounds.jsonl").read_text().splitlines()
-    return statistics.median(json.loads(line)["seconds"] for line in lines[1:])
+        return a_round(Path(folder) / "ranks" / "fedavg" / "seed0")

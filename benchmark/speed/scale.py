@@ -3,14 +3,12 @@
 Every client holds two images, so that a visit is the same work whatever the number of clients.
 """
 
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmark.speed.timing import Line, Say, ratio, spread
+from benchmark.speed.timing import Line, Say, a_round, ratio, spread
 
 TITLE = "From 10 to 100,000 clients at a cohort of 10"
 SCENARIO = str(Path(__file__).with_name("scale.yaml"))
@@ -59,5 +57,4 @@ def played(clients: int) -> tuple[float, float]:
         if done.returncode:
             raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
         peak = int(done.stdout.split()[-1])
-        lines = (Path(folder) / "scale" / "fedavg" / "seed0" / "rounds.jsonl").read_text().splitlines()
-    return statistics.median(json.loads(line)["seconds"] for line in lines[1:]), peak / 1024
+        return a_round(Path(folder) / "scale" / "fedavg" / "seed0"), peak / 1024

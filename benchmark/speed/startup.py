@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmark.speed.timing import Line, Say, interleaved, ratio, spread
+from benchmark.speed.timing import Line, Say, arrivals, interleaved, process, ratio, spread
 
 TITLE = "Start-up to the first step"
 
@@ -33,13 +33,7 @@ def first_step() -> float:
         own = (f"output={folder}", "scenario=startup", "row=fedavg", "evaluation.protocols=[]", "evaluation.every=0")
         short = ("federation.rounds=1", "federation.participation=0.1", "training.steps=1")
         rounds = Path(folder) / "startup" / "fedavg" / "seed0" / "rounds.jsonl"
-        began = time.perf_counter()
         command = [sys.executable, "-m", "benchmark", "run", "digits", "fedavg", *own, *short]
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while not (rounds.exists() and rounds.read_text().endswith("\n")):
-            if child.poll() is not None:
-                raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}")
-            time.sleep(0.002)
-        took = time.perf_counter() - began
-        child.wait()
-    return took
+        with arrivals(rounds) as ends:
+            process(command)
+    return ends[0]

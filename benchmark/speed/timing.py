@@ -4,12 +4,14 @@ A machine shared with others is slower in one minute than in the next, so an abs
 run one after another within a repetition meet the same minute; what is reported is the median of their ratios.
 """
 
+import json
 import os
 import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +82,12 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def a_round(folder: Path) -> float:
+    """The median seconds of a run's rounds after the first, which warms up."""
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return statistics.median(json.loads(line)["seconds"] for line in lines[1:])
+
+
 SAMPLING = 1.0
 """Seconds between two looks at the memory of a process tree: looking costs milliseconds of a core."""
 
@@ -128,6 +136,29 @@ def process(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd
     if child.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}: {output[-2000:]}")
     return Process(output, took, peak[0])
+
+
+@contextmanager
+def arrivals(file: Path) -> Iterator[list[float]]:
+    """When each line of a file came, seconds from now, complete once the block is left; looks every 10 ms."""
+    began, ends, over = time.time(), list[float](), threading.Event()
+
+    def look() -> None:
+        lines = file.read_bytes().count(b"\n") if file.exists() else 0
+        ends.extend([time.time() - began] * (lines - len(ends)))
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield ends
+    finally:
+        over.set()
+        watcher.join()
+        look()
 
 
 def _proportional(mark: bytes) -> float:

@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
-from torchvision import transforms
 
+from benchmark.speed.peer.workload import SIMCLR
 from benchmark.speed.timing import Line, Say, interleaved, process, ratio, seconds, spread
 from datamodules.compiled import apply_compiled
 from datamodules.views import Apply, Recipe, apply, augment
@@ -75,21 +75,12 @@ class _Pictures(Dataset):
 
     def __init__(self, images: Tensor) -> None:
         self.images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(SIZE, RECIPE.crop_scale),
-                transforms.RandomHorizontalFlip(RECIPE.flip),
-                transforms.RandomApply([transforms.ColorJitter(*RECIPE.jitter)], RECIPE.jitter_p),
-                transforms.RandomGrayscale(RECIPE.grayscale),
-                transforms.ToTensor(),
-            ]
-        )
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Tensor:
-        return self.transform(self.images[index])
+        return SIMCLR(self.images[index])
 
 
 def rate(one_pass: Callable[[], None]) -> float:

@@ -5,15 +5,8 @@ import time
 import pytest
 
 from tests import playing
-from tests.jobs import Job, by_hand
-from tests.playing import same
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    job = Job(tmp_path_factory.mktemp("unbroken") / "x", "devices=1")
-    assert job.end() == [0]
-    return job.state
+from tests.jobs import Job
+from tests.playing import by_hand, same
 
 
 @pytest.mark.ranks

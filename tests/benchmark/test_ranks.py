@@ -14,17 +14,10 @@ from benchmark.compose import compose
 from benchmark.config import ConfigError
 from benchmark.ranks import Places
 from leaderboards import schema
-from tests.jobs import Job, by_hand
-from tests.playing import TINY, same
+from tests.jobs import Job
+from tests.playing import TINY, by_hand, same
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    job = Job(tmp_path_factory.mktemp("unbroken") / "x", "devices=1")
-    assert job.end() == [0]
-    return job.state
 
 
 @pytest.mark.ranks

@@ -10,7 +10,7 @@ from benchmark.compose import compose
 from benchmark.speed import peers
 from benchmark.speed.peer import workload
 from benchmark.speed.peers import FLOWER, OURS, PFL, Played
-from benchmark.speed.timing import Process
+from benchmark.speed.timing import Process, arrivals
 from datamodules.sources import Source, Split
 from datamodules.views import make_views
 
@@ -49,7 +49,7 @@ class TestFigures:
 class TestRounds:
     def test_each_line_has_the_time_it_came(self, tmp_path):
         file = tmp_path / "rounds.jsonl"
-        with peers.arrivals(file) as ends:
+        with arrivals(file) as ends:
             file.write_text("")
             time.sleep(0.1)
             with file.open("a") as stream:

@@ -15,8 +15,7 @@ from benchmark.strategy import Ranks, broadcast, by_first, gather, in_turn, part
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
 from tests import playing
-from tests.jobs import by_hand
-from tests.playing import same
+from tests.playing import by_hand, same
 
 
 def members(*sizes):

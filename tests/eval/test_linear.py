@@ -5,26 +5,17 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
 from eval.features import EvalError, Features
 from eval.linear import STRENGTHS, Probe, fit_linear, lbfgs_probe, linear_probe, standardised
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Problems this small gain nothing from threads, and lose much where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        yield
-    torch.set_num_threads(threads)
 
 
 def draw(n=96, d=6, classes=4):

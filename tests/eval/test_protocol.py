@@ -10,6 +10,8 @@ from eval.features import EvalError, Features
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Score, evaluate
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ADAM = {
     "optimizer": "adam",
     "lr": 3e-3,
@@ -39,15 +41,6 @@ PINNED = {
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
 }
 FAST = [name for name in PINNED if not name.startswith("linear")]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Problems this small gain nothing from threads, and lose much where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def stream(name):

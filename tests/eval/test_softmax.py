@@ -6,24 +6,15 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
 
 from eval import softmax
 from eval.softmax import BLOCK, fit_lbfgs, gradient_of, split
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Problems this small gain nothing from threads, and lose much where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        yield
-    torch.set_num_threads(threads)
 
 
 def draw(n, d=6, classes=4):

@@ -26,7 +26,8 @@ from datamodules.sources import Source, load
 from methods.maths import nt_xent
 from methods.networks import convnet, mlp
 
-SCENARIO = yaml.safe_load(Path(__file__).with_name("scenario.yaml").read_text())
+PATH = Path(__file__).with_name("scenario.yaml")
+SCENARIO = yaml.safe_load(PATH.read_text())
 CLIENTS: int = SCENARIO["partition"]["clients"]
 COHORT = round(CLIENTS * SCENARIO["federation"]["participation"])
 ROUNDS: int = SCENARIO["federation"]["rounds"]

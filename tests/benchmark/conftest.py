@@ -1,0 +1,11 @@
+import pytest
+
+from tests.jobs import Job
+
+
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory):
+    """The state of a job nobody disturbs."""
+    job = Job(tmp_path_factory.mktemp("unbroken") / "x", "devices=1")
+    assert job.end() == [0]
+    return job.state
