@@ -31,7 +31,7 @@ from datamodules.sources import Source, load
 from datamodules.views import Recipe
 from methods.base import Client, FederatedMethod, Objective
 
-RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm")
+RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")
 """Arguments of a method that sections of their own decide."""
 
 
@@ -152,17 +152,20 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
 def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
     """Who holds which training images."""
     name = config.partition.get("name")
-    known = {"clients": int, "seed": int | None, **partition_parameters(str(name))}
-    given = {"clients": 10, "seed": None} | {
+    known = {"clients": int, "seed": int | None, "share": float, **partition_parameters(str(name))}
+    given = {"clients": 10, "seed": None, "share": 1.0} | {
         str(key): value for key, value in config.partition.items() if key != "name"
     }
     check(given, known, "partition", name)
-    clients, seed = given.pop("clients"), given.pop("seed")
+    clients, seed, share = (given.pop(key) for key in ("clients", "seed", "share"))
+    if not 0 < share <= 1:
+        raise ConfigError(f"partition.share={share}: give the part of its images that each client has, in (0, 1]")
     seed = Streams(config.seed).number("partition") if seed is None else seed
     try:
-        return getattr(partition, name)(images.train.labels, clients, **given, seed=seed)
+        held = getattr(partition, name)(images.train.labels, clients, **given, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
+    return held if share == 1 else partition.thinned(held, share, seed=seed)
 
 
 def recipe(config: DictConfig, images: Source) -> Recipe:
@@ -178,7 +181,7 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
     """The method over its objective and encoder, with initial weights that depend on the seed alone."""
     sections = OmegaConf.to_container(config, resolve=True)
     assert isinstance(sections, dict)
-    training, chosen = config.training, sections["method"]
+    training, chosen, server = config.training, sections["method"], sections["server_optimizer"]
     addons = chosen.pop("addons", [])
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
         encoder = build(sections["encoder"], "encoder", offered={"in_channels": images.train.images.shape[1]})
@@ -199,6 +202,7 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
                 "schedule": schedule(config),
                 "clip_norm": training.clip_norm,
                 "batch_norm": config.federation.batch_norm,
+                "server_optimizer": build(server, "server_optimizer") if server else None,
             },
         )
     return built.to(memory_format=torch.channels_last) if training.channels_last else built

@@ -18,7 +18,7 @@ from methods.base import Phase
 
 
 class Monitor:
-    """Every n rounds, the exported encoders' kNN accuracy on a held-out slice of train; keeps the best round's.
+    """Every n rounds, what `Evaluator.monitor` sees of the exported encoders.
 
     Args:
         evaluator: makes the features. every: rounds between two looks.
@@ -29,13 +29,13 @@ class Monitor:
         self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
 
     def on_round_scored(self, federation: Any, row: dict[str, Any]) -> None:
-        """Adds `monitor`, in percent, to the round's line; with several encoders, their mean."""
+        """Adds its numbers to the round's line; with several encoders, their means."""
         if row["round"] % self.every and row["round"] != federation.rounds:
             return
         values = by_first(federation.fabric, lambda: self._look(federation))
-        row["monitor"] = sum(values) / len(values)
+        row |= {name: sum(one[name] for one in values) / len(values) for name in values[0]}
 
-    def _look(self, federation: Any) -> list[float]:
+    def _look(self, federation: Any) -> list[dict[str, float]]:
         exported = federation.method.export(federation.server, Kept(federation.memory))
         return [
             self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated))

@@ -84,6 +84,8 @@ def run(words: list[str], console: Console) -> None:
     from methods.base import MethodError
 
     names, overrides = split(words)
+    names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
+    overrides = [word for word in overrides if not word.startswith("method=")]
     given = parse(overrides)
     name = given.get("suite")
     if name is None:

@@ -23,15 +23,16 @@ from datamodules import partition
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 FREE = {
-    "partition": (), "views": (), "encoder": (), "heads": ("projector", "predictor"), "objective": (), "method": (),
-    "optimizer": (),
+    "partition": (), "views": (), "encoder": (), "heads": ("projector", "predictor", "head_norm", "last_norm"),
+    "objective": (), "method": (),
+    "optimizer": (), "server_optimizer": (),
 }  # fmt: skip
 """Sections without a schema and, where the list is known, their keys; the rest is checked when they are built."""
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for elsewhere."""
 
-ROW = ("objective", "method", "optimizer", "heads")
+ROW = ("objective", "method", "optimizer", "server_optimizer", "heads")
 """Sections whose change makes another row; a change elsewhere makes another scenario."""
 
 
@@ -162,14 +163,14 @@ def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) 
 
 
 def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
-    for section in ("optimizer", "encoder", "method"):
+    for section in ("optimizer", "server_optimizer", "encoder", "method"):
         fresh = layer.get(section)
         # another class brings its own arguments; those of the class it replaces go
         if isinstance(fresh, Mapping) and fresh.get("class") not in (None, config[section].get("class")):
             config[section] = {key: value for key, value in config[section].items() if key == "name"}
     name = layer.get("partition", {}).get("name")
     if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
-        shared = ("clients", "seed", *partition_parameters(str(name)))
+        shared = ("clients", "seed", "share", *partition_parameters(str(name)))
         config.partition = {key: value for key, value in config.partition.items() if key in shared}
     training = layer.get("training", {})
     if "epochs" in training and "steps" not in training:  # either counts a visit's work; the later one is meant

@@ -104,15 +104,18 @@ class Config:
     partition: dict[str, Any] = field(
         default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
     )
-    """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; its own parameters."""
+    """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
+    images that each client has; its own parameters."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.views.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
     heads: dict[str, Any] = field(default_factory=dict)
-    """Head widths offered to every objective that has such heads: projector, predictor."""
+    """Offered to every objective that has such heads: widths of projector and predictor; head_norm, last_norm."""
     objective: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
+    server_optimizer: dict[str, Any] = field(default_factory=dict)
+    """What the server does with the clients' mean: a class of `methods.server`; empty: it takes it."""
     schedule: Schedule = field(default_factory=Schedule)
     federation: Federation = field(default_factory=Federation)
     training: Training = field(default_factory=Training)

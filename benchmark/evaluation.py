@@ -1,5 +1,6 @@
 """What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -11,6 +12,7 @@ from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract, holdout, recalibrate
+from eval.geometry import uniformity_parts
 from eval.knn import knn_predict
 from eval.protocol import evaluate
 from methods.base import FederatedMethod, Tree
@@ -23,6 +25,10 @@ VIEWS = 10_000
 
 MONITOR = 5_000
 """Training images the monitor looks at, at most; a fifth of them are the queries."""
+
+
+SPREAD = 2_000
+"""Of them, those whose uniformity it measures, about."""
 
 
 class Evaluator:
@@ -87,8 +93,12 @@ class Evaluator:
             num_classes=len(self.data.source.classes),
         )
 
-    def monitor(self, encoder: nn.Module) -> float:
-        """kNN accuracy in percent on a held-out slice of train: cheap, and never on test."""
+    def monitor(self, encoder: nn.Module) -> dict[str, float]:
+        """What is cheap enough to look at while training, never on test.
+
+        "monitor": kNN accuracy in percent on a held-out slice of train. "uniformity", and of it "uniformity_within" and
+        "uniformity_between" clients: of some training images, see `eval.geometry.uniformity_parts`.
+        """
         train = self.data.source.train
         chosen = self._some(len(train.labels), MONITOR, "monitor")
         labels = torch.from_numpy(train.labels[chosen])
@@ -98,7 +108,14 @@ class Evaluator:
         bank, held = bank.to(self.device), held.to(self.device)
         k = min(200, len(bank))
         predicted = knn_predict(x[bank], y[bank], x[held], len(self.data.source.classes), k=k, temperature=0.1)
-        return accuracy(predicted, y[held])
+        holders = torch.from_numpy(self.holders[chosen]).to(self.device)
+        some = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
+        parts = uniformity_parts(x[some], holders[some]) if len(some) > 1 else {}
+        return {"monitor": accuracy(predicted, y[held])} | {
+            "uniformity" if name == "total" else f"uniformity_{name}": value
+            for name, value in parts.items()
+            if not math.isnan(value)
+        }
 
     def _shuffled(self) -> Iterator[np.ndarray]:
         """Training images in batches of all classes: an image folder comes class by class."""

@@ -23,6 +23,7 @@ from leaderboards.schema import SCHEMA, Record
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
+WATCHED = ("monitor", "uniformity", "uniformity_within", "uniformity_between")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 
@@ -54,6 +55,7 @@ def record(
         "scores": combine(encoders),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
+        "curve": curve(history),
         "bytes": {
             "up": federation.ledger.total("up"),
             "down": federation.ledger.total("down"),
@@ -76,6 +78,18 @@ def record(
         "evaluated": evaluated,
         "deviations": deviations,
     }
+
+
+def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """What the monitor saw: its rounds' numbers, with the seconds of training and the bytes up to then."""
+    seconds, sent, seen = 0.0, 0, []
+    for row in history:
+        seconds += row["seconds"]
+        sent += sum(row["bytes_up"].values()) + sum(row["bytes_down"].values())
+        if "monitor" in row:
+            watched = {name: row[name] for name in WATCHED if name in row}
+            seen.append({"round": row["round"], "bytes": sent, "seconds": seconds, **watched})
+    return seen
 
 
 def provenance(

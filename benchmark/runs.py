@@ -262,16 +262,21 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
 
     Args:
-        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; methods=all: every one.
+        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; methods=all: its own,
+            those under `more`, and every shipped method that neither names.
         overrides: for every run.
     """
     content = read("suite", name)
-    unknown = set(content) - {"scenarios", "methods", "seeds"}
+    unknown = set(content) - {"scenarios", "methods", "more", "seeds"}
     if unknown:
-        raise ConfigError(f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods and seeds")
+        raise ConfigError(
+            f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods, more and seeds"
+        )
     lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
     if lists["methods"] == ["all"]:
-        lists["methods"] = available("method")
+        rows = [*listed(content.get("methods", [])), *listed(content.get("more", []))]
+        named = {str(row).split()[0] for row in rows}
+        lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
     configs = []
     for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
         method, *own = str(row).split()

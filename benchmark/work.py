@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -151,14 +152,14 @@ class OneByOne:
         began = self.clock()
         method, actor, visit, kept = self.method, begun.actor, begun.visit, begun.kept
         number = self.streams.number("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
-        with isolated(number, self.fabric.device):
+        with isolated(number, self.fabric.device), torch.no_grad():
             message, remembered = actor.hook("reply", visit.phase)(visit)
         staying: Tree = {"memory": remembered} if remembered else {}
         if actor is not method:  # it only measures: what stays is not what it has loaded
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
         else:
-            if method.stays:
-                staying["stays"] = {name: method.tensors(name) for name in method.stays}
+            if method.staying:
+                staying["stays"] = {name: method.tensors(name) for name in method.staying}
             if method.batch_norm == "local" and method.travelling:
                 staying["statistics"] = method.statistics()
         loss = None if begun.summed is None else float(begun.summed) / max(1, visit.steps)
@@ -169,13 +170,19 @@ class OneByOne:
         method, phase, pace = self.method, visit.phase, self.pace
         optimizer = method.hook("configure_optimizers", phase)()
         size = phase.batch_size or pace.batch_size
-        examples = len(self.data.held_by(self._holder(visit)))
+        held = self.data.held_by(self._holder(visit))
+        examples = len(held)
         visit.batches = number_of_batches(examples, min(size, examples))
         steps = pace.steps if phase.epochs is None else None
         total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
         take, summed = self._stepper(visit, optimizer)
         images = 0
+        epochs = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
+        look: Any = partial(self.data.look, self.fabric.device, held=held, batch_size=size)
         for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
+            if visit.steps % visit.batches == 0:
+                with self.fabric.autocast():
+                    method.start_epoch(look, epochs)
             within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
             visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
             take(batch)

@@ -24,6 +24,7 @@ from datamodules.ops import (
     rotate,
     send,
     separable,
+    shift,
     turn_hue,
 )
 from datamodules.views import Draws, Recipe, apply, check, normalise
@@ -46,6 +47,8 @@ def apply_compiled(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
     check(images, recipe)
     if len(images) < 2:  # one is a constant to a compiler, not a number of images
         return apply(images, draws, recipe)
+    if draws.offset is not None:
+        images = shift(images, draws.offset, recipe.pad_mode)
     images, table = images.contiguous(), send(tabulate(draws, recipe), images)
     for tensor in (images, table):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)

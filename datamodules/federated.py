@@ -88,6 +88,24 @@ class FederatedDataModule(LightningDataModule):
             raise PartitionError("a phase asks for public images, but this run has none")
         return self.public
 
+    @property
+    def examples(self) -> int:
+        """Training images of all clients together."""
+        return len(self.parts.indices)
+
+    def look(
+        self, device: torch.device | str, *, held: np.ndarray | None = None, batch_size: int | None = None
+    ) -> Iterator[Batch]:
+        """Passes over images as they are, in their order.
+
+        held: training indices; None: those of all clients, as Trainer sees them. batch_size: None: Trainer's.
+        """
+        held = np.sort(self.parts.indices) if held is None else held
+        images = self._images(held, device)
+        for piece in torch.arange(len(held)).split(batch_size or self.batch_size):
+            views, _ = make_views(images(piece), ("plain",), self.recipe, self.generator, self.make)
+            yield Batch((views[0].contiguous(memory_format=self.layout),), piece.to(device, non_blocking=True))
+
     def batches(
         self,
         client: int | None,
@@ -110,6 +128,8 @@ class FederatedDataModule(LightningDataModule):
             order: shuffles each epoch, and a last batch of one image is then left out; None: the order of the data,
                 every image once an epoch.
             views: draws the augmentations.
+
+        The view `other` shows images of an epoch's second order, drawn after the first.
         """
         held = self.held_by(client)
         images = self._images(held, device)
@@ -121,8 +141,10 @@ class FederatedDataModule(LightningDataModule):
         while made < wanted:
             index = torch.arange(len(held)) if order is None else torch.randperm(len(held), generator=order)
             pieces = list(index.split(size))[: min(count, wanted - made)]
+            others = torch.randperm(len(held), generator=order).split(size) if "other" in names else pieces
             for start in range(0, len(pieces), whole):
-                yield from self._views(images, targets, pieces[start : start + whole], names, views)
+                end = min(start + whole, len(pieces))
+                yield from self._views(images, targets, pieces[start:end], others[start:end], names, views)
             made += len(pieces)
 
     def _images(self, held: np.ndarray, device: torch.device | str) -> Callable[[Tensor], Tensor]:
@@ -137,13 +159,16 @@ class FederatedDataModule(LightningDataModule):
         self,
         images: Callable[[Tensor], Tensor],
         targets: Tensor | None,
-        group: list[Tensor],
+        group: Sequence[Tensor],
+        others: Sequence[Tensor],
         names: Sequence[str],
         generator: torch.Generator,
     ) -> Iterator[Batch]:
         """Augments the images of several batches in one call and hands them out batch by batch."""
-        chosen, sizes = torch.cat(group), [len(piece) for piece in group]
-        views, turns = make_views(images(chosen), names, self.recipe, generator, self.make)
+        chosen, sizes = torch.cat(list(group)), [len(piece) for piece in group]
+        shown = images(chosen)
+        different = images(torch.cat(list(others))) if "other" in names else None
+        views, turns = make_views(shown, names, self.recipe, generator, self.make, different)
         pieces = [view.contiguous(memory_format=self.layout).split(sizes) for view in views]
         angles = turns.split(sizes) if turns is not None else [None] * len(group)
         for i, piece in enumerate(chosen.to(views[0].device, non_blocking=True).split(sizes)):

@@ -26,6 +26,21 @@ def resized_crop(
     return separable(images, rows, columns)
 
 
+def shift(images: Tensor, offset: Tensor, fill: str) -> Tensor:
+    """Images of any dtype moved by whole pixels: pixel (y, x) becomes the one at (y + dy, x + dx) of the source.
+
+    offset: int64 `[B, 2]`, dy and dx, smaller than the image. fill: beyond the edge, "reflect" or "zero".
+    """
+    for dim, by in ((2, offset[:, 0]), (3, offset[:, 1])):
+        last = images.shape[dim] - 1
+        wanted = torch.arange(last + 1, device=images.device) + send(by, images)[:, None]
+        source = last - (last - wanted.abs()).abs()  # reflected at both edges; what lies inside is left alone
+        shape = (len(images), 1, -1, 1) if dim == 2 else (len(images), 1, 1, -1)
+        moved = images.gather(dim, source.view(shape).expand(images.shape))
+        images = moved * (wanted == source).view(shape).to(moved.dtype) if fill == "zero" else moved
+    return images
+
+
 def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
     """`[B, size, extent]`: row i holds the weights of output pixel i over the source's, zero outside the crop.
 

@@ -47,6 +47,13 @@ class Parts(Sequence[np.ndarray]):
         return np.repeat(np.arange(len(self)), self.sizes)
 
 
+def thinned(lists: Sequence[np.ndarray], share: float, *, seed: int) -> list[np.ndarray]:
+    """A random share of each list, at least two images, in the list's order."""
+    rng = np.random.default_rng([seed, 1])
+    kept = (rng.permutation(len(one))[: max(2, round(share * len(one)))] for one in lists)
+    return [one[np.sort(which)] for one, which in zip(lists, kept, strict=True)]
+
+
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     """Deal a random permutation in equal parts (sizes differ by at most one); labels play no role."""
     _check(labels, num_clients)

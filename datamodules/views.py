@@ -24,8 +24,12 @@ from datamodules.ops import (
     resized_crop,
     rotate,
     send,
+    shift,
     solarize,
 )
+
+NAMES = ("augment", "plain", "rotate", "other")
+"""Views there are."""
 
 Crops = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: `[B]` each, pixels
 
@@ -36,7 +40,7 @@ class ViewError(ValueError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `augment` does: crop, flip, rotation, jitter, grayscale, blur, solarize, normalise, in this order.
+    """What `augment` does: shift, crop, flip, rotation, jitter, grayscale, blur, solarize, normalise, in this order.
 
     Lists are taken for tuples; an impossible value raises `ViewError`.
     """
@@ -47,6 +51,10 @@ class Recipe:
     """Smallest and largest crop, as a fraction of the image's area; None: no crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Smallest and largest width / height of a crop."""
+    pad: int = 0
+    """Largest shift of the whole image, pixels, either way: a crop of its own size out of the padded image."""
+    pad_mode: str = "reflect"
+    """What lies beyond the edge: reflect or zero."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
@@ -86,6 +94,8 @@ class Recipe:
                 "four strengths >= 0, the last (hue) <= 0.5",
                 lambda v: _are_within(v, 0, n=4) and v[HUE] <= 0.5,
             ),
+            ("pad", "a whole number of pixels below the size", lambda v: isinstance(v, int) and 0 <= v < self.size),
+            ("pad_mode", "reflect or zero", lambda v: v in ("reflect", "zero")),
             ("blur_kernel", "odd, >= 1 and below twice the size", lambda v: v in range(1, 2 * self.size, 2)),
             ("solarize_threshold", "an intensity in [0, 1]", lambda v: _are_within([v], 0, 1)),
             ("rotation", "an angle in [0, 180] degrees", lambda v: _are_within([v], 0, 180)),
@@ -104,7 +114,7 @@ class Draws(NamedTuple):
 
     mirror: bool `[n]`. crops: top, left, height, width. degrees: `[n]`, of the rotation.
     jitter: rows `[m]` of the views that are jittered, their orders `[m, 4]` and factors `[m, 4]`.
-    gray, solarize: rows. blur: rows `[m]` and sigmas `[m]`, pixels.
+    gray, solarize: rows. blur: rows `[m]` and sigmas `[m]`, pixels. offset: int64 `[n, 2]`, pixels, of the shift.
     """
 
     mirror: Tensor
@@ -114,6 +124,7 @@ class Draws(NamedTuple):
     gray: Tensor | None
     blur: tuple[Tensor, Tensor] | None
     solarize: Tensor | None
+    offset: Tensor | None = None
 
 
 Apply = Callable[[Tensor, Draws, Recipe], Tensor]
@@ -131,12 +142,18 @@ def _is_range(pair: Sequence[float], high: float = math.inf) -> bool:
 
 
 def make_views(
-    images: Tensor, names: Sequence[str], recipe: Recipe, generator: Generator, by: Apply | None = None
+    images: Tensor,
+    names: Sequence[str],
+    recipe: Recipe,
+    generator: Generator,
+    by: Apply | None = None,
+    others: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """The views called `names`, each `augment`, `plain` or `rotate`, of uint8 images `[B, C, H, W]`.
+    """The views called `names`, each `augment`, `plain`, `rotate` or `other`, of uint8 images `[B, C, H, W]`.
 
     Args:
         by: applies the draws; None: `apply`.
+        others: what `other` augments, as many images; None: these images in a random order.
 
     Returns:
         The views, float `[B, C, size, size]` each, and the quarter turns of the `rotate` view, int64 `[B]`, or None.
@@ -144,8 +161,8 @@ def make_views(
     Raises:
         ViewError: an unknown name, or `rotate` more than once.
     """
-    if unknown := [name for name in names if name not in ("augment", "plain", "rotate")]:
-        raise ViewError(f"unknown view {unknown[0]!r}; known views: augment, plain, rotate")
+    if unknown := [name for name in names if name not in NAMES]:
+        raise ViewError(f"unknown view {unknown[0]!r}; known views: {', '.join(NAMES)}")
     if list(names).count("rotate") > 1:
         raise ViewError(f"views {list(names)} hold 'rotate' twice; ask for it once: one list of turns is returned")
     views: list[Tensor] = []
@@ -153,6 +170,10 @@ def make_views(
     for name in names:
         if name == "rotate":
             view, turns = rotated(images, recipe, generator, by)
+        elif name == "other":
+            if others is None:
+                others = images[torch.randperm(len(images), generator=generator).to(images.device)]
+            view = augment(others, recipe, generator, by)
         else:
             view = augment(images, recipe, generator, by) if name == "augment" else plain(images, recipe)
         views.append(view)
@@ -180,6 +201,7 @@ def draw(n: int, height: int, width: int, recipe: Recipe, generator: Generator) 
     mirror = torch.rand(n, generator=generator) < recipe.flip
     whole = not recipe.crop_scale and (height, width) == (size, size)
     crops = None if whole else draw_crops(n, height, width, recipe, generator)
+    offset = torch.randint(-recipe.pad, recipe.pad + 1, (n, 2), generator=generator) if recipe.pad else None
     limit = recipe.rotation
     degrees = _uniform((n,), (-limit, limit), generator) if limit else None
     jitter = None
@@ -190,11 +212,13 @@ def draw(n: int, height: int, width: int, recipe: Recipe, generator: Generator) 
     gray = some(recipe.grayscale)
     blurred = some(recipe.blur)
     blur = None if blurred is None else (blurred, _uniform((len(blurred),), recipe.blur_sigma, generator))
-    return Draws(mirror, crops, degrees, jitter, gray, blur, some(recipe.solarize))
+    return Draws(mirror, crops, degrees, jitter, gray, blur, some(recipe.solarize), offset)
 
 
 def apply(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
     """The views `draws` describe, of the images they were drawn for: as `augment`, which is `draw` and this."""
+    if draws.offset is not None:
+        images = shift(images, draws.offset, recipe.pad_mode)
     x = _to_float(images, recipe)
     if draws.crops is not None:
         x = resized_crop(x, *draws.crops, recipe.size, draws.mirror)

@@ -30,6 +30,12 @@ class Each(NamedTuple):
     of: Any
 
 
+class Later(NamedTuple):
+    """`of`; records written before there was such a field are without."""
+
+    of: Any
+
+
 SCORES = Each(Each(float))  # protocol id -> metric -> value; accuracies in percent
 ORIGIN = {"git": Maybe(str), "dirty": bool, "hardware": str, "date": str}
 FIELDS: dict[str, Any] = {
@@ -44,6 +50,7 @@ FIELDS: dict[str, Any] = {
     "scores": SCORES,
     "encoders": Each(SCORES),
     "best": Maybe({"round": int, "metric": str, "value": float}),
+    "curve": Later([Each(float)]),  # what the monitor saw in which round, after how many bytes and seconds
     "bytes": {
         "up": Each(int),
         "down": Each(int),
@@ -116,11 +123,15 @@ def _check(value: Any, shape: Any, where: str, field: str) -> None:
     if isinstance(shape, Maybe):
         if value is not None:
             _check(value, shape.of, where, field)
+    elif isinstance(shape, Later):
+        _check(value, shape.of, where, field)
     elif isinstance(shape, dict | Each):
         _expect(value, dict, where, field)
         inner = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.of)
         for key, kind in inner.items():
             name = f"{field}.{key}" if field else str(key)
+            if key not in value and isinstance(kind, Later):
+                continue
             if key not in value:
                 raise RecordError(f"{where}: {name} is missing")
             _check(value[key], kind, where, name)

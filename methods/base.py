@@ -5,7 +5,8 @@ file shows only where its paper differs. It composes with an objective (a local 
 and add-ons (terms that sit on any of them). None of the three knows the benchmark that runs it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from methods import trees
 from methods.objective import AddOn, Objective, Projected
 from methods.parts import Parts
+from methods.server import ServerOptimizer
 from methods.trees import Tree
 from methods.vocabulary import (
     Batch,
@@ -58,6 +60,7 @@ class FederatedMethod(Parts):
         schedule: progress in [0, 1] -> factor on the learning rate.
         clip_norm: largest gradient norm; None: no clipping.
         batch_norm: "average", "local" or "recalibrate": what becomes of BatchNorm's running statistics.
+        server_optimizer: what the server does with the clients' mean; None: it takes it.
     """
 
     warmup: ClassVar[tuple[Phase, ...]] = ()
@@ -72,8 +75,14 @@ class FederatedMethod(Parts):
         schedule: Callable[[float], float] = lambda progress: 1.0,
         clip_norm: float | None = None,
         batch_norm: str = "average",
+        server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         super().__init__()
+        if server_optimizer is not None and type(self).update is not FederatedMethod.update:
+            raise MethodError(
+                f"{type(self).__name__} has a server step of its own, on which server_optimizer has no hold: "
+                "leave one of them out"
+            )
         self.places = {}
         self.objective = objective
         taken = [name for name, _ in objective.named_children()]
@@ -83,11 +92,14 @@ class FederatedMethod(Parts):
                     f"two parts are called {addon.name!r}: give the add-on {type(addon).__name__} another name"
                 )
             taken.append(addon.name)
+        for addon in addons:
+            addon.build(objective)
         self.addons = nn.ModuleDict({addon.name: addon for addon in addons})
         self.make_optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9))
         self.schedule = schedule
         self.clip_norm = clip_norm
         self.batch_norm = batch_norm
+        self.server_optimizer = server_optimizer
         self.context: Message = {}
         self.phase = Phase("none", work="none")
         self.stream = torch.Generator()  # Trainer's draws; the loop brings its own
@@ -112,17 +124,28 @@ class FederatedMethod(Parts):
 
     def init_server(self, turn: Turn) -> Tree:
         """What the server knows before round 0."""
-        return {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
+        server: Tree = {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
+        if self.server_optimizer is not None:
+            server["optimizer"] = self.server_optimizer.init(trees.clone(self.trainable()))
+        return server
 
     def send(self, server: Tree, turn: Turn) -> Mail:
         """What the server sends at the start of a phase. A later phase of a round need not resend the weights."""
         return Mail(common={"weights": server["weights"]})
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The server Tree after the combined replies; the default takes the mean of the weights."""
+        """The server Tree after the combined replies; the default takes the weights' mean, or steps towards it."""
         if "weights" not in replies:
             return server
-        return {**server, "weights": trees.overlay(server["weights"], replies["weights"])}
+        mean = trees.overlay(server["weights"], replies["weights"])
+        if self.server_optimizer is None:
+            return {**server, "weights": mean}
+        now, then = (
+            {part: {name: tree[part][name] for name in names} for part, names in self.trainable().items()}
+            for tree in (mean, server["weights"])
+        )
+        moved, state = self.server_optimizer.step(then, now, server["optimizer"])
+        return {**server, "weights": trees.overlay(mean, moved), "optimizer": state}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
         """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay."""
@@ -167,8 +190,11 @@ class FederatedMethod(Parts):
         own = len(batch.views) - sum(len(addon.views) for addon in terms)
         out = self.objective(*batch.views[:own], extra=batch.views[own:])
         loss = self.hook("loss", self.phase)(out, batch)
+        place = 0
         for addon in terms:
-            loss = loss + addon(out, batch, self)
+            mine = slice(place, place := place + len(addon.views))
+            views = (*batch.views[:own], *batch.views[own:][mine])
+            loss = loss + addon(out._replace(extra=out.extra[mine]), cast(Any, batch)._replace(views=views), self)
         return {"loss": loss, "push": out.push}
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
@@ -180,12 +206,20 @@ class FederatedMethod(Parts):
         raise NotImplementedError
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """The step's random tensors, drawn outside it and handed in as `batch.draws`."""
-        return {}
+        """The step's random tensors, drawn outside it and handed in as `batch.draws`: the add-ons', by their names."""
+        return {addon.name: drawn for addon in self.terms if (drawn := addon.draw(batch, stream))}
 
     def adjust_gradients(self, gradients: Tree) -> Tree:
         """The gradients the optimiser will see, keyed like `trainable()`."""
         return gradients
+
+    def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+        """Lets the objective look at the client's images before a local epoch; see `Objective.start_epoch`."""
+        if type(self.objective).start_epoch is not Objective.start_epoch:
+            self.eval()
+            with torch.no_grad():
+                self.objective.start_epoch(look, stream)
+            self.train()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The local optimiser, fresh at each visit, over what requires a gradient after `receive`."""
@@ -215,13 +249,23 @@ class FederatedMethod(Parts):
                 f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
                 f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
             )
-        client = Client(0, examples=1)
+        client = Client(0, examples=getattr(getattr(self.trainer, "datamodule", None), "examples", 1))
         stream = torch.Generator()
         turn = Turn(0, 1, phase, (client,), (client,), stream)
         mail = self.hook("send", phase)(self.init_server(turn), turn)
         visit = Visit(0, 1, phase, client, mail.to(0), {}, stream)
         visit.memory = self.hook("init_client", phase)(visit)
         self.start_visit(visit)
+
+    def on_train_epoch_start(self) -> None:
+        """Trainer only: what `start_epoch` is to the loop."""
+        if (look := self._pooled()) is not None:
+            self.start_epoch(look, self.stream)
+
+    def _pooled(self) -> Callable[[], Iterator[Batch]] | None:
+        """Passes over Trainer's pooled images as they are, where its data module can make them."""
+        look = getattr(getattr(self.trainer, "datamodule", None), "look", None)
+        return None if look is None else partial(look, self.device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Trainer only: sets the learning rate; the loop sets its own."""
@@ -241,6 +285,7 @@ class FederatedMethod(Parts):
         self.hook("receive", visit.phase)(visit)
         self.start_targets(known=kept or ())
         if visit.phase.work == "train" and visit.phase.where == "clients":
+            self.objective.receive(visit)
             for addon in self.terms:
                 addon.receive(visit, self)
 

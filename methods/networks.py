@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
+import torch
 import torchvision
 from torch import Tensor, nn
 
@@ -39,6 +41,27 @@ class Encoder(nn.Module):
         return self.backbone(images)
 
 
+class Frozen(nn.Module):
+    """A copy of networks applied one after another, in eval mode and without gradient for good: a teacher."""
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(deepcopy(network) for network in networks)
+        self.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in eval mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """What the last network makes of the images, without gradient."""
+        for network in self.networks:
+            images = network(images)
+        return images
+
+
 def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: int) -> Encoder:
     network: Any = build(weights=None, norm_layer=normalisation(norm))
     dim, network.fc = network.fc.in_features, nn.Identity()
@@ -59,6 +82,11 @@ def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: 
 def resnet18(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
     """ResNet-18 (He et al. 2016), 512 features; `stem` "cifar" (3x3, no max-pool) or "imagenet" (torchvision's)."""
     return _resnet(torchvision.models.resnet18, stem, norm, in_channels)
+
+
+def resnet34(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
+    """ResNet-34 (He et al. 2016), 512 features; `stem` as for `resnet18`."""
+    return _resnet(torchvision.models.resnet34, stem, norm, in_channels)
 
 
 def resnet50(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:

@@ -1,12 +1,13 @@
 """Objective and AddOn: the local loss with its networks, and terms that sit on any of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from methods.networks import Encoder, mlp
+from methods.trees import Tree
 from methods.vocabulary import Batch, Outputs, Visit
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Objective(nn.Module):
     views: recipe names, one a view.
     ema: target part -> source part; the target's parameters follow the source's after each step with `momentum`.
     queues: names of FIFO buffers `[rows, d]` fed from `Outputs.push`; a buffer `<name>_filled` counts their valid rows.
+    stays: parts (submodules or queues) that stay with the client, whatever the method.
     labels: whether batches carry labels (supervised references only).
     contrastive: whether the loss compares the images of a batch, so that its size is part of the loss.
     """
@@ -29,6 +31,7 @@ class Objective(nn.Module):
     ema: Mapping[str, str] = {}
     momentum: float = 0.99
     queues: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
     labels = False
     contrastive = False
 
@@ -57,6 +60,15 @@ class Objective(nn.Module):
         """A scalar, a pure function of `out`, `batch` and buffers; it never encodes again."""
         raise NotImplementedError
 
+    def receive(self, visit: Visit) -> None:
+        """Called on clients in training phases, after the method has received."""
+
+    def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+        """Called before each local epoch, in eval mode and without gradient.
+
+        look: passes over the client's images as they are, in their order. stream: a CPU generator of this visit.
+        """
+
     def add_queue(self, name: str, rows: int, dim: int) -> None:
         """Registers the FIFO buffer `name` `[rows, dim]`, empty, with its fill count; list the name in `queues`."""
         self.register_buffer(name, torch.zeros(rows, dim))
@@ -81,7 +93,7 @@ class Projected(Objective):
 
     Args:
         encoder: images -> `[B, encoder.dim]`.
-        projector: widths after the encoder's, the last being the embedding's.
+        projector: widths after the encoder's, the last being the embedding's; empty: embeddings are representations.
         head_norm: BatchNorm before every ReLU of the projector.
         last_norm: BatchNorm without affine parameters on the embeddings.
     """
@@ -95,8 +107,11 @@ class Projected(Objective):
         last_norm: bool = False,
     ) -> None:
         super().__init__(encoder)
-        self.projector = mlp((encoder.dim, *projector), norm=head_norm, last_norm=last_norm)
-        self.width = projector[-1]
+        if projector:
+            self.projector = mlp((encoder.dim, *projector), norm=head_norm, last_norm=last_norm)
+        else:
+            self.projector = nn.Identity()
+        self.width = projector[-1] if projector else encoder.dim
 
 
 class AddOn(nn.Module):
@@ -109,6 +124,9 @@ class AddOn(nn.Module):
     name: str = "addon"
     views: tuple[str, ...] = ()
 
+    def build(self, objective: Objective) -> None:
+        """Called once, when the method is put together: makes networks whose widths are the objective's."""
+
     def networks(self) -> nn.Module | None:
         """Networks of its own, trained and sent with the objective's; None: it has none."""
         return None
@@ -116,6 +134,14 @@ class AddOn(nn.Module):
     def receive(self, visit: Visit, method: "FederatedMethod") -> None:
         """Called on clients in training phases, after the method has received."""
 
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """The random tensors of its step, drawn outside it; they come back as `batch.draws[name]`."""
+        return {}
+
     def forward(self, out: Outputs, batch: Batch, method: "FederatedMethod") -> Tensor:
-        """The term, a scalar to be added to the loss."""
+        """The term, a scalar to be added to the loss.
+
+        out: of the objective; `extra` holds this add-on's own views. batch: `views` holds the objective's and then
+        its own.
+        """
         raise NotImplementedError

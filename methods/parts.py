@@ -44,6 +44,11 @@ class Parts(LightningModule):
         own = tuple(addon.name for addon in self.terms if addon.networks() is not None)
         return (*self.objective.travels, *own)
 
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """Names of the parts that stay with the client: the objective's, and the method's."""
+        return tuple(dict.fromkeys((*self.objective.stays, *self.stays)))
+
     def part(self, name: str) -> nn.Module:
         """A part by name: a submodule of the objective, or the networks of the add-on of that name."""
         for addon in self.terms:

@@ -17,6 +17,8 @@ Decisions
   participation they change hands every round; that is not reproduced here.
 - Weights are means over examples, as FedAvg has it; the code weighs by batches (`weighting: batches`), which at equal
   sizes is the same.
+- `separation: hard` is the paper's HSD ablation, whose code is not released: the objective sees a client's embeddings
+  through its own dimensions alone, and there is nothing to stretch. Its row has no distillation: `pd_weight: 0`.
 - With more clients than dimensions floor(d/K) is 0 and DSR has nothing to stretch: refused.
 """
 
@@ -38,6 +40,7 @@ class SSD(FedAvg):
         dsr_weight, pd_weight: gamma and delta.
         variant: "code" or "paper".
         basis: "qr" or "axis"; None: the variant's own.
+        separation: "soft", or "hard": each client confined to its own dimensions.
     """
 
     warmup: ClassVar[tuple[Phase, ...]] = (Phase("assign", work="none", cohort="all"),)
@@ -51,11 +54,16 @@ class SSD(FedAvg):
         pd_weight: float = 0.1,
         variant: str = "code",
         basis: str | None = None,
+        separation: str = "soft",
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
         basis = basis or ("qr" if variant == "code" else "axis")
-        for name, value, possible in (("variant", variant, ("code", "paper")), ("basis", basis, ("qr", "axis"))):
+        for name, value, possible in (
+            ("variant", variant, ("code", "paper")),
+            ("basis", basis, ("qr", "axis")),
+            ("separation", separation, ("soft", "hard")),
+        ):
             if value not in possible:
                 raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
         h, z = objective.encoder.dim, objective.width
@@ -66,7 +74,7 @@ class SSD(FedAvg):
             )
         self.width = z
         self.alpha, self.dsr_weight, self.pd_weight = alpha, dsr_weight, pd_weight
-        self.variant, self.basis = variant, basis
+        self.variant, self.basis, self.separation = variant, basis, separation
 
     def init_server(self, turn: Turn) -> Tree:
         """The weights, everyone's scale vector, and the shared basis where there is one."""
@@ -77,10 +85,11 @@ class SSD(FedAvg):
                 "use a wider projector or fewer clients"
             )
         order = torch.randperm(self.width, generator=turn.stream)
+        own, others = (self.alpha, 1.0) if self.separation == "soft" else (1.0, 0.0)
         scales = {}
         for client in turn.clients:
-            scales[client.id] = torch.ones(self.width)
-            scales[client.id][order[client.id * size : (client.id + 1) * size]] = self.alpha
+            scales[client.id] = torch.full((self.width,), others)
+            scales[client.id][order[client.id * size : (client.id + 1) * size]] = own
         server = {**super().init_server(turn), "scales": scales}
         if self.basis == "qr":
             random = torch.randn(self.width, self.width, generator=turn.stream)
@@ -109,9 +118,13 @@ class SSD(FedAvg):
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Alignment and uniformity, plus both terms averaged over the views; a weight of 0 leaves its term out."""
-        total = self.objective.loss(out, batch)
+        if self.separation == "hard":
+            confined = tuple(z * self.stretch if self.stretch.dim() == 1 else z @ self.stretch for z in out.z)
+            total = self.objective.loss(out._replace(z=confined), batch)
+        else:
+            total = self.objective.loss(out, batch)
         for h, z in zip(out.h, out.z, strict=True):
-            if self.dsr_weight:
+            if self.dsr_weight and self.separation == "soft":
                 unit = torch.nn.functional.normalize(z.float(), dim=1)
                 total = total + self.dsr_weight / len(out.z) * dimension_scaling(unit, self.stretch, self.variant)
             if self.pd_weight:

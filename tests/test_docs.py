@@ -1,28 +1,18 @@
 """The guides hold: what they print can be copied and runs."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_guides_method_passes_its_own_test(tmp_path):
+def test_the_guide_shows_the_example_as_it_is():
     guide = (ROOT / "docs" / "add-a-method.md").read_text()
     blocks = re.findall(r"^## [^\n]*`([\w.]+)`\n.*?^```\w+\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in blocks] == ["fedavgm.py", "fedavgm.yaml", "test_fedavgm.py"]
+    assert [name for name, _ in blocks] == ["fedexp.py", "fedexp.yaml", "test_fedexp.py"]
     for name, text in blocks:
-        (tmp_path / name).write_text(text)
-    # of the contract the quick part: every shipped method goes through the whole of it
-    few = "momentum or by_hand or hand_count or declared"
-    words = [sys.executable, "-m", "pytest", "-c", "setup.cfg", str(tmp_path / "test_fedavgm.py"), "-k", few]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
-    assert "failed" not in done.stdout
+        assert text == (ROOT / "examples" / name).read_text()
+    assert len((ROOT / "examples" / "fedexp.py").read_text().splitlines()) < 80
 
 
 def test_the_guides_trainer_trains(tmp_path, monkeypatch):

@@ -34,11 +34,13 @@ class MethodContract:
     """The tests every method passes on the tiny scenario: 4 clients, 2 of them a round, 3 rounds.
 
     method: its config's name. overrides: for every test. batch_norm: policies it works under.
+    falls: whether the loss of a round can be compared with that of the round before.
     """
 
     method: ClassVar[str]
     overrides: ClassVar[tuple[str, ...]] = ()
     batch_norm: ClassVar[tuple[str, ...]] = ("average", "local", "recalibrate")
+    falls: ClassVar[bool] = True
 
     def bill(self, run: Any) -> Bill:
         """By hand, in bytes: what one client sends ("up") and is sent ("down") in each phase it takes part in."""
@@ -191,6 +193,6 @@ class MethodContract:
         record = run.play()
         assert record["rounds"]["done"] == 2
         first, second = (row["loss"] for row in run.federation.history)
-        assert second < first
+        assert second < first or not self.falls
         assert record["scores"]["knn/v1"]["accuracy"] > 70  # a collapsed encoder gives 10 to 30; boards show learning
         assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000

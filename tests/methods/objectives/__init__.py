@@ -29,13 +29,14 @@ def batch(images: int = 5, labels: Tensor | None = None) -> Batch:
 class ObjectiveContract:
     """The tests every objective passes.
 
-    travels: parts that are sent. width: of the embeddings. predicts: whether it has predictions and targets.
-    contrastive: whether it compares the images of a batch.
+    travels: parts that are sent. width: of the embeddings. predicts: whether it has predictions. targets: whether it
+    has targets; None: as it predicts. contrastive: whether it compares the images of a batch.
     """
 
     travels: ClassVar[tuple[str, ...]] = ("encoder", "projector")
     width: ClassVar[int] = 4
     predicts: ClassVar[bool] = False
+    targets: ClassVar[bool | None] = None
     contrastive: ClassVar[bool] = False
 
     def build(self) -> Objective:
@@ -55,8 +56,9 @@ class ObjectiveContract:
         out = objective(*given.views)
         assert [h.shape for h in out.h] == [(5, 6)] * 2
         assert [z.shape for z in out.z] == [(5, self.width)] * 2
-        expected = [(5, self.width)] * 2 if self.predicts else []
-        assert [p.shape for p in out.p] == [t.shape for t in out.t] == expected
+        targets = self.predicts if self.targets is None else self.targets
+        assert [p.shape for p in out.p] == [(5, self.width)] * 2 * self.predicts
+        assert [t.shape for t in out.t] == [(5, self.width)] * 2 * targets
         assert out.extra == ()
         assert objective.loss(out, given).shape == ()
         assert objective.views == ("augment", "augment")

@@ -1,24 +1,22 @@
-"""Pure functions of tensors: the losses of self-supervised learning, in the forms of their papers.
-
-Embeddings are `[B, d]`, one row an image; a second argument holds the other view of the same images, row by row.
-Nothing here normalises, detaches or averages unless its docstring says so. All logarithms are natural.
-"""
+"""Losses of self-supervised learning, in the forms of their papers."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Result = TypeVar("Result")
 
-def full_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+
+def full_precision(function: Callable[..., Result]) -> Callable[..., Result]:
     """Runs a function in float32 under bf16-mixed too: autocast would put its matrix products back into bf16."""
 
     @functools.wraps(function)
-    def unrounded(z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def unrounded(z: Tensor, *args: Any, **kwargs: Any) -> Result:
         with torch.autocast(z.device.type, enabled=False):
             return function(z, *args, **kwargs)
 
@@ -44,6 +42,43 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5) -> Tensor:
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     positive = torch.arange(len(z), device=z.device).roll(len(z_a))
     return F.cross_entropy(similarity.masked_fill(itself, float("-inf")), positive)
+
+
+@full_precision
+def info_nce(q: Tensor, k: Tensor, queue: Tensor, valid: Tensor, temperature: float = 0.2) -> Tensor:
+    """InfoNCE with a queue of negatives (He et al. 2020, MoCo, eq. 1), batch mean.
+
+    Rows of `q` and `k` are L2-normalised inside; the caller detaches `k`.
+
+    Args:
+        q, k: queries and their keys `[B, d]`, row by row.
+        queue: other keys `[rows, d]`, of unit length. valid: bool `[rows]`, which of them are keys yet.
+        temperature: divides the cosines; > 0.
+
+    Returns:
+        A scalar. Without a valid row it is 0; with n rows that equal the positive key it is log(1 + n).
+    """
+    q, k = F.normalize(q.float(), dim=1), F.normalize(k.float(), dim=1)
+    positive = (q * k).sum(dim=1, keepdim=True)
+    negative = (q @ queue.T).masked_fill(~valid, float("-inf"))
+    itself = torch.zeros(len(q), dtype=torch.long, device=q.device)
+    return F.cross_entropy(torch.cat([positive, negative], dim=1) / temperature, itself)
+
+
+@full_precision
+def prototype_nce(q: Tensor, prototypes: Tensor, concentration: Tensor, assigned: Tensor) -> Tensor:
+    """ProtoNCE's prototype term (Li et al. 2021, PCL, eq. 11) for one granularity, batch mean.
+
+    Args:
+        q: queries `[B, d]`, L2-normalised inside.
+        prototypes: `[k, d]`, of unit length. concentration: `[k]`, phi, which divides a prototype's cosines; inf where
+            there is no such prototype.
+        assigned: `[B]`, each query's own prototype.
+    """
+    q = F.normalize(q.float(), dim=1)
+    missing = concentration.isinf()
+    logits = (q @ prototypes.T / concentration).masked_fill(missing, float("-inf"))
+    return F.cross_entropy(logits, assigned)
 
 
 @full_precision
@@ -83,12 +118,6 @@ def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
 
 
 @full_precision
-def correlation(z: Tensor) -> Tensor:
-    """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4)."""
-    return z.float().T @ z.float() / len(z)
-
-
-@full_precision
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2) -> Tensor:
     """`mean ||a_i - b_i||^alpha` of L2-normalised rows (Wang & Isola 2020, eq. 5); in [0, 4] for alpha = 2."""
     distance = F.normalize(z_a.float(), dim=1) - F.normalize(z_b.float(), dim=1)
@@ -103,39 +132,3 @@ def uniformity(z: Tensor, t: float = 2) -> Tensor:
     """
     squared = torch.pdist(F.normalize(z.float(), dim=1)).square()
     return torch.logsumexp(-t * squared, dim=0) - math.log(len(squared))
-
-
-@full_precision
-def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tensor:
-    """SSD's dimension-scaling regulariser (Fang et al. 2025): pulls `z` towards a stretched copy of itself.
-
-    Args:
-        z: `[B, d]`; pass unit rows to follow the paper.
-        scale: `[d]` factors, alpha on the client's own dimensions and 1 elsewhere; or `[d, d]`, a symmetric matrix
-            that stretches along the directions of a rotated basis.
-        variant: "paper": mean over the batch of `||z - sg(z * scale)||^2`; "code": the authors' released form
-            `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
-    """
-    z = z.float()
-    stretched = (z * scale if scale.dim() == 1 else z @ scale).detach()
-    if variant == "paper":
-        return (z - stretched).square().sum(dim=1).mean()
-    squared = (z - F.normalize(stretched, dim=1)).square().sum()
-    # where the target equals z but for rounding (scale 1), the root's gradient would be noise of norm 1 / B
-    rounding = 1e-6
-    return torch.where(squared > rounding, squared.clamp(min=rounding).sqrt(), 0 * squared) / len(z)
-
-
-@full_precision
-def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tensor:
-    """SSD's projector distillation (Fang et al. 2025): a divergence between representation and embedding, batch mean.
-
-    Args:
-        h: representations `[B, d]`, z: embeddings `[B, d]` of the same width; neither is normalised or detached.
-        variant: "paper": `KL(softmax h || softmax z)`; "code": `KL(softmax(z / 0.5) || softmax(h / 0.5))`.
-    """
-    if variant == "paper":
-        target, other = h.float(), z.float()
-    else:
-        target, other = z.float() / 0.5, h.float() / 0.5
-    return F.kl_div(other.log_softmax(dim=1), target.log_softmax(dim=1), reduction="batchmean", log_target=True)

@@ -1,0 +1,37 @@
+import torch
+
+from methods import trees
+from methods.base import Replies
+from tests import playing
+from tests.methods.contract import WEIGHTS, MethodContract
+
+CONFIG = "examples/fedexp.yaml"
+
+
+class TestFedExP(MethodContract):
+    method = CONFIG
+
+    def bill(self, run):
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "up", "weights"): WEIGHTS,
+            ("fit", "up", "norm"): 4,
+        }
+
+
+def test_one_client_is_fedavg(tmp_path):
+    """Its change points in one direction: eta_g is 1."""
+    alone = ("partition.clients=1", "federation.participation=1")
+    ours = playing.played(tmp_path / "ours", CONFIG, *alone)
+    theirs = playing.played(tmp_path / "theirs", "fedavg", *alone)
+    assert playing.difference(ours.federation.server, theirs.federation.server) < 1e-6
+
+
+def test_one_step_by_hand(tmp_path):
+    method = playing.prepared(tmp_path, CONFIG, "method.epsilon=0").federation.method
+    start = trees.map(torch.zeros_like, method.weights(statistics=False))
+    mean = trees.map(torch.ones_like, start)  # every weight has moved by 1 on average: the mean's squared norm is n
+    n = sum(leaf.numel() for _, leaf in trees.leaves(start))
+    replies = Replies({"weights": mean, "norm": {"squared": torch.tensor(6.0 * n)}}, clients=(0, 1))
+    moved = method.update({"weights": start}, None, replies)["weights"]
+    assert all((leaf == 3).all() for _, leaf in trees.leaves(moved))  # eta_g = 6 n / (2 n)

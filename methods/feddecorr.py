@@ -1,0 +1,70 @@
+"""FedDecorr. Shi, Liang, Zhang, Tan, Bai: Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous
+Federated Learning (ICLR 2023).
+
+| symbol | name | equation |
+|---|---|---|
+| L_FedDecorr | `methods.maths.decorrelation`, `variant` | section 5 |
+| beta | `weight`, 0.1 | section 5 |
+
+Decisions
+- `variant: code | paper`. The released code has the mean squared off-diagonal entry of X^T X, divided by the batch size
+  B once; the paper the squared Frobenius norm of the correlation matrix over d^2, some B times smaller. beta = 0.1 is
+  the code's.
+- `on: h | z`. The paper regularises the representations that the classifier sees, so h is the default, averaged over
+  the views; other papers' codes apply it to embeddings.
+- The value grows with the batch in the code's form, so beta means nothing without `training.batch_size`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs
+from methods.fedavg import FedAvg
+from methods.maths import decorrelation
+
+
+class Decorrelation(AddOn):
+    """Features of a batch are pushed to be uncorrelated.
+
+    Args:
+        weight: beta; 0 is the base.
+        on: "h", representations, or "z", embeddings.
+        variant: "code" or "paper".
+    """
+
+    name = "feddecorr"
+
+    def __init__(self, *, weight: float = 0.1, on: str = "h", variant: str = "code") -> None:
+        super().__init__()
+        for name, value, possible in (("on", on, ("h", "z")), ("variant", variant, ("code", "paper"))):
+            if value not in possible:
+                raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
+        self.weight, self.on, self.variant = weight, on, variant
+
+    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+        """The mean over the views, times beta."""
+        features = out.h if self.on == "h" else out.z
+        return self.weight * torch.stack([decorrelation(one, self.variant) for one in features]).mean()
+
+
+class FedDecorr(FedAvg):
+    """FedAvg with decorrelated representations.
+
+    Args:
+        weight, on, variant: see `Decorrelation`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        weight: float = 0.1,
+        on: str = "h",
+        variant: str = "code",
+        addons: tuple[AddOn, ...] = (),
+        **kwargs: Any,
+    ) -> None:
+        term = Decorrelation(weight=weight, on=on, variant=variant)
+        super().__init__(objective, addons=(*addons, term), **kwargs)

@@ -1,0 +1,164 @@
+"""FedU2. Liao et al.: Rethinking the Representation in Federated Unsupervised Learning with Non-IID Data (CVPR 2024).
+
+| symbol | name | equation |
+|---|---|---|
+| FUR | `UniformRegulariser`, `methods.maths.sliced_wasserstein` to points drawn uniformly on the sphere | section 4 |
+| lambda | `weight`, 0.01 | authors' code |
+| EUA | `update`, `methods.maths.min_norm` of the clients' updates | section 4 |
+| eta_s | `server_rate` | authors' code |
+
+Decisions
+- Of the paper only its abstract was at hand; both parts follow the released code, which does not run as it is.
+- FUR: the paper speaks of unbalanced optimal transport, the code has a sliced Wasserstein distance in the tangent
+  spaces of as many random points as the batch has images, with six directions each. It sums over tangent points and
+  divides by six, so it grows with the batch; `variant: code` does so too, for 0.01 was chosen for it; `variant: mean`
+  is the mean.
+  Embeddings are normalised first, which the code leaves out for BYOL though it takes the sphere's logarithm.
+- EUA: the point of smallest norm in the convex hull of the normalised updates, solved exactly (the code's solver
+  returns its start for two clients and may not end). `length: mean` steps by the mean length of the updates, so that
+  equal updates give that update; `length: unit` by 2, as the code, whatever the updates' length.
+- Running statistics are means over examples; the code weighs by batches.
+- The server holds every update of a round at once.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from methods import trees
+from methods.base import (
+    AddOn,
+    Batch,
+    Each,
+    FederatedMethod,
+    Mean,
+    Message,
+    MethodError,
+    Objective,
+    Outputs,
+    Phase,
+    Replies,
+    Tree,
+    Turn,
+    Visit,
+)  # fmt: skip
+from methods.maths import min_norm, sliced_wasserstein
+
+DIRECTIONS = 6
+"""Of each tangent space, as in the code."""
+
+
+class UniformRegulariser(AddOn):
+    """FUR: embeddings of each view shall lie like points drawn uniformly on the sphere.
+
+    Args:
+        weight: 0 is the base.
+        variant: "code" or "mean".
+    """
+
+    name = "fedu2"
+
+    def __init__(self, *, weight: float = 0.01, variant: str = "code") -> None:
+        super().__init__()
+        if variant not in ("code", "mean"):
+            raise MethodError(f"method.variant={variant!r}: choose code or mean")
+        self.weight, self.variant = weight, variant
+        self.width = 0
+
+    def build(self, objective: Objective) -> None:
+        """The embeddings' width."""
+        self.width = objective.width
+
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """Tangent points and samples, `[B, d]` each, and directions `[B, 6, d]`."""
+        if not self.weight:
+            return {}
+        n, device = len(batch.index), batch.index.device
+        shapes = {"samples": (n, self.width), "tangents": (n, self.width), "directions": (n, DIRECTIONS, self.width)}
+        return {
+            name: torch.randn(shape, generator=stream).to(device, non_blocking=True) for name, shape in shapes.items()
+        }
+
+    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+        """The sum over the views, times the weight."""
+        if not self.weight:
+            return out.z[0].new_zeros(())
+        assert batch.draws is not None
+        drawn = batch.draws[self.name]
+        per = len(batch.index) / DIRECTIONS if self.variant == "code" else 1.0
+        terms = [sliced_wasserstein(z, drawn["samples"], drawn["tangents"], drawn["directions"]) for z in out.z]
+        return self.weight * per * torch.stack(terms).sum()
+
+
+def unified(updates: list[Tensor], length: str = "mean") -> Tensor:
+    """EUA: one update `[n]` that no client's contradicts, from theirs, flat `[n]` each; zeros where they cancel.
+
+    length: "mean": as long as the updates are on average if they agree; "unit": at most 2.
+    """
+    moved = [update.double() for update in updates if update.norm() > 0]
+    if not moved:
+        return torch.zeros_like(updates[0])
+    stacked = torch.stack(moved)
+    lengths = stacked.norm(dim=1)
+    directions = normalize(stacked, dim=1)
+    weights = min_norm(directions @ directions.T).to(directions.device)
+    step = float(lengths.mean()) if length == "mean" else 2.0
+    return (step * (weights @ directions)).to(updates[0].dtype)
+
+
+class FedU2(FederatedMethod):
+    """A uniform regulariser on the client, a unified aggregator on the server.
+
+    Args:
+        weight, variant: see `UniformRegulariser`.
+        server_rate: eta_s, the server's step.
+        length: "mean" or "unit", see `unified`.
+    """
+
+    phases = (Phase("fit", uplink={"delta": Each(), "running": Mean("examples")}),)
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        weight: float = 0.01,
+        variant: str = "code",
+        server_rate: float = 1.0,
+        length: str = "mean",
+        addons: tuple[AddOn, ...] = (),
+        **kwargs: Any,
+    ) -> None:
+        if length not in ("mean", "unit"):
+            raise MethodError(f"method.length={length!r}: choose mean or unit")
+        super().__init__(objective, addons=(*addons, UniformRegulariser(weight=weight, variant=variant)), **kwargs)
+        self.server_rate, self.length = server_rate, length
+
+    def plan(self, round: int) -> tuple[Phase, ...]:
+        """One phase; without running statistics in the weights there are none to send."""
+        (phase,) = self.phases
+        return (phase,) if self.averaged() else (Phase("fit", uplink={"delta": Each()}),)
+
+    def averaged(self) -> Tree:
+        """Running statistics that travel, live; empty where there are none."""
+        found = self.statistics() if self.batch_norm == "average" else {}
+        return {part: tensors for part, tensors in found.items() if tensors}
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        """The change of what is trained, and the statistics."""
+        before = visit.message["weights"]
+        delta = trees.map(lambda now, then: now - then, self.trainable(), before)
+        statistics = self.averaged()
+        return {"delta": delta} | ({"running": statistics} if statistics else {}), visit.memory
+
+    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        """A step along the unified update, and the mean statistics."""
+        deltas = list(replies["delta"].values())
+        flat = [torch.cat([leaf.flatten() for _, leaf in trees.leaves(delta)]) for delta in deltas]
+        step = self.server_rate * unified(flat, self.length)
+        sizes = [leaf.numel() for _, leaf in trees.leaves(deltas[0])]
+        pieces = iter(step.split(sizes))
+        moved = trees.map(lambda leaf: next(pieces).reshape(leaf.shape), deltas[0])
+        weights = trees.overlay(server["weights"], replies.get("running", {}))
+        return {**server, "weights": trees.add(weights, moved)}

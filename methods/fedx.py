@@ -1,0 +1,144 @@
+"""FedX. Han, Park, Wu, Kim, Wu, Xie, Cha: FedX, Unsupervised Federated Learning with Cross Knowledge Distillation
+(ECCV 2022).
+
+| symbol | name | equation |
+|---|---|---|
+| L_c^local | the objective's loss | eqs. 2-5 |
+| B_r | the view `other`: other images of the client | section 3.2 |
+| L_r^local | `methods.maths.relational` of both embeddings and B_r's, `local_relation` | eqs. 6-7 |
+| F | `teacher`: encoder and projector as they were received | section 3.3 |
+| h^m | `predictor` | section 3.3 |
+| L_c^global | `methods.maths.global_contrastive`, `global_contrast` | eq. 9 |
+| L_r^global | `methods.maths.relational` of both predictions and F(B_r), `global_relation` | eqs. 10-11 |
+| tau | `temperature`, one for all | section 4.1 |
+
+Decisions
+- `variant: code | paper`. The released code's relational loss is not the Jensen-Shannon divergence of eq. 7 (its
+  Kullback-Leibler terms are the other way round), and its global contrast has the global model's rows as anchors too.
+  It made the published SimCLR rows and is the default.
+- In eq. 9 the sum over the other view leaves out "i", which is read as in eq. 2: as an item of the first view, so that
+  the positive stays in the denominator of an InfoNCE loss.
+- The two views and B_r pass through the network together, the teacher's in eval mode, as in the code.
+- The code deals `batch_size` to two loaders, half to the views and half to B_r: `training.batch_size: 64` is its 128.
+- Over BYOL, MoCo, ProtoCL and FedU only L_c^local is another; the global contrast stays, as the paper words it.
+- Without relational terms B_r is not passed at all, so that with all three weights 0 nothing is left but the base.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit
+from methods.fedavg import FedAvg
+from methods.maths import global_contrastive, relational
+from methods.networks import Frozen, mlp
+
+
+class CrossDistillation(AddOn):
+    """FedX's three terms beside a local objective.
+
+    Args:
+        local_relation, global_contrast, global_relation: weights of the terms; 0 leaves a term out.
+        temperature: of all three.
+        variant: "code" or "paper".
+    """
+
+    name = "fedx"
+
+    def __init__(
+        self,
+        *,
+        local_relation: float = 1.0,
+        global_contrast: float = 1.0,
+        global_relation: float = 1.0,
+        temperature: float = 0.1,
+        variant: str = "code",
+    ) -> None:
+        super().__init__()
+        if variant not in ("code", "paper"):
+            raise MethodError(f"method.variant={variant!r}: choose code or paper")
+        if temperature <= 0:
+            raise MethodError(f"method.temperature={temperature}: give a number above 0")
+        self.local_relation, self.global_contrast, self.global_relation = (
+            local_relation, global_contrast, global_relation,
+        )  # fmt: skip
+        self.temperature, self.variant = temperature, variant
+        self.views = ("other",) if local_relation or global_relation else ()
+        self.taught = bool(global_contrast or global_relation)
+
+    def build(self, objective: Objective) -> None:
+        """The predictor, as wide as the embedding, and the teacher."""
+        if len(objective.views) != 2:
+            raise MethodError(
+                f"FedX compares two views of an image; {type(objective).__name__} makes {len(objective.views)}: "
+                "choose another objective, e.g. objective=simclr"
+            )
+        width = objective.width
+        self.predictor = mlp((width, width, width), norm=False)
+        self.teacher = Frozen(objective.encoder, objective.projector)
+
+    def networks(self) -> torch.nn.Module:
+        """The predictor."""
+        return self.predictor
+
+    @torch.no_grad()
+    def receive(self, visit: Visit, method: FederatedMethod) -> None:
+        """The teacher is the global model as it was sent, with the client's own BatchNorm statistics if none were."""
+        sent = visit.message.get("weights", {})
+        if self.taught and "encoder" not in sent:
+            raise MethodError(
+                f"FedX's teacher is the global model, but {type(method).__name__} sends no encoder: "
+                "set global_contrast=0 and global_relation=0, or choose a method that does"
+            )
+        for part, copy in zip(("encoder", "projector"), self.teacher.networks, strict=True):
+            known = {**method.tensors(part), **sent.get(part, {})}
+            for name, tensor in (*copy.named_parameters(), *copy.named_buffers()):
+                if name in known:
+                    tensor.copy_(known[name])
+
+    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+        """The three terms, each times its weight."""
+        settings = {"temperature": self.temperature, "variant": self.variant}
+        total = out.z[0].new_zeros(())
+        if self.local_relation:
+            total = total + self.local_relation * relational(*out.z, out.extra[0][1], **settings)
+        if not self.taught:
+            return total
+        size = len(out.z[0])
+        p = self.predictor(torch.cat(out.z)).split(size)
+        taught = self.teacher(torch.cat(batch.views[1:])).split(size)
+        if self.global_contrast:
+            total = total + self.global_contrast * global_contrastive(p[0], taught[0], **settings)
+        if self.global_relation:
+            total = total + self.global_relation * relational(*p, taught[1], **settings)
+        return total
+
+
+class FedX(FedAvg):
+    """FedAvg with local and global knowledge distillation.
+
+    Args:
+        local_relation, global_contrast, global_relation, temperature, variant: see `CrossDistillation`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        local_relation: float = 1.0,
+        global_contrast: float = 1.0,
+        global_relation: float = 1.0,
+        temperature: float = 0.1,
+        variant: str = "code",
+        addons: tuple[AddOn, ...] = (),
+        **kwargs: Any,
+    ) -> None:
+        terms = CrossDistillation(
+            local_relation=local_relation,
+            global_contrast=global_contrast,
+            global_relation=global_relation,
+            temperature=temperature,
+            variant=variant,
+        )
+        super().__init__(objective, addons=(*addons, terms), **kwargs)

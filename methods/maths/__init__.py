@@ -1,0 +1,51 @@
+"""Pure functions of tensors: losses, the terms of federated methods, solvers.
+
+Embeddings are `[B, d]`, one row an image; a second argument holds the other view of the same images, row by row.
+Nothing here normalises, detaches or averages unless its docstring says so. All logarithms are natural.
+"""
+
+from methods.maths.federated import (
+    correlation,
+    decorrelation,
+    dimension_scaling,
+    global_contrastive,
+    projector_distillation,
+    relational,
+    sliced_wasserstein,
+)
+from methods.maths.losses import (
+    alignment,
+    byol_regression,
+    clip_rows,
+    info_nce,
+    negative_cosine,
+    nt_xent,
+    prototype_nce,
+    spectral_contrastive,
+    uniformity,
+)
+from methods.maths.solvers import (
+    k_means,
+    min_norm,
+)
+
+__all__ = [
+    "alignment",
+    "byol_regression",
+    "clip_rows",
+    "correlation",
+    "decorrelation",
+    "dimension_scaling",
+    "global_contrastive",
+    "info_nce",
+    "k_means",
+    "min_norm",
+    "negative_cosine",
+    "nt_xent",
+    "projector_distillation",
+    "prototype_nce",
+    "relational",
+    "sliced_wasserstein",
+    "spectral_contrastive",
+    "uniformity",
+]

@@ -1,0 +1,137 @@
+"""Terms that federated methods add to a local loss, in the forms of their papers and of their released codes."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from methods.maths.losses import full_precision, nt_xent
+
+
+@full_precision
+def correlation(z: Tensor) -> Tensor:
+    """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4)."""
+    return z.float().T @ z.float() / len(z)
+
+
+@full_precision
+def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tensor:
+    """SSD's dimension-scaling regulariser (Fang et al. 2025): pulls `z` towards a stretched copy of itself.
+
+    Args:
+        z: `[B, d]`; pass unit rows to follow the paper.
+        scale: `[d]` factors, alpha on the client's own dimensions and 1 elsewhere; or `[d, d]`, a symmetric matrix
+            that stretches along the directions of a rotated basis.
+        variant: "paper": mean over the batch of `||z - sg(z * scale)||^2`; "code": the authors' released form
+            `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
+    """
+    z = z.float()
+    stretched = (z * scale if scale.dim() == 1 else z @ scale).detach()
+    if variant == "paper":
+        return (z - stretched).square().sum(dim=1).mean()
+    squared = (z - F.normalize(stretched, dim=1)).square().sum()
+    # where the target equals z but for rounding (scale 1), the root's gradient would be noise of norm 1 / B
+    rounding = 1e-6
+    return torch.where(squared > rounding, squared.clamp(min=rounding).sqrt(), 0 * squared) / len(z)
+
+
+@full_precision
+def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tensor:
+    """SSD's projector distillation (Fang et al. 2025): a divergence between representation and embedding, batch mean.
+
+    Args:
+        h: representations `[B, d]`, z: embeddings `[B, d]` of the same width; neither is normalised or detached.
+        variant: "paper": `KL(softmax h || softmax z)`; "code": `KL(softmax(z / 0.5) || softmax(h / 0.5))`.
+    """
+    if variant == "paper":
+        target, other = h.float(), z.float()
+    else:
+        target, other = z.float() / 0.5, h.float() / 0.5
+    return F.kl_div(other.log_softmax(dim=1), target.log_softmax(dim=1), reduction="batchmean", log_target=True)
+
+
+@full_precision
+def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1, variant: str = "paper") -> Tensor:
+    """FedX's relational loss (Han et al. 2022, eqs. 6-7, and 10-11 with the global model's `z_ref`), batch mean.
+
+    Two views of an image shall have the same similarities to some other images. Rows are L2-normalised inside.
+
+    Args:
+        z_a, z_b: `[B, d]`, row by row two views of an image. z_ref: `[R, d]`, other images.
+        temperature: divides the cosines before their softmax r over the R images; > 0.
+        variant: with m = (r_a + r_b) / 2, "paper": the Jensen-Shannon divergence (KL(r_a || m) + KL(r_b || m)) / 2, in
+            [0, log 2]; "code": the authors' released form (KL(m || r_a) + KL(m || r_b)) / 2, which has no upper bound.
+    """
+    reference = F.normalize(z_ref.float(), dim=1)
+    a, b = ((F.normalize(z.float(), dim=1) @ reference.T / temperature).log_softmax(dim=1) for z in (z_a, z_b))
+    m = torch.logaddexp(a, b) - math.log(2)
+    divergence = m.exp() * (2 * m - a - b) if variant == "code" else a.exp() * (a - m) + b.exp() * (b - m)
+    return divergence.sum(dim=1).mean() / 2
+
+
+@full_precision
+def global_contrastive(z_local: Tensor, z_global: Tensor, temperature: float = 0.1, variant: str = "paper") -> Tensor:
+    """FedX's global contrastive loss (Han et al. 2022, eq. 9), batch mean: an image's positive is the global model's.
+
+    Args:
+        z_local: `[B, d]`, one view by the local model. z_global: `[B, d]`, the other by the global one; the caller
+            detaches it. Rows are L2-normalised inside.
+        temperature: divides the cosines; > 0.
+        variant: "paper": local rows are the anchors; their negatives are the other local rows and the other global
+            ones. "code": the authors' released form, `nt_xent`, where global rows are anchors too.
+    """
+    if variant == "code":
+        return nt_xent(z_local, z_global, temperature)
+    local, other = F.normalize(z_local.float(), dim=1), F.normalize(z_global.float(), dim=1)
+    itself = torch.eye(len(local), dtype=torch.bool, device=local.device)
+    among = (local @ local.T).masked_fill(itself, float("-inf"))
+    logits = torch.cat([local @ other.T, among], dim=1) / temperature
+    return F.cross_entropy(logits, torch.arange(len(local), device=local.device))
+
+
+@full_precision
+def decorrelation(h: Tensor, variant: str = "code") -> Tensor:
+    """FedDecorr's regulariser (Shi et al. 2023): features of a batch shall not be correlated.
+
+    With rho the `[d, d]` correlation matrix over the batch (unbiased variances):
+
+    Args:
+        h: `[B, d]` with B, d >= 2.
+        variant: "code": the authors' released form `mean_{i != j} C_ij^2 / B` of C = X^T X = (B - 1) rho, which is
+            (B - 1)^2 / B times the mean squared correlation: about 1 for independent features whatever B, (B - 1)^2 / B
+            for equal ones; "paper": ||rho||_F^2 / d^2, the diagonal included, in [1 / d, 1].
+    """
+    h = h.float()
+    centred = h - h.mean(dim=0)
+    x = centred / (centred.square().sum(dim=0) / (len(h) - 1) + 1e-8).sqrt()
+    squared, features = (x.T @ x).square(), h.shape[1]
+    if variant == "paper":
+        return squared.sum() / ((len(h) - 1) * features) ** 2
+    return (squared.sum() - squared.diagonal().sum()) / (features * (features - 1)) / len(h)
+
+
+@full_precision
+def sliced_wasserstein(z: Tensor, samples: Tensor, tangents: Tensor, projections: Tensor) -> Tensor:
+    """The squared sliced 2-Wasserstein distance of two sets of points on a sphere, in tangent spaces (FedU2's FUR).
+
+    Both sets are mapped to the tangent space of each tangent point p by the sphere's logarithm
+    log_p(x) = theta / sin(theta) (x - cos(theta) p), and compared along directions, where the distance is that of
+    sorted numbers; the mean over points, directions and tangent spaces is returned.
+
+    Args:
+        z, samples: `[B, d]`, L2-normalised inside. tangents: `[T, d]`, likewise.
+        projections: `[T, S, d]`, directions of each tangent space, as they are.
+    """
+    z, samples, tangents = (F.normalize(x.float(), dim=1) for x in (z, samples, tangents))
+    one, other = (_along(x, tangents, projections) for x in (z, samples))
+    return (one.sort(dim=1).values - other.sort(dim=1).values).square().mean()
+
+
+def _along(x: Tensor, tangents: Tensor, projections: Tensor) -> Tensor:
+    """`[T, B, S]`: the logarithm of each row of `x` at each tangent point, along that point's directions."""
+    cosine = (tangents @ x.T).clamp(-1 + 1e-6, 1 - 1e-6)  # at the point itself and opposite, the angle has no gradient
+    angle = cosine.arccos()
+    along = torch.einsum("bd,tsd->tbs", x, projections)
+    foot = torch.einsum("td,tsd->ts", tangents, projections)[:, None]
+    return (angle / angle.sin())[..., None] * (along - cosine[..., None] * foot)

@@ -1,0 +1,70 @@
+"""Solvers of small problems: clusters of rows, the shortest point of a convex hull."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from methods.maths.losses import full_precision
+
+
+@full_precision
+def k_means(x: Tensor, k: int, generator: torch.Generator, iterations: int = 20) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm from k rows drawn without replacement: (centres `[k, d]`, each row's nearest centre `[n]`).
+
+    Args:
+        x: `[n, d]` with n >= k. generator: on the CPU.
+
+    A centre that loses all its rows stays where it is. No step waits for the device.
+    """
+    x = x.float()
+    centres = x[torch.randperm(len(x), generator=generator)[:k].to(x.device)]
+    for _ in range(iterations):
+        nearest = torch.cdist(x, centres).argmin(dim=1)
+        members = F.one_hot(nearest, k).to(x.dtype)
+        counts = members.sum(dim=0)[:, None]
+        centres = torch.where(counts > 0, members.T @ x / counts.clamp(min=1), centres)
+    return centres, torch.cdist(x, centres).argmin(dim=1)
+
+
+def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
+    """The weights of the point of smallest norm in the convex hull of some vectors (Desideri 2012, MGDA; FedU2's EUA).
+
+    Minimises w^T G w over the simplex {w >= 0, sum w = 1}, exactly: Wolfe's algorithm (1976) on the Gram matrix, which
+    keeps a set of vectors, goes to the smallest point of their affine hull and drops those whose weight would be < 0.
+
+    Args:
+        gram: `[n, n]` inner products, n >= 1, symmetric and positive semi-definite.
+        tolerance: relative to the largest product, on the optimality condition (G w)_i >= w^T G w.
+
+    Returns:
+        `[n]` float64 weights.
+    """
+    G = gram.detach().double().cpu()
+    scale = max(float(G.diagonal().max()), 1e-300)
+    start = int(G.diagonal().argmin())
+    w = torch.zeros(len(G), dtype=torch.float64)
+    w[start], active = 1.0, [start]
+    for _ in range(16 * len(G) + 16):  # a set never comes twice; the bound only guards against rounding
+        slope = G @ w
+        best = int(slope.argmin())
+        if best in active or float(w @ slope - slope[best]) <= tolerance * scale:
+            break
+        active.append(best)
+        while True:
+            target = torch.zeros_like(w)
+            target[active] = _affine_minimum(G[active][:, active], tolerance * scale)
+            falling = {i: float(w[i] / (w[i] - target[i])) for i in active if target[i] < 0}
+            step = min(falling.values(), default=1.0)
+            w = (1 - step) * w + step * target
+            if not falling:
+                break
+            gone = [i for i, reached in falling.items() if reached <= step]
+            w[gone], active = 0.0, [i for i in active if i not in gone]
+    return w / w.sum()
+
+
+def _affine_minimum(G: Tensor, ridge: float) -> Tensor:
+    """The weights of sum 1 that minimise w^T G w; the smallest of several."""
+    solution = torch.linalg.lstsq(G + ridge * torch.eye(len(G), dtype=G.dtype), torch.ones(len(G), 1, dtype=G.dtype))
+    w = solution.solution[:, 0]
+    return w / w.sum()

@@ -1,0 +1,47 @@
+"""Rotation prediction. Gidaris, Singh, Komodakis: Unsupervised Representation Learning by Predicting Image Rotations
+(ICLR 2018); RotPred of the federated tables (Orchestra, Lubana et al. 2022).
+
+| symbol | name | equation |
+|---|---|---|
+| y | `batch.turns`, quarter turns | section 3.2 |
+| F^y | `head`, four classes over the embedding | eq. 2 |
+
+Decisions
+- One turn an image, drawn uniformly, as in Orchestra's code; the paper shows all four of each image in a batch.
+- The classifier is linear and sits on the projector's output, as in Orchestra's code.
+- Images are augmented before they are turned. Orchestra's RotPred turns them as they are: set the recipe's
+  probabilities to 0 for it.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from methods.base import Batch, Outputs, Projected
+from methods.networks import Encoder
+
+
+class Rotation(Projected):
+    """Which of four quarter turns was an image given?
+
+    Args:
+        encoder, projector, head_norm, last_norm: see `Projected`.
+    """
+
+    travels = ("encoder", "projector", "head")
+    views = ("rotate",)
+
+    def __init__(self, encoder: Encoder, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.head = nn.Linear(self.width, 4)
+
+    def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
+        """The pass with the logits `[B, 4]` as predictions."""
+        out = super().forward(*views, extra=extra)
+        return out._replace(p=tuple(self.head(z) for z in out.z))
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """Cross-entropy of the turns; log 4 at a uniform prediction."""
+        assert batch.turns is not None
+        return cross_entropy(out.p[0].float(), batch.turns)

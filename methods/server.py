@@ -1,0 +1,104 @@
+"""Server optimisers: the clients' mean as a gradient. FedAvgM (Hsu, Qi, Brown 2019); Reddi et al.: Adaptive Federated
+Optimization (ICLR 2021), FedAdam and FedYogi.
+
+| symbol | name | equation |
+|---|---|---|
+| Delta | mean - weights, over what is trained | Reddi, Algorithm 2 |
+| eta | `lr` | Reddi, Algorithm 2 |
+| beta, beta_1 | `momentum` | Hsu, section 4.2; Reddi, Algorithm 2 |
+| beta_2, tau | `decay`, `adaptivity` | Reddi, Algorithm 2 |
+
+Decisions
+- BatchNorm's running statistics are no weights and take the plain mean.
+- No bias correction, and v starts at tau^2, as in Reddi et al.
+- `server_optimizer` goes with every method whose server takes the mean of the weights.
+"""
+
+import torch
+from torch import Tensor
+
+from methods import trees
+from methods.trees import Tree
+from methods.vocabulary import MethodError
+
+
+class Momentum:
+    """FedAvgM: v <- beta v + Delta, w <- w + eta v.
+
+    Args:
+        lr: eta; 1 with momentum 0 is FedAvg.
+        momentum: beta, in [0, 1).
+    """
+
+    def __init__(self, *, lr: float = 1.0, momentum: float = 0.9) -> None:
+        _check(lr, momentum=momentum)
+        self.lr, self.momentum = lr, momentum
+
+    def init(self, weights: Tree) -> Tree:
+        """The state before the first step."""
+        return {"velocity": trees.zeros_like(weights)}
+
+    def step(self, weights: Tree, mean: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """(new weights, new state)."""
+        delta = trees.subtract(mean, weights)
+        velocity = trees.add(delta, state["velocity"], self.momentum)
+        return trees.add(weights, velocity, self.lr), {"velocity": velocity}
+
+
+class Adam:
+    """FedAdam: m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, w += eta m / (sqrt v + tau).
+
+    Args:
+        lr: eta.
+        momentum: beta_1, in [0, 1). decay: beta_2, in [0, 1).
+        adaptivity: tau, > 0: the smaller, the more each weight has a rate of its own.
+    """
+
+    def __init__(
+        self, *, lr: float = 0.01, momentum: float = 0.9, decay: float = 0.99, adaptivity: float = 1e-3
+    ) -> None:
+        _check(lr, momentum=momentum, decay=decay)
+        if adaptivity <= 0:
+            raise MethodError(f"server_optimizer.adaptivity={adaptivity}: give a number above 0")
+        self.lr, self.momentum, self.decay, self.adaptivity = lr, momentum, decay, adaptivity
+
+    def init(self, weights: Tree) -> Tree:
+        """The state before the first step."""
+        second = trees.map(lambda leaf: torch.full_like(leaf, self.adaptivity**2), weights)
+        return {"m": trees.zeros_like(weights), "v": second}
+
+    def step(self, weights: Tree, mean: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """(new weights, new state)."""
+        delta = trees.subtract(mean, weights)
+        m = trees.map(lambda last, new: self.momentum * last + (1 - self.momentum) * new, state["m"], delta)
+        v = trees.map(self.second, state["v"], delta)
+        moved = trees.map(lambda w, a, b: w + self.lr * a / (b.sqrt() + self.adaptivity), weights, m, v)
+        return moved, {"m": m, "v": v}
+
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
+        """The running second moment after `delta`."""
+        return self.decay * v + (1 - self.decay) * delta.square()
+
+
+class Yogi(Adam):
+    """FedYogi: as FedAdam, with v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2).
+
+    Args:
+        lr, momentum, decay, adaptivity: see `Adam`.
+    """
+
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
+        """The running second moment after `delta`."""
+        squared = delta.square()
+        return v - (1 - self.decay) * squared * (v - squared).sign()
+
+
+ServerOptimizer = Momentum | Adam
+
+
+def _check(lr: float, **shares: float) -> None:
+    if lr <= 0:
+        raise MethodError(f"server_optimizer.lr={lr}: give a number above 0")
+    for name, value in shares.items():
+        if not 0 <= value < 1:
+            raise MethodError(f"server_optimizer.{name}={value}: give a number in [0, 1)")

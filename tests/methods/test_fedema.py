@@ -1,0 +1,138 @@
+import math
+
+import pytest
+import torch
+
+from methods import trees
+from methods.base import Client, MethodError, Visit
+from methods.fedema import FedEMA, divergence
+from methods.objectives.byol import BYOL
+from tests import playing
+from tests.methods import toys
+from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.objectives import encoder
+from tests.methods.test_fedu import ALL, PREDICTOR, TARGETS, LocalTarget, limit
+
+
+class Alone(LocalTarget):
+    """What is sent is not looked at after the first round: everyone trains alone, and is averaged for the board."""
+
+    stays = ("encoder", "projector", "predictor", *TARGETS)
+
+    def receive(self, visit):
+        own = trees.clone(self.trainable())
+        super().receive(visit)
+        if visit.round:
+            self.load(own)
+
+
+class TestFedEMA(MethodContract):
+    method = "fedema"
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
+
+    def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):
+        run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=0")
+        assert playing.difference(run.federation.server, limit(tmp_path / "b", LocalTarget).federation.server) < 1e-6
+
+    def test_an_infinite_scale_keeps_the_own_one(self, tmp_path):
+        run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=.inf")
+        assert playing.difference(run.federation.server, limit(tmp_path / "b", Alone).federation.server) < 1e-6
+
+    def test_the_autoscaler_sets_each_clients_scale_once(self, tmp_path):
+        first = playing.played(tmp_path / "a", "fedema", *ALL, "federation.rounds=1")
+        later = playing.played(tmp_path / "b", "fedema", *ALL, "federation.rounds=3", "schedule.name=constant")
+        constant = playing.played(tmp_path / "c", "fedema", *ALL, "federation.rounds=1", "schedule.name=constant")
+        for client in range(4):
+            memory = first.federation.memory[client]["memory"]
+            assert float(memory["scale"] * memory["d"]) == pytest.approx(0.7)
+            kept = later.federation.memory[client]["memory"]
+            assert torch.equal(kept["scale"], constant.federation.memory[client]["memory"]["scale"])
+            assert not torch.equal(kept["d"], constant.federation.memory[client]["memory"]["d"])
+            assert int(kept["round"]) == 2
+
+    def test_variants_differ(self, tmp_path):
+        runs = [playing.played(tmp_path / v, "fedema", *ALL, f"method.variant={v}") for v in ("code", "paper")]
+        assert playing.difference(*(run.federation.server for run in runs)) > 1e-6
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("method.scale=-1", "autoscaler"),
+            ("method.tau=2", r"\[0, 1\]"),
+            ("method.variant=x", "code or paper"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "fedema", override)
+
+
+def visited(method, sent, memory, kept, round):
+    visit = Visit(round, 9, method.phases[0], Client(0, 5), {"weights": sent}, memory, torch.Generator())
+    method.start_visit(visit, kept)
+    return visit
+
+
+class TestReceive:
+    """One client by hand: its own networks at 1, the server's at 3."""
+
+    @pytest.fixture
+    def method(self):
+        return FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3))
+
+    def received(self, method, memory, round):
+        own = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
+        sent = trees.map(lambda leaf: torch.full_like(leaf, 3.0), trees.clone(method.weights()))
+        visited(method, sent, memory, own, round)
+        target = {float(leaf.unique()) for name in TARGETS for _, leaf in trees.leaves(method.tensors(name))}
+        trained = {round_(leaf) for _, leaf in trees.leaves(method.trainable())}
+        running = {float(leaf.unique()) for _, leaf in trees.leaves(method.statistics())}
+        return trained, target, running
+
+    def test_who_was_there_the_round_before_blends(self, method):
+        memory = {"d": torch.tensor(0.5), "scale": torch.tensor(0.5), "round": torch.tensor(3)}
+        assert self.received(method, memory, round=4) == ({2.5}, {1.0}, {3.0})  # mu = 1/4, statistics are the server's
+
+    def test_mu_is_at_most_one(self, method):
+        memory = {"d": torch.tensor(5.0), "scale": torch.tensor(0.5), "round": torch.tensor(3)}
+        assert self.received(method, memory, round=4) == ({1.0}, {1.0}, {3.0})
+
+    def test_who_was_away_takes_everything(self, method):
+        memory = {"d": torch.tensor(0.5), "scale": torch.tensor(0.5), "round": torch.tensor(2)}
+        assert self.received(method, memory, round=4) == ({3.0}, {3.0}, {3.0})
+
+    def test_who_is_new_takes_everything(self, method):
+        assert self.received(method, {}, round=4) == ({3.0}, {3.0}, {3.0})
+
+
+def round_(leaf):
+    (value,) = leaf.unique().tolist()
+    return round(value, 5)
+
+
+@pytest.mark.parametrize(
+    ("scale", "memory", "expected"),
+    [
+        (None, {"d": 0.0}, 0.0),
+        (None, {"d": 2.0, "scale": 0.25}, 0.5),
+        (None, {"d": 2.0, "scale": 0.75}, 1.0),
+        (0.25, {"d": 2.0}, 0.5),
+        (math.inf, {"d": 1e-9}, 1.0),
+        (math.inf, {"d": 0.0}, 0.0),
+    ],
+)
+def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
+    method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), scale=scale)
+    assert method.share({name: torch.tensor(value) for name, value in memory.items()}) == expected
+
+
+def test_the_divergence_is_fedus() -> None:
+    assert float(divergence({"a": torch.ones(4)}, {"a": torch.zeros(4)})) == 2
+
+
+def test_toys_are_what_they_say(tmp_path) -> None:
+    """The limits above are not the plain method by accident."""
+    runs = [toys.played(tmp_path / m.__name__, m, *ALL, objective="byol") for m in (LocalTarget, Alone)]
+    assert playing.difference(*(run.federation.server for run in runs)) > 1e-6

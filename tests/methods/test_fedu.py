@@ -1,0 +1,124 @@
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.fedavg import FedAvg
+from methods.fedu import convolutions, divergence
+from methods.networks import resnet18
+from tests import playing
+from tests.methods import toys
+from tests.methods.contract import WEIGHTS, MethodContract
+
+PREDICTOR = 4 * (8 * 4 + 2 * 4 + 4 * 8 + 8 + 2 * 4)
+"""Bytes of BYOL's predictor, 8-4-8 with BatchNorm."""
+
+TARGETS = ("target_encoder", "target_projector")
+ALL = ("federation.participation=1",)
+
+
+class LocalTarget(FedAvg):
+    """FedBYOL whose target stays with its client."""
+
+    stays = TARGETS
+
+
+class LocalPredictor(FedAvg):
+    """And its predictor too, once it has one."""
+
+    stays = (*TARGETS, "predictor")
+
+    def receive(self, visit):
+        own = {name: tensor.clone() for name, tensor in self.tensors("predictor").items()}
+        super().receive(visit)
+        if visit.memory:
+            self.load({"predictor": own})
+
+    def reply(self, visit):
+        message, _ = super().reply(visit)
+        return message, {"seen": torch.ones(())}
+
+
+def limit(folder, method):
+    return toys.played(folder, method, *ALL, objective="byol")
+
+
+class TestFedU(MethodContract):
+    method = "fedu"
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
+
+    def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
+        run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
+        assert playing.same(run.federation.server, limit(tmp_path / "b", LocalTarget).federation.server)
+
+    def test_a_threshold_of_zero_never_does(self, tmp_path):
+        run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
+        assert playing.same(run.federation.server, limit(tmp_path / "b", LocalPredictor).federation.server)
+
+    @pytest.mark.parametrize("variant", ["code", "paper"])
+    def test_in_between_each_client_decides(self, variant, tmp_path):
+        own = (*ALL, "schedule.name=constant", f"method.variant={variant}")
+        once = playing.played(tmp_path / "once", "fedu", *own, "federation.rounds=1").federation
+        names = list(convolutions(once.method.objective.encoder))
+        sent = once.server["weights"]["encoder"]
+        distances = []
+        for client in range(4):
+            kept = once.memory[client]
+            apart = kept["memory"]["d"]
+            if variant == "paper":
+                apart = divergence({name: kept["stays"]["encoder"][name] for name in names}, sent)
+            distances.append(float(apart))
+        distances.sort()
+        between = (distances[1] + distances[2]) / 2
+        runs = {
+            threshold: playing.played(
+                tmp_path / str(threshold), "fedu", *own, "federation.rounds=2", f"method.threshold={threshold}"
+            ).federation.server
+            for threshold in (0, between, distances[3] * 1.01, distances[0] * 0.99, ".inf")
+        }
+        assert playing.difference(runs[between], runs[0]) > 1e-6
+        assert playing.difference(runs[between], runs[".inf"]) > 1e-6
+        assert playing.same(runs[distances[3] * 1.01], runs[".inf"])
+        assert playing.same(runs[distances[0] * 0.99], runs[0])
+
+    def test_what_a_client_keeps(self, unbroken):
+        kept = unbroken.federation.memory
+        for client in kept.index:
+            assert set(kept[client]["stays"]) == {"predictor", *TARGETS}
+            assert kept[client]["memory"]["d"] > 0
+
+    def test_the_target_is_the_clients_own(self, tmp_path, unbroken):
+        plain = playing.played(tmp_path, "fedavg", "objective=byol")
+        assert playing.difference(plain.federation.server, unbroken.federation.server) > 1e-6
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("objective=simclr", "objective=byol"),
+            ("method.threshold=-1", "at least 0"),
+            ("method.variant=x", "code or paper"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "fedu", override)
+
+
+class TestDivergence:
+    def test_the_mean_distance_of_the_tensors(self) -> None:
+        one = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
+        other = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
+        assert float(divergence(one, other)) == 3
+        assert float(divergence(one, one)) == 0
+        assert float(divergence(other, one)) == 3
+
+    def test_a_resnets_convolutions_without_its_shortcuts(self) -> None:
+        found: Mapping[str, torch.Tensor] = convolutions(resnet18())
+        assert len(found) == 17
+        assert all("conv" in name for name in found)
+        assert all(weight.dim() == 4 for weight in found.values())
+        assert trees.span({"x": {"y": torch.zeros(1)}}) is not None

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.fedu2 import unified
+from tests import playing
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+
+
+class TestFedU2(MethodContract):
+    method = "fedu2"
+
+    def bill(self, run):
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "up", "delta"): 4 * (ENCODER + PROJECTOR),
+            ("fit", "up", "running"): 4 * STATISTICS,
+        }
+
+    def test_one_client_without_the_regulariser_trains_as_it_does_alone(self, tmp_path):
+        one = ("partition.clients=1", "federation.participation=1")
+        run = playing.played(tmp_path / "a", "fedu2", *one, "method.weight=0")
+        plain = playing.played(tmp_path / "b", "fedavg", *one)
+        assert playing.difference(run.federation.server, plain.federation.server) < 1e-5
+
+    @pytest.mark.parametrize("override", ["weight=0", "variant=mean", "server_rate=0.5", "length=unit"])
+    def test_each_choice_changes_training(self, override, tmp_path, unbroken):
+        other = playing.played(tmp_path, "fedu2", f"method.{override}")
+        assert playing.difference(other.federation.server, unbroken.federation.server) > 1e-6
+
+    def test_the_server_steps_along_the_unified_update(self, tmp_path):
+        run = playing.prepared(tmp_path, "fedu2", "federation.rounds=1")
+        deltas = []
+
+        class Keep:
+            def on_visit_end(self, federation, done):
+                deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(done.message["delta"])]))
+
+        run.federation.callbacks = [Keep()]
+        run.federation.start()
+        before = trees.clone(run.federation.server["weights"])
+        run.federation.play(0)
+        trained = run.federation.method.trainable()
+        moved = trees.subtract(run.federation.server["weights"], before)
+        flat = torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
+        torch.testing.assert_close(flat, unified(deltas), rtol=1e-3, atol=1e-6)
+        assert all(float(flat @ delta) > 0 for delta in deltas)
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("method.length=x", "mean or unit"),
+            ("method.variant=x", "code or mean"),
+            ("server_optimizer.class=methods.server.Momentum", "server step of its own"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "fedu2", override)

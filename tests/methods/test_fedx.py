@@ -1,0 +1,155 @@
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.fedx import CrossDistillation
+from methods.maths import global_contrastive, relational
+from tests import playing
+from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.objectives import views
+from tests.methods.toys import prepared as toy
+
+PREDICTOR = 4 * 2 * (8 * 8 + 8)
+NOTHING = ("method.local_relation=0", "method.global_contrast=0", "method.global_relation=0")
+TERMS = ("local_relation", "global_contrast", "global_relation")
+
+
+def networks(run):
+    """The server's weights without the add-on's own."""
+    weights = run.federation.server["weights"]
+    return {part: tree for part, tree in weights.items() if part != "fedx"}
+
+
+class TestFedX(MethodContract):
+    method = "fedx"
+    falls = False  # it is against a teacher that has learnt in the meantime
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
+
+    @pytest.mark.parametrize("objective", ["simclr", "byol", "moco", "protocl"])
+    def test_without_its_terms_it_is_its_base(self, objective, tmp_path):
+        bare = playing.played(tmp_path / "a", "fedx", f"objective={objective}", *NOTHING)
+        base = playing.played(tmp_path / "b", "fedavg", f"objective={objective}")
+        assert playing.same(networks(bare), networks(base))
+
+    def test_without_its_terms_over_fedu_it_is_fedu(self, tmp_path):
+        addon = "{class: methods.fedx.CrossDistillation, local_relation: 0, global_contrast: 0, global_relation: 0}"
+        bare = playing.played(tmp_path / "a", "fedu", f"method.addons=[{addon}]")
+        base = playing.played(tmp_path / "b", "fedu")
+        assert playing.same(networks(bare), networks(base))
+
+    @pytest.mark.parametrize("term", TERMS)
+    def test_each_term_changes_training(self, term, tmp_path, unbroken):
+        without = playing.played(tmp_path, "fedx", f"method.{term}=0")
+        assert playing.difference(networks(without), networks(unbroken)) > 1e-6
+
+    def test_variants_differ(self, tmp_path, unbroken):
+        paper = playing.played(tmp_path, "fedx", "method.variant=paper")
+        assert playing.difference(networks(paper), networks(unbroken)) > 1e-6
+
+    @pytest.mark.parametrize(
+        ("method", "objective"), [("fedu-fedx", "byol"), ("fedprox-fedx", "simclr"), ("scaffold-fedx", "simclr")]
+    )
+    def test_it_sits_on_other_methods(self, method, objective, tmp_path):
+        run = playing.played(tmp_path, method)
+        assert run.config.objective["name"] == objective
+        assert "fedx" in run.federation.server["weights"]
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.federation.server))
+
+    def test_the_predictor_learns_by_the_global_terms_alone(self, tmp_path):
+        start = playing.prepared(tmp_path / "a", "fedx")
+        start.federation.start()
+        first = trees.clone(start.federation.server["weights"]["fedx"])
+        local = ("method.global_contrast=0", "method.global_relation=0")
+        for place, overrides, moves in (("b", (), True), ("c", local, False)):
+            run = playing.played(tmp_path / place, "fedx", *overrides, "optimizer.weight_decay=0")
+            assert (playing.difference(run.federation.server["weights"]["fedx"], first) > 1e-6) == moves
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("method.variant=other", "choose code or paper"),
+            ("method.temperature=0", "above 0"),
+            ("objective=rotation", "two views"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "fedx", override)
+
+    def test_a_method_that_sends_no_model_has_no_teacher(self, tmp_path):
+        addon = "method.addons=[{class: methods.fedx.CrossDistillation}]"
+        with pytest.raises(MethodError, match="sends no encoder"):
+            playing.played(tmp_path / "a", "local", addon)
+        only_local = addon.replace("}", ", global_contrast: 0, global_relation: 0}")
+        playing.played(tmp_path / "b", "local", only_local)
+
+
+class Watch(CrossDistillation):
+    """Keeps what it was given and gave."""
+
+    name = "fedx"
+
+    def forward(self, out, batch, method):
+        value = super().forward(out, batch, method)
+        found = vars(method).setdefault("seen", [])
+        weights = dict(method.objective.encoder.named_parameters())
+        moved = {
+            name: float((p - weights[name]).abs().max()) for name, p in self.teacher.networks[0].named_parameters()
+        }
+        found.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
+        return value
+
+
+class TestTerms:
+    @pytest.fixture
+    def seen(self, tmp_path):
+        from methods.fedavg import FedAvg
+
+        run = toy(tmp_path, FedAvg, "federation.rounds=1", addons=[Watch])
+        run.federation.fit()
+        self.method = run.federation.method
+        return self.method.seen
+
+    def test_they_are_the_papers_over_a_batch_and_an_independent_one(self, seen):
+        batch, out, value, *_ = seen[0]
+        assert len(batch.views) == 3
+        assert len(out.extra) == 1
+        assert len(out.z) == 2
+        others = batch.views[2]
+        assert not torch.equal(others, batch.views[0])
+        assert value.isfinite()
+        assert float(value) > 0
+
+    def test_the_teacher_is_the_received_model_and_stays_while_the_client_moves(self, seen):
+        moved = [distance for *_, distance, _ in seen]
+        assert moved[0] == 0
+        assert moved[1] > 0
+        assert not any(training for *_, training in seen)
+
+    def test_the_sum_of_the_terms(self, tmp_path):
+        from methods.objectives.simclr import SimCLR
+        from tests.methods.objectives import batch as pair
+        from tests.methods.objectives import encoder
+
+        torch.manual_seed(0)
+        objective = SimCLR(encoder(), projector=(5, 4))
+        term = CrossDistillation(local_relation=2.0, global_contrast=3.0, global_relation=5.0, variant="paper")
+        term.build(objective)
+        (other,) = views(1, seed=7)
+        given = pair()._replace(views=(*pair().views, other))
+        out = objective.eval()(*pair().views, extra=(other,))
+        p = [term.predictor(z) for z in out.z]
+        taught = [objective.embed(view)[1] for view in given.views]
+        value = term(out, given, None)
+        expected = (
+            2 * relational(*out.z, out.extra[0][1], 0.1)
+            + 3 * global_contrastive(p[0], taught[1], 0.1)
+            + 5 * relational(*p, taught[2], 0.1)
+        )
+        torch.testing.assert_close(value, expected)
+        value.backward()
+        assert all(parameter.grad is None for parameter in term.teacher.parameters())
+        assert all(parameter.grad.abs().max() > 0 for parameter in term.predictor.parameters())

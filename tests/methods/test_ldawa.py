@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from tests import playing
+from tests.methods.contract import WEIGHTS, MethodContract
+
+
+class TestLDAWA(MethodContract):
+    method = "ldawa"
+    overrides = ("method.start=1",)
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
+
+    def test_before_its_start_it_is_fedavg(self, tmp_path, unbroken):
+        late = playing.played(tmp_path / "a", "ldawa", "method.start=3")
+        plain = playing.played(tmp_path / "b", "fedavg")
+        assert playing.same(late.federation.server, plain.federation.server)
+        assert playing.difference(unbroken.federation.server, plain.federation.server) > 1e-6
+
+    def test_one_round_by_hand(self, tmp_path):
+        run = playing.prepared(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
+        replies = []
+
+        class Keep:
+            def on_visit_end(self, federation, done):
+                replies.append(trees.clone(done.message["weights"]))
+
+        run.federation.callbacks = [Keep()]
+        run.federation.start()
+        before = trees.clone(run.federation.server["weights"])
+        run.federation.play(0)
+        assert len(replies) == 2
+        for path, got in trees.leaves(run.federation.server["weights"]):
+            old = dict(trees.leaves(before))[path].double().flatten()
+            total = torch.zeros_like(old)
+            for reply in replies:
+                new = dict(trees.leaves(reply))[path].double().flatten()
+                trained = "running" not in path[-1] and bool(old.any()) and bool(new.any())
+                total += new * (min(1.0, float(old @ new / (old.norm() * new.norm()))) if trained else 1.0)
+            torch.testing.assert_close(got.double().flatten(), total / 2, rtol=1e-5, atol=1e-6)
+
+    def test_identical_clients_have_equal_weights_and_unchanged_ones_leave_the_model(self, tmp_path):
+        run = playing.prepared(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
+        run.federation.start()
+        before = trees.clone(run.federation.method.trainable())
+        run.federation.play(0)
+        after = run.federation.server["weights"]
+        trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
+        assert playing.difference(trained, before) < 1e-6
+
+    def test_a_negative_start_is_refused(self, tmp_path):
+        with pytest.raises(MethodError, match="at least 0"):
+            playing.prepared(tmp_path, "ldawa", "method.start=-1")

@@ -1,0 +1,313 @@
+"""Federated terms and solvers: golden numbers, slow NumPy retellings, identities, reference solvers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.cluster import KMeans
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from methods import maths
+from methods.fedu2 import unified
+from methods.ldawa import layer_weights
+from methods.objectives.protocl import relative_concentration
+from tests.methods.test_maths import VARIANTS, X, Y, cosine, numeric_gradient, random, softmax
+
+GOLDEN = {
+    "decorrelation of X": (lambda: maths.decorrelation(X), 0.333333),
+    "decorrelation of Y": (lambda: maths.decorrelation(Y), 0.073831),
+    "relational, paper": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "paper"), 0.026460),
+    "relational, code": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "code"), 0.027938),
+    "global contrast, code": (lambda: maths.global_contrastive(X, Y, 0.5, "code"), 1.168602),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_number(name: str) -> None:
+    compute, expected = GOLDEN[name]
+    assert float(compute()) == pytest.approx(expected, abs=1e-5, rel=0)
+
+
+# --- FedX
+
+
+def slow_relational(a: np.ndarray, b: np.ndarray, ref: np.ndarray, temperature: float, variant: str) -> float:
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        r, s = (softmax(np.array([cosine(v, other) for other in ref]) / temperature) for v in (x, y))
+        m = (r + s) / 2
+        pairs = [(m, r), (m, s)] if variant == "code" else [(r, m), (s, m)]
+        total += sum((p * np.log(p / q)).sum() for p, q in pairs) / 2
+    return total / len(a)
+
+
+def slow_global(a: np.ndarray, b: np.ndarray, temperature: float) -> float:
+    total = 0.0
+    for i, x in enumerate(a):
+        others = sum(np.exp(cosine(x, a[k]) / temperature) for k in range(len(a)) if k != i)
+        taught = sum(np.exp(cosine(x, y) / temperature) for y in b)
+        total -= np.log(np.exp(cosine(x, b[i]) / temperature) / (others + taught))
+    return total / len(a)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None:
+    given = [one.requires_grad_() for one in (random(5, 4), random(5, 4, seed=1), random(7, 4, seed=2))]
+    value = maths.relational(*given, 0.3, variant)
+    value.backward()
+    plain = [one.detach().double().numpy() for one in given]
+    assert value.item() == pytest.approx(slow_relational(*plain, 0.3, variant), rel=1e-5)
+    for place, one in enumerate(given):
+
+        def moved(v: np.ndarray, place: int = place) -> float:
+            return slow_relational(*(v if i == place else plain[i] for i in range(3)), 0.3, variant)
+
+        np.testing.assert_allclose(one.grad, numeric_gradient(moved, plain[place]), atol=2e-5, rtol=1e-4)
+
+
+def test_jensen_shannon_is_symmetric_and_bounded_and_zero_for_equal_views() -> None:
+    ref = random(6, 5, seed=3)
+    for seed in range(5):
+        a, b = random(2, 8, 5, seed=seed).unbind()
+        one, other = maths.relational(a, b, ref, 0.05), maths.relational(b, a, ref, 0.05)
+        torch.testing.assert_close(one, other)
+        assert 0 <= float(one) <= math.log(2)
+    opposite = torch.eye(2)
+    far = maths.relational(opposite[:1], opposite[1:], opposite, 0.01)
+    assert float(far) == pytest.approx(math.log(2), rel=1e-5)
+    assert float(maths.relational(opposite[:1], opposite[1:], opposite, 0.01, "code")) > math.log(2)  # it has no bound
+    a = random(8, 5).requires_grad_()
+    for variant in VARIANTS:
+        value = maths.relational(a, a, ref, 0.1, variant)
+        value.backward()
+        assert float(value) == pytest.approx(0, abs=1e-6)
+        torch.testing.assert_close(a.grad, torch.zeros_like(a), atol=1e-6, rtol=0)
+
+
+def test_global_contrast_is_equation_9() -> None:
+    a, b = random(2, 6, 4).unbind()
+    x, y = a.double().numpy(), b.double().numpy()
+    a.requires_grad_()
+    value = maths.global_contrastive(a, b, 0.3)
+    value.backward()
+    assert value.item() == pytest.approx(slow_global(x, y, 0.3), rel=1e-5)
+    np.testing.assert_allclose(a.grad, numeric_gradient(lambda v: slow_global(v, y, 0.3), x), atol=2e-5, rtol=1e-4)
+
+
+# --- MoCo and ProtoCL
+
+
+def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form() -> None:
+    q, k, earlier = random(5, 4), random(5, 4, seed=1), normalize(random(3, 4, seed=2), dim=1)
+    slow = 0.0
+    for x, y in zip(q.double().numpy(), k.double().numpy(), strict=True):
+        positive = np.exp(cosine(x, y) / 0.2)
+        slow -= np.log(positive / (positive + sum(np.exp(cosine(x, row) / 0.2) for row in earlier.double().numpy())))
+    queue = torch.cat([earlier, 100 * torch.ones(6, 4)])  # rows that are no keys yet do not count, whatever they hold
+    valid = torch.arange(9) < 3
+    assert float(maths.info_nce(q, k, queue, valid, 0.2)) == pytest.approx(slow / 5, rel=1e-5)
+
+
+def test_info_nce_of_known_queues() -> None:
+    k = normalize(random(1, 4), dim=1)
+    same = k.expand(7, 4)
+    assert float(maths.info_nce(k, k, same, torch.ones(7, dtype=torch.bool), 0.1)) == pytest.approx(math.log(8))
+    assert float(maths.info_nce(k, -k, same, torch.zeros(7, dtype=torch.bool), 0.1)) == 0
+
+
+def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are() -> None:
+    q, c = random(4, 3), normalize(random(3, 3, seed=1), dim=1)
+    phi, own = torch.tensor([0.1, 0.3, 0.2]), torch.tensor([0, 2, 1, 1])
+    slow = 0.0
+    for x, i in zip(q.double().numpy(), own.tolist(), strict=True):
+        slow -= np.log(softmax(np.array([cosine(x, c[j].double().numpy()) / float(phi[j]) for j in range(3)]))[i])
+    missing = torch.cat([c, torch.zeros(2, 3)]), torch.cat([phi, torch.full((2,), math.inf)])
+    assert float(maths.prototype_nce(q, *missing, own)) == pytest.approx(slow / 4, rel=1e-5)
+    alone = maths.prototype_nce(q, c[:1], phi[:1], torch.zeros(4, dtype=torch.long))
+    assert float(alone) == 0  # nothing to be told from
+
+
+def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
+    x = torch.cat([random(40, 3, seed=k) + 6 * random(1, 3, seed=90 + k) for k in range(4)])
+    start = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(5))[:4]]
+    centres, nearest = maths.k_means(x, 4, torch.Generator().manual_seed(5), iterations=50)
+    found = KMeans(4, init=start.numpy(), n_init=1, max_iter=50, tol=0).fit(x.numpy())
+    np.testing.assert_allclose(centres, found.cluster_centers_, atol=1e-4)
+    assert nearest.tolist() == found.labels_.tolist()
+
+
+def test_k_means_keeps_a_centre_without_rows() -> None:
+    centres, nearest = maths.k_means(torch.ones(6, 2), 3, torch.Generator().manual_seed(0))
+    assert torch.equal(centres, torch.ones(3, 2))
+    assert nearest.tolist() == [0] * 6
+
+
+def test_concentrations_are_equation_12() -> None:
+    rows, centres = random(60, 4), random(6, 4, seed=1)
+    nearest = torch.cdist(rows, centres).argmin(dim=1)
+    nearest[nearest == 5] = 4
+    nearest[0] = 5  # a cluster of one
+    widths = []
+    for k in range(5):
+        members = rows[nearest == k]
+        total = sum(float((row - centres[k]).norm()) for row in members)
+        widths.append(total / len(members) / math.log(len(members) + 10))
+    widths = np.array([*widths, max(widths)])
+    widths = widths.clip(np.percentile(widths, 10), np.percentile(widths, 90))
+    np.testing.assert_allclose(relative_concentration(rows, centres, nearest), widths / widths.mean(), rtol=1e-5)
+    assert float(relative_concentration(rows, centres, nearest).mean()) == pytest.approx(1)
+
+
+def test_equal_rows_have_a_concentration_too() -> None:
+    rows = torch.ones(6, 2)
+    torch.testing.assert_close(relative_concentration(rows, rows[:2], torch.tensor([0, 0, 0, 1, 1, 1])), torch.ones(2))
+
+
+# --- FedDecorr
+
+
+def test_decorrelation_is_the_mean_squared_correlation_up_to_the_batch() -> None:
+    h = random(24, 7) @ random(7, 7, seed=1)
+    rho = np.corrcoef(h.double().numpy().T)
+    off = (rho**2).sum() - (np.diag(rho) ** 2).sum()
+    assert float(maths.decorrelation(h)) == pytest.approx(23**2 / 24 * off / (7 * 6), rel=1e-4)
+    assert float(maths.decorrelation(h, "paper")) == pytest.approx((rho**2).sum() / 49, rel=1e-4)
+    # the Frobenius form out of the other one
+    frobenius = 7 + 7 * 6 * 24 / 23**2 * float(maths.decorrelation(h))
+    assert frobenius / 49 == pytest.approx(float(maths.decorrelation(h, "paper")), rel=1e-4)
+
+
+def test_decorrelation_of_known_features() -> None:
+    assert float(maths.decorrelation(random(64, 512))) == pytest.approx(0.988, rel=0.02)
+    same = random(64, 1) * torch.tensor([1.0, -2.0, 0.5])
+    assert float(maths.decorrelation(same)) == pytest.approx(63**2 / 64, rel=1e-4)
+    h = random(16, 5)
+    torch.testing.assert_close(
+        maths.decorrelation(3 * h + torch.arange(5.0)), maths.decorrelation(h), rtol=1e-4, atol=1e-5
+    )
+
+
+# --- FedU2
+
+
+def slow_sliced(z: np.ndarray, samples: np.ndarray, tangents: np.ndarray, projections: np.ndarray) -> float:
+    def logarithm(p: np.ndarray, x: np.ndarray) -> np.ndarray:
+        angle = np.arccos(p @ x)
+        return angle / np.sin(angle) * (x - np.cos(angle) * p)
+
+    def on_the_sphere(rows: np.ndarray) -> np.ndarray:
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    z, samples, tangents = (on_the_sphere(rows) for rows in (z, samples, tangents))
+    found = []
+    for p, directions in zip(tangents, projections, strict=True):
+        for w in directions:
+            one, other = (sorted(logarithm(p, x) @ w for x in rows) for rows in (z, samples))
+            found.append(np.mean((np.array(one) - np.array(other)) ** 2))
+    return float(np.mean(found))
+
+
+def test_sliced_wasserstein_is_its_definition() -> None:
+    given = [random(6, 4), random(6, 4, seed=1), random(3, 4, seed=2), random(3, 2, 4, seed=3)]
+    plain = [one.double().numpy() for one in given]
+    z = given[0].requires_grad_()
+    value = maths.sliced_wasserstein(*given)
+    value.backward()
+    assert value.item() == pytest.approx(slow_sliced(*plain), rel=1e-4)
+    gradient = numeric_gradient(lambda v: slow_sliced(v, *plain[1:]), plain[0])
+    np.testing.assert_allclose(z.grad, gradient, atol=2e-4, rtol=1e-3)
+
+
+def test_sliced_wasserstein_of_the_same_points_is_zero_and_of_collapsed_ones_large() -> None:
+    samples, tangents, directions = random(32, 8), random(16, 8, seed=1), random(16, 6, 8, seed=2)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    assert float(maths.sliced_wasserstein(samples[order], samples, tangents, directions)) == pytest.approx(0, abs=1e-9)
+    collapsed = random(1, 8, seed=3).expand(32, 8)
+    uniform = random(32, 8, seed=4)
+    near = maths.sliced_wasserstein(uniform, samples, tangents, directions)
+    assert float(maths.sliced_wasserstein(collapsed, samples, tangents, directions)) > 4 * float(near)
+    at_the_points = maths.sliced_wasserstein(tangents[:8].clone().requires_grad_(), samples[:8], tangents, directions)
+    at_the_points.backward()  # at a tangent point itself the angle's own gradient would be infinite
+    assert at_the_points.isfinite()
+
+
+def slowest(G: np.ndarray) -> float:
+    """The least w^T G w over the simplex by scipy, from several starts."""
+    n = len(G)
+    constraint = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    starts = [np.full(n, 1 / n), *np.eye(n)]
+    runs = [
+        minimize(lambda w: w @ G @ w, start, jac=lambda w: 2 * G @ w, bounds=[(0, 1)] * n, constraints=[constraint],
+                 method="SLSQP", options={"ftol": 1e-14, "maxiter": 500})
+        for start in starts
+    ]  # fmt: skip
+    return min(run.fun for run in runs)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(1, 3), (2, 5), (3, 2), (5, 40), (10, 4), (10, 200), (20, 10)])
+def test_min_norm_meets_the_conditions_of_optimality_and_scipy(n: int, dim: int) -> None:
+    for seed in range(5):
+        u = random(n, dim, seed=seed).double() + 0.5
+        G = u @ u.T
+        w = maths.min_norm(G)
+        assert float(w.min()) >= 0
+        assert float(w.sum()) == pytest.approx(1, abs=1e-12)
+        least, slope = float(w @ G @ w), G @ w
+        assert float(slope.min()) >= least - 1e-6  # no vector lies nearer to the origin than the hull's nearest point
+        assert float((slope * (w > 0)).max()) <= least + 1e-6  # complementary slackness
+        assert least == pytest.approx(slowest(G.numpy()), abs=1e-6)
+
+
+def test_min_norm_of_known_vectors() -> None:
+    torch.testing.assert_close(maths.min_norm(torch.eye(2)), torch.full((2,), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(maths.min_norm(torch.eye(5)), torch.full((5,), 0.2, dtype=torch.float64))
+    assert maths.min_norm(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).tolist() == [0, 1]  # one vector, and its double
+    opposite = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    assert float(maths.min_norm(opposite) @ opposite.double() @ maths.min_norm(opposite)) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_unified_update() -> None:
+    u = random(30)
+    torch.testing.assert_close(unified([u, u, u]), u)
+    torch.testing.assert_close(unified([u]), u)
+    assert float(unified([u, -u]).norm()) < 1e-6
+    torch.testing.assert_close(unified([u, torch.zeros(30)]), u)  # who has not moved has no say
+    assert torch.equal(unified([torch.zeros(30)] * 2), torch.zeros(30))
+    torch.testing.assert_close(unified([3 * u, 3 * u], "unit"), 2 * u / u.norm())
+    several = list(random(4, 30, seed=1) + 0.3)
+    step = unified(several)
+    assert all(float(step @ one) > 0 for one in several)  # no client is contradicted
+    torch.testing.assert_close(unified(several[::-1]), step)
+
+
+# --- L-DAWA
+
+
+def tree(**layers: Tensor) -> dict[str, dict[str, Tensor]]:
+    return {"encoder": layers}
+
+
+def test_layer_weights_are_cosines_to_the_global_layer() -> None:
+    reference = tree(w=torch.tensor([1.0, 0.0]), mean=torch.tensor([1.0, 1.0]), scalar=torch.tensor(2.0))
+    trained = tree(w=reference["encoder"]["w"], scalar=reference["encoder"]["scalar"])
+
+    def weights(w: list[float]) -> dict[str, float]:
+        sent = tree(w=torch.tensor(w), mean=torch.tensor([-5.0, 5.0]), scalar=torch.tensor(-1.0))
+        return {name: float(leaf) for name, leaf in layer_weights(sent, reference, trained)["encoder"].items()}
+
+    assert weights([1.0, 1.0])["w"] == pytest.approx(math.sqrt(0.5))
+    assert weights([0.0, 1.0])["w"] == 0
+    assert weights([-3.0, 0.0])["w"] == -1
+    assert weights([7.0, 0.0]) == {"w": 1, "mean": 1, "scalar": 1}
+    assert weights([0.0, 0.0])["w"] == 1
+
+
+def test_layer_weights_never_exceed_one() -> None:
+    for seed in range(20):
+        w = random(1000, seed=seed)
+        same = layer_weights(tree(w=3 * w), tree(w=w), tree(w=w))["encoder"]["w"]
+        assert float(same) <= 1
+        assert float(same) == pytest.approx(1)

@@ -1,0 +1,88 @@
+"""Server optimisers against FedAvg, each other and the papers' formulas, by hand and in a run."""
+
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.server import Adam, Momentum, Yogi
+from tests import playing
+
+SGD = ("server_optimizer.class=methods.server.Momentum",)
+
+
+def tree(*values: float):
+    return {"encoder": {"w": torch.tensor(values)}}
+
+
+def test_momentum_by_hand() -> None:
+    server = Momentum(lr=0.5, momentum=0.9)
+    weights, state = tree(1.0, 2.0), server.init(tree(1.0, 2.0))
+    weights, state = server.step(weights, tree(2.0, 2.0), state)
+    torch.testing.assert_close(weights, tree(1.5, 2.0))
+    weights, state = server.step(weights, tree(1.5, 3.0), state)
+    torch.testing.assert_close(state["velocity"], tree(0.9, 1.0))
+    torch.testing.assert_close(weights, tree(1.95, 2.5))
+
+
+@pytest.mark.parametrize("kind", [Adam, Yogi])
+def test_adaptive_steps_by_hand(kind) -> None:
+    lr, b1, b2, tau = 0.1, 0.8, 0.9, 0.01
+    server = kind(lr=lr, momentum=b1, decay=b2, adaptivity=tau)
+    w, m, v = 1.0, 0.0, tau**2
+    weights, state = tree(w), server.init(tree(w))
+    for delta in (0.5, -0.2, 1e-3, 0.0):
+        weights, state = server.step(weights, trees.add(weights, tree(delta)), state)
+        m = b1 * m + (1 - b1) * delta
+        sign = (v > delta**2) - (v < delta**2)
+        v = b2 * v + (1 - b2) * delta**2 if kind is Adam else v - (1 - b2) * delta**2 * sign
+        w += lr * m / (v**0.5 + tau)
+        assert weights["encoder"]["w"].item() == pytest.approx(w, rel=1e-4)
+        assert state["v"]["encoder"]["w"].item() == pytest.approx(v, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "ssd", "fedsc", "fedema", "ldawa"])
+def test_momentum_of_zero_is_the_mean(method, tmp_path) -> None:
+    own = () if method != "fedsc" else ("method.passes=1",)
+    plain = playing.played(tmp_path / "a", method, *own)
+    none = playing.played(tmp_path / "b", method, *own, *SGD, "server_optimizer.momentum=0")
+    server = {key: value for key, value in none.federation.server.items() if key != "optimizer"}
+    assert playing.difference(server, plain.federation.server) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["Momentum", "Adam", "Yogi"])
+def test_a_run_is_resumed_to_the_same_bits_and_sends_nothing_more(kind, tmp_path) -> None:
+    own = (f"server_optimizer.class=methods.server.{kind}",)
+    whole = playing.played(tmp_path / "a", "fedavg", *own)
+    plain = playing.played(tmp_path / "c", "fedavg")
+    assert playing.difference(whole.federation.server["weights"], plain.federation.server["weights"]) > 1e-6
+    assert whole.federation.ledger.lines == plain.federation.ledger.lines
+    playing.killed(tmp_path / "b", "fedavg", "written", 1, "fit", *own)
+    resumed = playing.played(tmp_path / "b", "fedavg", *own)
+    assert playing.same(playing.state(resumed), playing.state(whole))
+
+
+def test_running_statistics_take_the_mean(tmp_path) -> None:
+    run = playing.played(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
+    plain = playing.played(tmp_path / "b", "fedavg", "federation.rounds=1")
+    for (path, one), (_, other) in zip(
+        trees.leaves(run.federation.server["weights"]), trees.leaves(plain.federation.server["weights"]), strict=True
+    ):
+        assert torch.equal(one, other) == ("running" in path[-1])
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("server_optimizer.lr=0", "above 0"),
+        ("server_optimizer.momentum=1", r"\[0, 1\)"),
+    ],
+)
+def test_what_cannot_be_is_refused(override, says, tmp_path) -> None:
+    with pytest.raises(MethodError, match=says):
+        playing.prepared(tmp_path, "fedavg", *SGD, override)
+
+
+def test_a_method_with_a_step_of_its_own_is_refused(tmp_path) -> None:
+    with pytest.raises(MethodError, match="server step of its own"):
+        playing.prepared(tmp_path, "scaffold", *SGD)
