@@ -32,11 +32,13 @@ from methods.vocabulary import (
     Sum,
     Turn,
     Visit,
+    choose,
 )
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
     "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
+    "choose",
 ]  # fmt: skip
 
 PHASE_HOOKS = (

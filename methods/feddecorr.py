@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs
+from methods.base import AddOn, Batch, FederatedMethod, Objective, Outputs, choose
 from methods.fedavg import FedAvg
 from methods.maths import decorrelation
 
@@ -38,10 +38,9 @@ class Decorrelation(AddOn):
 
     def __init__(self, *, weight: float = 0.1, on: str = "h", variant: str = "code") -> None:
         super().__init__()
-        for name, value, possible in (("on", on, ("h", "z")), ("variant", variant, ("code", "paper"))):
-            if value not in possible:
-                raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
-        self.weight, self.on, self.variant = weight, on, variant
+        self.weight = weight
+        self.on = choose("method.on", on, "h", "z")
+        self.variant = choose("method.variant", variant, "code", "paper")
 
     def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
         """The mean over the views, times beta."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Message, MethodError, Objective, Tree, Visit
+from methods.base import Message, MethodError, Objective, Tree, Visit, choose
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 
@@ -47,13 +47,12 @@ class FedEMA(FedAvg):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
-        if variant not in ("code", "paper"):
-            raise MethodError(f"method.variant={variant!r}: choose code or paper")
         if scale is not None and scale < 0:
             raise MethodError(f"method.scale={scale}: give a number of at least 0, or null for the autoscaler")
         if not 0 <= tau <= 1:
             raise MethodError(f"method.tau={tau}: give a number in [0, 1]")
-        self.scale, self.tau, self.variant = scale, tau, variant
+        self.scale, self.tau = scale, tau
+        self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = (*self.travelling, *objective.ema)
         self.before: dict[str, Tensor] = {}
 

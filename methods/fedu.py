@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from methods.base import Message, MethodError, Objective, Tree, Visit
+from methods.base import Message, MethodError, Objective, Tree, Visit, choose
 from methods.fedavg import FedAvg
 
 
@@ -60,11 +60,10 @@ class FedU(FedAvg):
             raise MethodError(
                 f"FedU decides about predictors, and {type(objective).__name__} has none: set objective=byol"
             )
-        if variant not in ("code", "paper"):
-            raise MethodError(f"method.variant={variant!r}: choose code or paper")
         if threshold < 0:
             raise MethodError(f"method.threshold={threshold}: give a number of at least 0")
-        self.threshold, self.variant = threshold, variant
+        self.threshold = threshold
+        self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = ("predictor", *objective.ema, *(("encoder",) if variant == "paper" else ()))
         self.before: dict[str, Tensor] = {}
 

@@ -35,7 +35,6 @@ from methods.base import (
     FederatedMethod,
     Mean,
     Message,
-    MethodError,
     Objective,
     Outputs,
     Phase,
@@ -43,6 +42,7 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
+    choose,
 )  # fmt: skip
 from methods.maths import min_norm, sliced_wasserstein
 
@@ -62,9 +62,8 @@ class UniformRegulariser(AddOn):
 
     def __init__(self, *, weight: float = 0.01, variant: str = "code") -> None:
         super().__init__()
-        if variant not in ("code", "mean"):
-            raise MethodError(f"method.variant={variant!r}: choose code or mean")
-        self.weight, self.variant = weight, variant
+        self.weight = weight
+        self.variant = choose("method.variant", variant, "code", "mean")
         self.width = 0
 
     def build(self, objective: Objective) -> None:
@@ -130,10 +129,9 @@ class FedU2(FederatedMethod):
         addons: tuple[AddOn, ...] = (),
         **kwargs: Any,
     ) -> None:
-        if length not in ("mean", "unit"):
-            raise MethodError(f"method.length={length!r}: choose mean or unit")
         super().__init__(objective, addons=(*addons, UniformRegulariser(weight=weight, variant=variant)), **kwargs)
-        self.server_rate, self.length = server_rate, length
+        self.server_rate = server_rate
+        self.length = choose("method.length", length, "mean", "unit")
 
     def plan(self, round: int) -> tuple[Phase, ...]:
         """One phase; without running statistics in the weights there are none to send."""

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit, choose
 from methods.fedavg import FedAvg
 from methods.maths import global_contrastive, relational
 from methods.networks import Frozen, mlp
@@ -56,14 +56,13 @@ class CrossDistillation(AddOn):
         variant: str = "code",
     ) -> None:
         super().__init__()
-        if variant not in ("code", "paper"):
-            raise MethodError(f"method.variant={variant!r}: choose code or paper")
         if temperature <= 0:
             raise MethodError(f"method.temperature={temperature}: give a number above 0")
         self.local_relation, self.global_contrast, self.global_relation = (
             local_relation, global_contrast, global_relation,
         )  # fmt: skip
-        self.temperature, self.variant = temperature, variant
+        self.temperature = temperature
+        self.variant = choose("method.variant", variant, "code", "paper")
         self.views = ("other",) if local_relation or global_relation else ()
         self.taught = bool(global_contrast or global_relation)
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Mail, Message, MethodError, Objective, Outputs, Phase, Tree, Turn, Visit
+from methods.base import Batch, Mail, Message, MethodError, Objective, Outputs, Phase, Tree, Turn, Visit, choose
 from methods.fedavg import FedAvg
 from methods.maths import dimension_scaling, projector_distillation
 
@@ -59,13 +59,6 @@ class SSD(FedAvg):
     ) -> None:
         super().__init__(objective, **kwargs)
         basis = basis or ("qr" if variant == "code" else "axis")
-        for name, value, possible in (
-            ("variant", variant, ("code", "paper")),
-            ("basis", basis, ("qr", "axis")),
-            ("separation", separation, ("soft", "hard")),
-        ):
-            if value not in possible:
-                raise MethodError(f"method.{name}={value!r}: choose {' or '.join(possible)}")
         h, z = objective.encoder.dim, objective.width
         if h != z:
             raise MethodError(
@@ -74,7 +67,9 @@ class SSD(FedAvg):
             )
         self.width = z
         self.alpha, self.dsr_weight, self.pd_weight = alpha, dsr_weight, pd_weight
-        self.variant, self.basis, self.separation = variant, basis, separation
+        self.variant = choose("method.variant", variant, "code", "paper")
+        self.basis = choose("method.basis", basis, "qr", "axis")
+        self.separation = choose("method.separation", separation, "soft", "hard")
 
     def init_server(self, turn: Turn) -> Tree:
         """The weights, everyone's scale vector, and the shared basis where there is one."""

@@ -20,6 +20,13 @@ class MethodError(ValueError):
     """A method was put together or used in a way that cannot work; the message is one line for the user."""
 
 
+def choose(key: str, value: str, *possible: str) -> str:
+    """The value itself; MethodError where it is none of the possible ones. key: as a user sets it."""
+    if value not in possible:
+        raise MethodError(f"{key}={value!r}: choose {' or '.join(possible)}")
+    return value
+
+
 @dataclass(frozen=True)
 class Mean:
     """Combine replies by a weighted mean over the clients that sent the entry.

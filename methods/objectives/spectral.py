@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import Batch, MethodError, Outputs, Projected
+from methods.base import Batch, Outputs, Projected, choose
 from methods.maths import clip_rows, correlation, spectral_contrastive
 from methods.networks import Encoder
 
@@ -36,10 +36,8 @@ class Spectral(Projected):
 
     def __init__(self, encoder: Encoder, *, mu: float = 10.0, negatives: str = "pairs", **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        if negatives not in ("pairs", "correlation"):
-            raise MethodError(f"objective.negatives={negatives!r}: choose pairs or correlation")
         self.mu = mu
-        self.negatives = negatives
+        self.negatives = choose("objective.negatives", negatives, "pairs", "correlation")
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Representations, and embeddings clipped to norm sqrt(mu)."""
