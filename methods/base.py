@@ -6,7 +6,6 @@ and add-ons (terms that sit on any of them). None of the three knows the benchma
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 
 from methods import trees
 from methods.objective import AddOn, Objective, Projected
-from methods.parts import Parts
 from methods.server import ServerOptimizer
+from methods.trainer import UnderTrainer, set_learning_rate
 from methods.trees import Tree
 from methods.vocabulary import (
     Batch,
@@ -38,7 +37,7 @@ from methods.vocabulary import (
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
     "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "choose",
+    "choose", "set_learning_rate",
 ]  # fmt: skip
 
 PHASE_HOOKS = (
@@ -48,7 +47,7 @@ PHASE_HOOKS = (
 """Hooks that may carry a phase's name: `update_correlate` is preferred to `update` in the phase `correlate`."""
 
 
-class FederatedMethod(Parts):
+class FederatedMethod(UnderTrainer):
     """FedAvg, and the hooks by which a paper differs from it.
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
@@ -241,42 +240,6 @@ class FederatedMethod(Parts):
         """Moves targets and queues; called after the optimiser's step."""
         self.objective.after_step(outputs["push"])
 
-    # --- Trainer().fit on pooled data: one client, no exchange
-
-    def on_fit_start(self) -> None:
-        """Trainer only: starts the server and lets client 0 receive, so that the first phase can train."""
-        phase = next(iter(self.plan(0)), self.phase)
-        if phase.work != "train":
-            raise MethodError(
-                f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
-                f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
-            )
-        client = Client(0, examples=getattr(getattr(self.trainer, "datamodule", None), "examples", 1))
-        stream = torch.Generator()
-        turn = Turn(0, 1, phase, (client,), (client,), stream)
-        mail = self.hook("send", phase)(self.init_server(turn), turn)
-        visit = Visit(0, 1, phase, client, mail.to(0), {}, stream)
-        visit.memory = self.hook("init_client", phase)(visit)
-        self.start_visit(visit)
-
-    def on_train_epoch_start(self) -> None:
-        """Trainer only: what `start_epoch` is to the loop."""
-        if (look := self._pooled()) is not None:
-            self.start_epoch(look, self.stream)
-
-    def _pooled(self) -> Callable[[], Iterator[Batch]] | None:
-        """Passes over Trainer's pooled images as they are, where its data module can make them."""
-        look = getattr(getattr(self.trainer, "datamodule", None), "look", None)
-        return None if look is None else partial(look, self.device)
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Trainer only: sets the learning rate; the loop sets its own."""
-        trainer = self.trainer
-        total = float(trainer.estimated_stepping_batches)
-        optimizers = self.optimizers()
-        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-            set_learning_rate(optimizer, self.schedule(trainer.global_step / total))
-
     def start_visit(self, visit: Visit, kept: Tree | None = None) -> None:
         """Makes this module the visited client's: kept parts, then what was received, then targets and add-ons.
 
@@ -297,13 +260,6 @@ class FederatedMethod(Parts):
         if phase.work != "train" or phase.where != "clients":
             return own
         return (*own, *(name for addon in self.terms for name in addon.views))
-
-
-def set_learning_rate(optimizer: Any, factor: float) -> float:
-    """Sets every group's rate to `factor` times the one it was built with; returns the first group's new rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-    return optimizer.param_groups[0]["lr"]
 
 
 def _gradient(parameter: Tensor) -> Tensor:
