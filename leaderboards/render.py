@@ -1,7 +1,7 @@
 """A board for people: the Markdown page, the terminal table and the picture, all from run records alone."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from leaderboards.curves import curves
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
 
@@ -69,7 +70,8 @@ STYLE: dict[Any, Any] = {
 def markdown(records: Sequence[Record]) -> str:
     """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"])])
+    over_rounds = [f"## {_escape(name)}\n\n![{_escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
 
 
 def table(rows: Iterable[Row], title: str) -> Table:
@@ -93,21 +95,28 @@ def figure(records: Sequence[Record], scenario: str, path: str | Path) -> None:
     A dot is a seed, a tick the mean of several, a bar one spread to either side, a band a group of tied rows, the
     dashed line the floor.
     """
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the reader's own settings must not show
-        matplotlib.rcParams.update(STYLE)
-        _draw(records, scenario).savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    _save(lambda: _draw(records, scenario), path)
 
 
 def write(records: Sequence[Record], folder: str | Path) -> None:
-    """Write `README.md` and `figures/<scenario>.svg` under `folder`."""
+    """Write `README.md` and its figures under `folder`: one a scenario, and those over rounds."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     (Path(folder) / "README.md").write_text(markdown(records), encoding="utf-8")
     for scenario in scenarios(records):
         figure(records, scenario, figures / f"{_stem(scenario)}.svg")
+    for name, draw in curves(records).items():
+        _save(draw, figures / f"{name}.svg")
+
+
+def _save(draw: Callable[[], "Figure"], path: str | Path) -> None:
+    """An SVG whose bytes depend on what is drawn alone."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the reader's own settings must not show
+        matplotlib.rcParams.update(STYLE)
+        draw().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def scenarios(records: Iterable[Record]) -> list[str]:

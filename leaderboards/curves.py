@@ -1,0 +1,70 @@
+"""What the monitor saw over rounds, row beside row: the pictures that `compared.yaml` asks for."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from leaderboards.rank import runs
+from leaderboards.schema import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COMPARED = Path(__file__).parent / "compared.yaml"
+COLOURS = ("#777777", "#c9a227", "#5b9e6f", "#3b6ea8", "#b5562b", "#7d5ba6", "#222222")
+
+
+def curves(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]]:
+    """File name -> what draws it, of those figures whose rows have curves in the records."""
+    found: dict[str, Callable[[], "Figure"]] = {}
+    for asked in yaml.safe_load(COMPARED.read_text(encoding="utf-8")):
+        held = {row: watched(records, asked["scenario"], row) for row in asked["rows"]}
+        held = {row: seeds for row, seeds in held.items() if seeds}
+        if len(held) > 1:
+            found[asked["file"]] = partial(_draw, held, asked)
+    return found
+
+
+def watched(records: Sequence[Record], scenario: str, row: str) -> list[list[dict[str, float]]]:
+    """The curve of every finished seed of a row; none for records that were written before there were curves."""
+    return [record["curve"] for record in runs(records, scenario).get(row, []) if record.get("curve")]
+
+
+def mean_and_spread(curves: Sequence[Sequence[Mapping[str, float]]], metric: str) -> list[tuple[float, float, float]]:
+    """(round, mean, standard deviation) over seeds, of the rounds that all of them have seen; 0 for one seed."""
+    seen = [{point["round"]: point[metric] for point in curve if metric in point} for curve in curves]
+    points = []
+    for round in sorted(set.intersection(*(set(one) for one in seen))):
+        sample = [one[round] for one in seen]
+        spread = statistics.stdev(sample) if len(sample) > 1 else 0.0
+        points.append((round, statistics.fmean(sample), spread))
+    return points
+
+
+def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, Any]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    panels = asked["metrics"]
+    picture = Figure(figsize=(3.6 * len(panels), 3.4), layout="constrained")
+    for axes, (metric, label) in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for colour, (row, seeds) in zip(COLOURS, held.items(), strict=False):
+            _line(axes, mean_and_spread(seeds, metric), colour, row)
+        axes.set_xlabel("round")
+        axes.set_title(label, loc="left", fontsize=9)
+        axes.spines[["right", "top"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    most = max(len(seeds) for seeds in held.values())
+    picture.suptitle(f"{asked['title']} ({asked['scenario']}, mean and spread of {most} seeds)", fontsize=10)
+    return picture
+
+
+def _line(axes: "Axes", points: Sequence[tuple[float, float, float]], colour: str, label: str) -> None:
+    rounds, means, spreads = zip(*points, strict=True) if points else ((), (), ())
+    axes.plot(rounds, means, color=colour, linewidth=1.6, label=label)
+    low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,43 @@
+import pytest
+
+from leaderboards import curves, render
+from tests.leaderboards.test_schema import record as a_record
+
+ROWS = ("fedavg-align_uniform", "ssd")
+
+
+def seen(values, **others):
+    return [{"round": float(r + 1), "uniformity_between": v, "uniformity_within": v, "monitor": 50.0} | others
+            for r, v in enumerate(values)]  # fmt: skip
+
+
+@pytest.fixture
+def records():
+    return [
+        {**a_record(row, seed, 50.0, scenario="cifar10-mini"), "curve": seen([-1.0 - seed, -2.0])}
+        for row in ROWS
+        for seed in (0, 1)
+    ]
+
+
+def test_mean_and_spread_over_seeds():
+    both = [seen([-1.0, -2.0, -3.0]), seen([-2.0, -2.0])]
+    points = curves.mean_and_spread(both, "uniformity_between")
+    assert points == [(1, -1.5, pytest.approx(0.5**0.5)), (2, -2.0, 0.0)]  # a round that one has not seen is left out
+    assert curves.mean_and_spread(both[:1], "uniformity_between")[2] == (3, -3.0, 0.0)
+
+
+def test_a_figure_is_drawn_where_two_rows_have_curves(records, tmp_path):
+    assert list(curves.curves(records)) == ["ssd-uniformity"]
+    render.write(records, tmp_path)
+    first = (tmp_path / "figures" / "ssd-uniformity.svg").read_bytes()
+    render.write(records, tmp_path)
+    assert (tmp_path / "figures" / "ssd-uniformity.svg").read_bytes() == first
+    assert "figures/ssd-uniformity.svg" in (tmp_path / "README.md").read_text()
+
+
+def test_records_without_curves_have_no_figure(records):
+    for record in records:
+        if record["row"] == "ssd":
+            del record["curve"]
+    assert curves.curves(records) == {}
