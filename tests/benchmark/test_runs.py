@@ -282,7 +282,22 @@ class TestSuites:
         chosen = suite(name, {"methods": "ssd,fedavg", "seeds": 4}, [])
         assert [(one.row, one.seed) for one in chosen] == [("ssd", 4), ("fedavg", 4)]
         every = suite(name, {"methods": "all", "seeds": [1]}, [])
-        assert [one.row for one in every] == available("method")
+        own = ["fedavg", "ssd", "local"]
+        assert [one.row for one in every] == [*own, *(one for one in available("method") if one not in own)]
+
+    def test_all_takes_in_what_a_suite_has_more(self, tmp_path):
+        more = ["fedavg objective=byol", "fedprox"]
+        name = self.written(tmp_path, scenarios=[TINY], seeds=[0], methods=["fedavg"], more=more)
+        assert [one.row for one in suite(name, {}, [])] == ["fedavg"]
+        rows = [one.row for one in suite(name, {"methods": "all"}, [])]
+        assert rows[:3] == ["fedavg", "fedavg-byol", "fedprox"]
+        assert set(available("method")) < set(rows)
+
+    def test_all_of_digits_is_every_method_and_every_row_of_fedx(self):
+        rows = {one.row for one in suite("digits", {"methods": "all", "seeds": [0]}, [])}
+        assert set(available("method")) <= rows
+        fedx = {one.row for one in suite("fedx", {"seeds": [0]}, [])}
+        assert {row.replace("-simclr", "") for row in fedx} <= rows  # digits' own rows are over SimCLR
 
     def test_a_suite_that_is_none(self, tmp_path):
         with pytest.raises(ConfigError, match="unknown keys \\['method'\\]"):
