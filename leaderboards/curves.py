@@ -21,7 +21,7 @@ COLOURS = ("#777777", "#c9a227", "#5b9e6f", "#3b6ea8", "#b5562b", "#7d5ba6", "#2
 
 def curves(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]]:
     """File name -> what draws it, of those figures whose rows have curves in the records."""
-    found: dict[str, Callable[[], "Figure"]] = {}
+    found: dict[str, Callable[[], Figure]] = {}
     for asked in yaml.safe_load(COMPARED.read_text(encoding="utf-8")):
         held = {row: watched(records, asked["scenario"], row) for row in asked["rows"]}
         held = {row: seeds for row, seeds in held.items() if seeds}

@@ -175,6 +175,34 @@ def test_quarter_turns_come_with_the_rotated_view() -> None:
     assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
+def test_the_other_view_has_an_order_of_its_own_over_the_clients_images() -> None:
+    recipe = Recipe(8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
+    data = FederatedDataModule(SOURCE, PARTS, recipe)
+    found = batches(0, epochs=2, names=("plain", "other"), data=data)
+    own = plain(torch.from_numpy(IMAGES[PARTS[0]]), recipe)
+    for start in (0, 3):
+        shown = torch.cat([batch.views[1] for batch in found[start : start + 3]])
+        places = [next(i for i in range(20) if torch.equal(own[i], image)) for image in shown]
+        assert sorted(places) == list(range(20))
+        assert places != indices(found[start : start + 3])
+    assert all(len(batch.views[1]) == len(batch.index) for batch in found)
+    first = batches(0, epochs=1, names=("plain",), data=data)
+    assert indices(first) == indices(found[:3])  # who asks for others sees its own images in the same order, at first
+
+
+def test_a_look_shows_every_image_as_it_is_in_order() -> None:
+    data = module(channels_last=True)
+    own = list(data.look("cpu", held=data.held_by(0), batch_size=6))
+    assert indices(own) == list(range(20))
+    assert torch.equal(torch.cat([batch.views[0] for batch in own]), plain(torch.from_numpy(IMAGES[PARTS[0]]), RECIPE))
+    pooled = list(data.look("cpu"))
+    assert data.examples == sum(map(len, PARTS)) == len(indices(pooled))
+    everyone = np.sort(np.concatenate(PARTS))
+    assert torch.equal(
+        torch.cat([batch.views[0] for batch in pooled]), plain(torch.from_numpy(IMAGES[everyone]), RECIPE)
+    )
+
+
 @pytest.mark.parametrize(("last", "layout"), [(True, torch.channels_last), (False, torch.contiguous_format)])
 def test_memory_format(last: bool, layout: torch.memory_format) -> None:
     data = module(channels_last=last, batch_size=8)

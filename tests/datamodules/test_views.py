@@ -154,6 +154,18 @@ def test_rotate(shape):
     assert torch.equal(ops.rotate(x, degrees), one_by_one(tv.rotate, x, degrees))
 
 
+@pytest.mark.parametrize(("fill", "mode"), [("reflect", "reflect"), ("zero", "constant")])
+@SHAPES
+def test_shift_is_a_crop_out_of_the_padded_image(shape, fill, mode):
+    x, (height, width) = bytes_of(shape), shape[2:]
+    offset = torch.randint(-4, 5, (len(x), 2), generator=seeded(1))
+    padded = tv.pad(x, [4], padding_mode=mode)
+    expected = torch.stack(
+        [tv.crop(one, 4 + dy, 4 + dx, height, width) for one, (dy, dx) in zip(padded, offset.tolist(), strict=True)]
+    )
+    assert torch.equal(ops.shift(x, offset, fill), expected)
+
+
 def test_quarter_turns():
     x, turns = pictures((12, 3, 9, 9)), torch.arange(12) % 4
     expected = one_by_one(lambda image, k: torch.from_numpy(np.rot90(image.numpy(), k, (1, 2)).copy()), x, turns)
@@ -388,7 +400,9 @@ def test_a_view_is_its_draws_applied():
         ({"grayscale": 0, "blur": 0, "solarize": 0, "rotation": 0}, {"gray", "blur", "solarize", "degrees"}),
     ):
         drawn = views.draw(40, 14, 11, replace(recipe, **changes), seeded(3))
-        assert {name for name, value in drawn._asdict().items() if value is None} == left_out
+        assert {name for name, value in drawn._asdict().items() if value is None} == left_out | {"offset"}
+    offset = views.draw(500, 14, 11, replace(recipe, pad=2), seeded(3)).offset
+    assert sorted(set(offset.flatten().tolist())) == [-2, -1, 0, 1, 2]
     assert views.draw(40, 10, 10, replace(recipe, crop_scale=None), seeded(3)).crops is None
 
 
@@ -439,6 +453,18 @@ def test_make_views_by_name():
     assert views.make_views(x, (), recipe, generator) == ((), None)
 
 
+def test_the_other_view_is_of_other_images():
+    x, others, still = bytes_of((9, 3, 12, 12)), bytes_of((9, 3, 12, 12), seed=1), replace(STILL, size=12)
+    (first, other), _ = views.make_views(x, ("augment", "other"), still, seeded(0), None, others)
+    assert torch.equal(first, views.plain(x, still))
+    assert torch.equal(other, views.plain(others, still))
+    ((alone,), _) = views.make_views(x, ("other",), still, seeded(0))
+    whole = views.plain(x, still)
+    places = [next(i for i in range(9) if torch.equal(whole[i], image)) for image in alone]
+    assert sorted(places) == list(range(9))
+    assert places != list(range(9))
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -477,6 +503,9 @@ def test_lists_are_taken_for_tuples():
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "it must be four strengths >= 0, the last (hue) <= 0.5"),
         ({"jitter": (0.4, 0.4, 0.4)}, "views.jitter is (0.4, 0.4, 0.4); it must be four strengths"),
         ({"jitter": (0.4, -1, 0.4, 0.1)}, "it must be four strengths >= 0"),
+        ({"pad": -1}, "views.pad is -1; it must be a whole number of pixels below the size"),
+        ({"pad": 32}, "views.pad is 32; it must be a whole number of pixels below the size"),
+        ({"pad_mode": "edge"}, "views.pad_mode is 'edge'; it must be reflect or zero"),
         ({"blur_kernel": 4}, "views.blur_kernel is 4; it must be odd, >= 1 and below twice the size"),
         ({"blur_kernel": 65}, "views.blur_kernel is 65; it must be odd, >= 1 and below twice the size"),
         ({"rotation": -15}, "views.rotation is -15; it must be an angle in [0, 180] degrees"),
@@ -495,7 +524,7 @@ def test_impossible_recipes_are_refused_in_one_line(given, message):
 
 def test_unfit_images_and_unknown_views_are_refused():
     x = bytes_of((2, 3, 8, 8))
-    with pytest.raises(ViewError, match=r"unknown view 'augmented'; known views: augment, plain, rotate"):
+    with pytest.raises(ViewError, match=r"unknown view 'augmented'; known views: augment, plain, rotate, other"):
         views.make_views(x, ("plain", "augmented"), STILL, seeded(0))
     with pytest.raises(ViewError, match=r"hold 'rotate' twice; ask for it once"):
         views.make_views(x, ("rotate", "rotate"), STILL, seeded(0))
