@@ -35,7 +35,7 @@ def shift(images: Tensor, offset: Tensor, fill: str) -> Tensor:
         last = images.shape[dim] - 1
         wanted = torch.arange(last + 1, device=images.device) + send(by, images)[:, None]
         source = last - (last - wanted.abs()).abs()  # reflected at both edges; what lies inside is left alone
-        shape = (len(images), 1, -1, 1) if dim == 2 else (len(images), 1, 1, -1)
+        shape = (len(images), 1, last + 1, 1) if dim == 2 else (len(images), 1, 1, last + 1)
         moved = images.gather(dim, source.view(shape).expand(images.shape))
         images = moved * (wanted == source).view(shape).to(moved.dtype) if fill == "zero" else moved
     return images
