@@ -47,7 +47,8 @@ class Pulse(threading.Thread):
         self.silent = dict.fromkeys(peers, 0)
         self.ended: set[int] = set()  # without a word
         self.parted: set[int] = set()
-        self.told = False
+        self.needed = 0  # beats for which this rank has waited for one that has parted
+        self.exchanging = self.interrupted = self.told = False
         self.waker, self.wakened = socket.socketpair()
         for one in (self.waker, *peers.values()):
             one.setblocking(False)
@@ -61,13 +62,18 @@ class Pulse(threading.Thread):
                 if END in heard:
                     return
                 if {signal.SIGINT, signal.SIGTERM} & set(heard):  # this rank may wait for one that was not told
+                    self.interrupted = True
                     ranks.end()
                 continue
             for rank in self.peers:
                 self.silent[rank] += 1
             self.listen(say=BEAT)
+            self.needed = self.needed + 1 if self.exchanging and self.parted else 0
+            if self.needed > 1 and not self.told:  # nobody leaves in order while another needs it
+                self.bury(min(self.parted), "it has stopped")
             for rank, beats in self.silent.items():
-                if rank in self.ended and not self.told:
+                # an interrupted process has ended its children itself, and has its own way out
+                if rank in self.ended and not (self.told or self.interrupted):
                     self.bury(rank, "its process has ended")
                 elif beats > BEATS and rank not in self.parted and not self.told:
                     self.bury(rank, f"no sign for {self.limit:g} s")
@@ -116,8 +122,8 @@ class Pulse(threading.Thread):
         deadline = time.monotonic() + 2 * self.limit / BEATS + 1
         while not self.told and time.monotonic() < deadline:
             self.listen()
-            if self.ended and not self.told:
-                self.bury(min(self.ended), "its process has ended")
+            if not self.told and (gone := self.ended | self.parted):
+                self.bury(min(gone), "its process has ended" if self.ended else "it has stopped")
             time.sleep(0.05)
 
     def hush(self) -> None:
@@ -180,9 +186,13 @@ def _accepted(address: str, world: int) -> dict[int, socket.socket]:
         while len(peers) < world - 1:
             peer, _ = server.accept()
             peer.settimeout(60)
-            said = peer.recv(20, socket.MSG_WAITALL)
+            said = b""
+            with contextlib.suppress(OSError):
+                said = peer.recv(20, socket.MSG_WAITALL)
             if len(said) == 20 and said.startswith(token):
                 peers[struct.unpack("!I", said[16:])[0]] = peer
+            else:
+                peer.close()
     return peers
 
 
@@ -211,6 +221,8 @@ def exchange() -> Iterator[None]:
     Raises:
         SystemExit: a rank is gone.
     """
+    if _pulse is not None:
+        _pulse.exchanging = True
     try:
         yield
     except RuntimeError:
@@ -219,3 +231,6 @@ def exchange() -> Iterator[None]:
             if _pulse.told:
                 raise SystemExit(1) from None
         raise
+    finally:
+        if _pulse is not None:
+            _pulse.exchanging = False

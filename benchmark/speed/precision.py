@@ -38,6 +38,7 @@ def measure(repetitions: int, say: Say) -> list[Line]:
             verdict = compile_networks(work, ways[COMPILED].clients, visits=1)
             assert verdict is not None
             say(f"{name}: {verdict}")
+            work.method.objective.compile()  # whatever the verdict: a row tells what it would have been
             for federation in ways.values():
                 federation.start()
                 federation.play(0)  # warms up, and compiles what is left to be

@@ -103,4 +103,5 @@ def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
     )
     words = [word.format(folder=tmp_path) for word in words]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1] == "LOADED []", done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"
