@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from benchmark import ranks
+from benchmark.config import ConfigError
 
 LIMIT = 30.0
 """Seconds without a sign after which a rank is gone; the environment's FULCRUM_SILENCE instead, where it is set."""
@@ -159,17 +160,26 @@ def watch(rank: int, world: int) -> None:
     global _pulse, _before
     if _pulse is not None:
         return
-    address = os.environ["MASTER_ADDR"]
+    limit, address = _limit(), os.environ["MASTER_ADDR"]
     if rank == 0:
         peers = _accepted(address, world)
     else:
         port, token = _told(None)
         peers = {0: socket.create_connection((address, port), timeout=60)}
         peers[0].sendall(token + struct.pack("!I", rank))
-    _pulse = Pulse(peers, float(os.environ.get("FULCRUM_SILENCE", LIMIT)))
+    _pulse = Pulse(peers, limit)
     if threading.current_thread() is threading.main_thread():
         _before = signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
     _pulse.start()
+
+
+def _limit() -> float:
+    """Seconds of silence, as the environment says."""
+    given = os.environ.get("FULCRUM_SILENCE", str(LIMIT))
+    with contextlib.suppress(ValueError):
+        if 0 < float(given) < float("inf"):
+            return float(given)
+    raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 
 
 def _accepted(address: str, world: int) -> dict[int, socket.socket]:

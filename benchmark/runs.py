@@ -179,8 +179,8 @@ class Run:
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
         work = self.federation.work
-        if isinstance(work, SideBySide) or (isinstance(work, Measured) and work.several):
-            lines.append("clients were visited side by side, on a GPU by recorded steps, which round otherwise")
+        if isinstance(work, SideBySide | Measured) and work.rounds_otherwise:
+            lines.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
             what = "networks and views were" if self.compiled else "views were"
             lines.append(f"{what} compiled by torch.compile, which rounds otherwise")

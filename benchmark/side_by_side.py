@@ -50,6 +50,11 @@ class SideBySide:
         given = (reference.fabric, reference.data, reference.pace, reference.streams)
         self.lanes = [Lane(copy.deepcopy(reference.method), *given, recorder) for _ in range(lanes)]
 
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether its results differ from the reference's by rounding: where steps are recorded."""
+        return self.lanes[0].recorder is not None
+
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see."""
         return self.reference.images(phase, client)
@@ -137,8 +142,12 @@ class Measured:
     def __init__(self, reference: OneByOne, other: SideBySide, clock: Callable[[], float] = time.perf_counter) -> None:
         self.reference, self.other, self.clock = reference, other, clock
         self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
-        self.several = False
-        """Whether clients were ever visited side by side."""
+        self.several = False  # whether clients were ever visited by the other
+
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether clients were visited by the other at all, and its results differ by rounding."""
+        return self.several and self.other.rounds_otherwise
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see."""
