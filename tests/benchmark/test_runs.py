@@ -117,7 +117,7 @@ class TestGoingOn:
         assert run(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].play()["rounds"]["done"] == 3
 
     def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
-        one, _ = run(tmp_path, "partition.name=iid", "partition.clients=80")  # one each
+        one, _ = run(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
         with pytest.raises(PartitionError, match="holds 1 image"):
             one.play()
 
