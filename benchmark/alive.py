@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from benchmark import ranks
+from benchmark.config import ConfigError
 
 LIMIT = 30.0
 """Seconds without a sign after which a rank is gone; the environment's FULCRUM_SILENCE instead, where it is set."""
@@ -47,7 +48,8 @@ class Pulse(threading.Thread):
         self.silent = dict.fromkeys(peers, 0)
         self.ended: set[int] = set()  # without a word
         self.parted: set[int] = set()
-        self.told = False
+        self.needed = 0  # beats for which this rank has waited for one that has parted
+        self.exchanging = self.interrupted = self.told = False
         self.waker, self.wakened = socket.socketpair()
         for one in (self.waker, *peers.values()):
             one.setblocking(False)
@@ -61,13 +63,18 @@ class Pulse(threading.Thread):
                 if END in heard:
                     return
                 if {signal.SIGINT, signal.SIGTERM} & set(heard):  # this rank may wait for one that was not told
+                    self.interrupted = True
                     ranks.end()
                 continue
             for rank in self.peers:
                 self.silent[rank] += 1
             self.listen(say=BEAT)
+            self.needed = self.needed + 1 if self.exchanging and self.parted else 0
+            if self.needed > 1 and not self.told:  # nobody leaves in order while another needs it
+                self.bury(min(self.parted), "it has stopped")
             for rank, beats in self.silent.items():
-                if rank in self.ended and not self.told:
+                # an interrupted process has ended its children itself, and has its own way out
+                if rank in self.ended and not (self.told or self.interrupted):
                     self.bury(rank, "its process has ended")
                 elif beats > BEATS and rank not in self.parted and not self.told:
                     self.bury(rank, f"no sign for {self.limit:g} s")
@@ -116,8 +123,8 @@ class Pulse(threading.Thread):
         deadline = time.monotonic() + 2 * self.limit / BEATS + 1
         while not self.told and time.monotonic() < deadline:
             self.listen()
-            if self.ended and not self.told:
-                self.bury(min(self.ended), "its process has ended")
+            if not self.told and (gone := self.ended | self.parted):
+                self.bury(min(gone), "its process has ended" if self.ended else "it has stopped")
             time.sleep(0.05)
 
     def hush(self) -> None:
@@ -153,17 +160,26 @@ def watch(rank: int, world: int) -> None:
     global _pulse, _before
     if _pulse is not None:
         return
-    address = os.environ["MASTER_ADDR"]
+    limit, address = _limit(), os.environ["MASTER_ADDR"]
     if rank == 0:
         peers = _accepted(address, world)
     else:
         port, token = _told(None)
         peers = {0: socket.create_connection((address, port), timeout=60)}
         peers[0].sendall(token + struct.pack("!I", rank))
-    _pulse = Pulse(peers, float(os.environ.get("FULCRUM_SILENCE", LIMIT)))
+    _pulse = Pulse(peers, limit)
     if threading.current_thread() is threading.main_thread():
         _before = signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
     _pulse.start()
+
+
+def _limit() -> float:
+    """Seconds of silence, as the environment says."""
+    given = os.environ.get("FULCRUM_SILENCE", str(LIMIT))
+    with contextlib.suppress(ValueError):
+        if 0 < float(given) < float("inf"):
+            return float(given)
+    raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 
 
 def _accepted(address: str, world: int) -> dict[int, socket.socket]:
@@ -180,9 +196,13 @@ def _accepted(address: str, world: int) -> dict[int, socket.socket]:
         while len(peers) < world - 1:
             peer, _ = server.accept()
             peer.settimeout(60)
-            said = peer.recv(20, socket.MSG_WAITALL)
+            said = b""
+            with contextlib.suppress(OSError):
+                said = peer.recv(20, socket.MSG_WAITALL)
             if len(said) == 20 and said.startswith(token):
                 peers[struct.unpack("!I", said[16:])[0]] = peer
+            else:
+                peer.close()
     return peers
 
 
@@ -211,6 +231,8 @@ def exchange() -> Iterator[None]:
     Raises:
         SystemExit: a rank is gone.
     """
+    if _pulse is not None:
+        _pulse.exchanging = True
     try:
         yield
     except RuntimeError:
@@ -219,3 +241,6 @@ def exchange() -> Iterator[None]:
             if _pulse.told:
                 raise SystemExit(1) from None
         raise
+    finally:
+        if _pulse is not None:
+            _pulse.exchanging = False

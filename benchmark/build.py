@@ -218,7 +218,7 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
     """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
     held = parts(config, images)
     largest, size = max(len(part) for part in held), config.training.batch_size
-    if built.objective.contrastive and size > largest:
+    if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
             f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
             "the contrastive loss would never see the batch it is set for: "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmark.strategy import by_first
 from benchmark.work import OneByOne
 from datamodules.federated import Batch
 from methods.base import Client, Phase
@@ -19,13 +20,14 @@ STEPS = 3
 class Verdict:
     """What compiling cost and gained.
 
-    seconds: to compile. before, after: of a pass. steps: of the run, all ranks together.
+    seconds: to compile. before, after: of a pass. steps: of the run, all ranks together. kept: whether it stays.
     """
 
     seconds: float
     before: float
     after: float
     steps: int
+    kept: bool
 
     @property
     def break_even(self) -> float:
@@ -62,10 +64,12 @@ def compile_networks(
     spent, after = time.perf_counter() - began, _timed(work, batch)
     work.resident.reset()
     work.method.zero_grad(set_to_none=True)
-    if after >= before:
+    # the first rank decides for all: those that disagreed would round a client's steps in two ways
+    kept = by_first(work.fabric, lambda: after < before, undisturbed=False)
+    if not kept:
         work.method.objective._compiled_call_impl = None  # there is no public way back
     images = sum(work.images(phase, client) for client in clients) / len(clients)
-    return Verdict(spent, before, after, round(visits * images / len(batch.index)))
+    return Verdict(spent, before, after, round(visits * images / len(batch.index)), kept)
 
 
 def first_batch(work: OneByOne, phase: Phase, client: Client) -> Batch:

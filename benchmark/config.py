@@ -169,9 +169,14 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """An argument's type as a reader would say it: `a number`, `Sequence[int]`, `float | None`."""
+    """An argument's type as a reader would say it: `a number or null`, `a list, each a whole number`."""
     if hint in PLAIN:
         return PLAIN[hint]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join("null" if one is type(None) else describe(one) for one in inner)
+    if origin in (list, Sequence):
+        return f"a list, each {describe(inner[0])}"
     plain = isinstance(hint, type) and not get_args(hint)
     return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))
 

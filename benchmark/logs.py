@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,7 @@ def open_logger(config: DictConfig, folder: Path) -> RunLogger:
     """The logger a config asks for; W&B works offline, in the run's own folder, where nobody is logged in."""
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if config.logger == "csv" or not first:  # ranks that log nothing need no service of W&B's
+        warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are written anew from the history
         return RunLogger(CSVLogger(save_dir=folder, name="", version="csv"))
     import wandb
 

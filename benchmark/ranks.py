@@ -225,11 +225,12 @@ def free_port() -> int:
 
 def end() -> None:
     """Ends the processes this one has started: what counts of their work is with the first rank or on disk."""
-    while _children:
-        child = _children.pop()
+    for child in _children:  # all of them, before one is waited for
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    while _children:
+        with contextlib.suppress(OSError):
+            os.waitpid(_children.pop(), 0)
 
 
 def _auto(config: DictConfig, alone: bool) -> int:

@@ -3,7 +3,8 @@
 What a recorded step reads has to lie where it lay when it was recorded: parameters and buffers do (the resident
 model's flat buffer), the batch and the rate are copied into place, and so are the tensors a visit leaves on the method
 (`context`, an anchor, a stretch). Plain numbers are recorded as they are; where one changes, the step is recorded anew.
-A visit that leaves a tensor where it cannot be copied in place is not recorded. A step that branches on values of
+A visit that leaves a tensor where it cannot be copied in place, in a list or on another device, is not recorded; other
+objects are taken to stay as they are. A step that branches on values of
 tensors cannot be; `methods.base` forbids it, and the contract test repeats every method's recorded steps for another
 client.
 """
@@ -22,7 +23,7 @@ SHAPES = 4
 """Shapes of batches that are recorded, at most: clients may end in as many sizes of short batches as there are."""
 
 PLAIN = (bool, int, float, str, type(None))
-INTERNAL = {*vars(LightningModule()), "_fabric", "places"}
+INTERNAL = {*vars(LightningModule()), "places"} - {"training"}
 """Attributes of a module that are Lightning's, torch's and the base class's own affair."""
 
 
@@ -126,6 +127,7 @@ class Recordings:
         try:
             return place, self.recorder(lambda: step(place))
         except RuntimeError:  # a step that waits for the device, or allocates on another: it runs, unrecorded
+            optimizer.zero_grad(set_to_none=True)  # what was being recorded was never computed
             self.failed, self.recorded = True, {}
             return None
         finally:

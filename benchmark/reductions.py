@@ -93,7 +93,7 @@ class Reductions:
 
 
 CHUNK = 1 << 19
-"""Numbers widened to float64 at a time: a chunk stays in the processor's cache, a whole model would not."""
+"""Numbers a CPU widens to float64 at a time: a chunk stays in its cache, a whole model would not."""
 
 
 class _Sum:
@@ -113,11 +113,12 @@ class _Sum:
             self._begin(tree, weights, new, torch.empty_like if plain else torch.zeros_like)
         with torch.no_grad():
             if plain and new is not None and self.home is not None and new.layout == self.home.layout:
-                for total, piece in zip(self.home.flat.split(CHUNK), new.flat.split(CHUNK), strict=True):
+                factor = float(weight)
+                for total, piece in zip(_chunks(self.home.flat), _chunks(new.flat), strict=True):
                     if first:
-                        total.copy_(piece).mul_(float(weight))
+                        total.copy_(piece).mul_(factor)
                     else:
-                        total.add_(piece, alpha=float(weight))
+                        total.add_(piece, alpha=factor)
             elif _shapes(tree) != _shapes(self.parts["total"]):
                 raise self._another_architecture(f"client {client}")
             elif not plain:
@@ -162,7 +163,7 @@ class _Sum:
         packed, kinds = trees.span(total), set(self.dtypes.values())
         if packed is not None and len(kinds) == 1 and set(by) == {"all"}:
             sent = torch.empty_like(packed.flat, dtype=kinds.pop())
-            for piece, wide in zip(sent.split(CHUNK), packed.flat.split(CHUNK), strict=True):
+            for piece, wide in zip(_chunks(sent), _chunks(packed.flat), strict=True):
                 piece.copy_(wide / by["all"])
             return packed.tree(sent)
         mean = trees.map(torch.div, total, by if set(by) != {"all"} else trees.map(lambda leaf: by["all"], total))
@@ -176,6 +177,11 @@ class _Sum:
             f"{who} replied with {self.entry!r} of another shape than the clients before it: "
             "a Mean or Sum needs one architecture; declare Each, or an entry for every architecture"
         )
+
+
+def _chunks(flat: Tensor) -> Sequence[Tensor]:
+    """Pieces to work on one after another; a GPU takes all at once."""
+    return flat.split(CHUNK) if flat.device.type == "cpu" else (flat,)
 
 
 def _parcel(tree: Tree) -> Tree:

@@ -92,8 +92,9 @@ class Run:
         with hold(self.folder, self.fabric):
             with together(self.fabric):
                 self.claim()  # once more: somebody else may have come first
-                if self.fabric.global_rank == 0:
-                    save(self.config, self.folder / "config.yaml")
+                file = self.folder / "config.yaml"
+                if self.fabric.global_rank == 0 and not file.exists():  # what it was begun with is what resumes it
+                    save(self.config, file)
             yield self.federation
 
     def prepare(self) -> None:
@@ -132,6 +133,7 @@ class Run:
             with self.display.during("compiling"):
                 visits = self.federation.rounds * cohort_size(len(clients), self.federation.participation)
                 verdict = compile_networks(work, clients, visits)
+            self.compiled = verdict is not None and verdict.kept
             self.display.say(f"compile: {verdict or 'nothing is trained'}")
         untouched = not method.phases or self.federation.rounds == 0
         self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
@@ -176,10 +178,12 @@ class Run:
         lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        if isinstance(self.federation.work, SideBySide | Measured):
-            lines.append("clients were visited side by side where that was faster, which rounds otherwise")
+        work = self.federation.work
+        if isinstance(work, SideBySide | Measured) and work.rounds_otherwise:
+            lines.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
-            lines.append("networks and views were compiled by torch.compile, which rounds otherwise")
+            what = "networks and views were" if self.compiled else "views were"
+            lines.append(f"{what} compiled by torch.compile, which rounds otherwise")
         if len(self.federation.commits) > 1:
             lines.append(f"rounds were played at several commits: {', '.join(self.federation.commits)}")
         return lines

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmark.recording import CudaGraphs, Recorder, Recordings, has_dropout
 from benchmark.streams import Streams
-from benchmark.work import Assignment, Begun, Done, OneByOne, Pace
+from benchmark.work import Assignment, Begun, Done, Executor, OneByOne, Pace
 from datamodules.federated import FederatedDataModule
 from methods.base import Client, FederatedMethod, Phase, Visit
 
@@ -49,6 +49,11 @@ class SideBySide:
         self.reference, self.drawing = reference, has_dropout(reference.method)
         given = (reference.fabric, reference.data, reference.pace, reference.streams)
         self.lanes = [Lane(copy.deepcopy(reference.method), *given, recorder) for _ in range(lanes)]
+
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether its results differ from the reference's by rounding: where steps are recorded."""
+        return self.lanes[0].recorder is not None
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see."""
@@ -114,7 +119,9 @@ class Lane(OneByOne):
         if self.recorder is None:
             return super()._stepper(visit, optimizer)
         name = visit.phase.name
-        steps = self.steps.setdefault(name, Recordings(self.recorder, self.fabric.device))
+        if name not in self.steps:
+            self.steps[name] = Recordings(self.recorder, self.fabric.device)
+        steps = self.steps[name]
         if not steps.prepare(self.method, optimizer):
             return super()._stepper(visit, optimizer)
         step = self._step(visit, optimizer, self.summed.zero_())
@@ -124,8 +131,9 @@ class Lane(OneByOne):
 class Measured:
     """Tries both executors on a run's own visits, then stays with the faster: a way for each training phase.
 
-    Each is given `lanes` visits to warm up and as many that count, over rounds where one has too few; what counts is
-    seconds an image.
+    The reference is given `lanes` visits to warm up and as many that count; so is the other, a trial a round, with two
+    to warm up: one in which shapes come for the first time, one in which they are recorded. What counts is seconds an
+    image, with what has to be recorded anew in each round.
 
     Args:
         reference, other: the executors. clock: seconds.
@@ -134,6 +142,12 @@ class Measured:
     def __init__(self, reference: OneByOne, other: SideBySide, clock: Callable[[], float] = time.perf_counter) -> None:
         self.reference, self.other, self.clock = reference, other, clock
         self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
+        self.several = False  # whether clients were ever visited by the other
+
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether clients were visited by the other at all, and its results differ by rounding."""
+        return self.several and self.other.rounds_otherwise
 
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see."""
@@ -142,13 +156,14 @@ class Measured:
     def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         rest, few, phase = list(block), len(self.other.lanes), given.phase
-        order = (self.reference, self.reference, self.other, self.other)
+        order = (self.reference, self.reference, self.other, self.other, self.other)
         trials = self.trials.setdefault(phase.name, [])
-        while phase.work == "train" and len(trials) < len(order) and len(rest) >= few:
+        executor: Executor = self.reference
+        while phase.work == "train" and executor is self.reference and len(trials) < len(order) and len(rest) >= few:
             tried, rest = rest[:few], rest[few:]
-            began = self.clock()
-            yield from order[len(trials)].run(given, tried)
+            executor, began = order[len(trials)], self.clock()
+            self.several |= executor is self.other
+            yield from executor.run(given, tried)
             trials.append((self.clock() - began) / max(1, sum(self.images(phase, client) for client in tried)))
-        faster = len(trials) == len(order) and trials[3] < trials[1]
-        executor = self.other if faster else self.reference
-        yield from executor.run(given, rest)
+        faster = len(trials) == len(order) and trials[-1] < trials[1]
+        yield from (self.other if faster else self.reference).run(given, rest)

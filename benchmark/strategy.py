@@ -122,14 +122,18 @@ def in_turn(fabric: Fabric, work: Callable[[], T]) -> T:
     return done[0]
 
 
-def by_first(fabric: Fabric, work: Callable[[], T]) -> T:
-    """What `work()` gives on the first rank, on every rank; the others wait, and raise what it raises."""
+def by_first(fabric: Fabric, work: Callable[[], T], *, undisturbed: bool = True) -> T:
+    """What `work()` gives on the first rank, on every rank; the others wait, and raise what it raises.
+
+    undisturbed: whether it has the waiting ranks' cores. What is part of training does without, as its bits are to be
+    those of a run alone.
+    """
     if fabric.world_size == 1:
         return work()
     said: list[Any] = [None]
     failed: Exception | None = None
     if fabric.global_rank == 0:
-        with ranks.undisturbed():
+        with ranks.undisturbed() if undisturbed else contextlib.nullcontext():
             done, failed = _tried(work)
         said = [(done, _portable(failed))]
     with alive.exchange():
@@ -182,7 +186,7 @@ def broadcast(fabric: Fabric, make: Callable[[], Tree]) -> Tree:
         made.append(make())
         return trees.map(lambda leaf: leaf.to("meta"), made[0])
 
-    shape = by_first(fabric, outline)
+    shape = by_first(fabric, outline, undisturbed=False)
     result = made[0] if made else trees.zeros(shape, fabric.device)
     leaves = [leaf for _, leaf in trees.leaves(result)]
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):

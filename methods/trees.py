@@ -89,7 +89,7 @@ def zeros(outline: Tree, device: torch.device | str) -> Tree:
     found = list(leaves(outline))
     if len({leaf.dtype for _, leaf in found}) == 1:
         fresh = flat(found, device)
-        return fresh.tree(fresh.flat)
+        return overlay(outline, fresh.tree(fresh.flat))  # which has no branch without leaves
     return {
         key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
         for key, value in outline.items()

@@ -23,7 +23,9 @@ from tests.playing import TINY
 
 
 class Fated(FedAvg):
-    """In round 2 the rank that the environment names as DEAD is killed or stopped, or takes its time, as FATE says.
+    """In round 2 the rank that the environment names as DEAD is killed, stopped or told to end, or takes its time.
+
+    FATE: kill, stop, term or sleep.
 
     BUSY: seconds the others spend with a client meanwhile.
     """
@@ -38,9 +40,11 @@ class Fated(FedAvg):
             elif env["FATE"] == "sleep":
                 time.sleep(float(env["SECONDS"]))
             else:
-                os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[env["FATE"]])
+                os.kill(os.getpid(), FATES[env["FATE"]])
         return super().reply(visit)
 
+
+FATES = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 OWN = (
     "fedavg",

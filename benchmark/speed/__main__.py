@@ -1,6 +1,10 @@
-"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes docs/performance/ and its page."""
+"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes docs/performance/ and its page.
+
+Fewer than five repetitions are shown only: the page has medians of five.
+"""
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +13,10 @@ from rich.table import Table
 
 from benchmark.speed import page
 from benchmark.speed.timing import Line
-from benchmark.starting import keep_freed_memory
+from benchmark.starting import keep_freed_memory, spin_briefly
+
+ENOUGH = 5
+"""Repetitions of a number that is written down."""
 
 NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation")
 
@@ -19,14 +26,20 @@ def main(words: list[str]) -> int:
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     names = [word for word in words if "=" not in word] or list(NAMES)
     given = dict(word.partition("=")[::2] for word in words if "=" in word)
-    repetitions = given.pop("repetitions", "5")
+    repetitions = given.pop("repetitions", str(ENOUGH))
+    if {"-h", "--help"} & set(words):
+        console.print(__doc__, f"Names: {', '.join(NAMES)}; none: all of them.", markup=False)
+        return 0
     if unknown := [*(name for name in names if name not in NAMES), *given]:
         console.print(f"error: unknown {unknown[0]!r}: choose of {', '.join(NAMES)}, and repetitions=N")
         return 2
     if not repetitions.isdigit() or int(repetitions) < 1:
         console.print(f"error: repetitions={repetitions}: give a whole number of at least 1")
         return 2
+    spin_briefly()
     keep_freed_memory()  # for everything that runs in this process, ours or not: else ratios would tell of it alone
+    if (load := os.getloadavg()[0]) > 1:
+        console.print(f"the machine is busy (load {load:.1f}): ratios will wander, and goals may be missed for that")
     failed = 0
     for name in names:
         measurement = importlib.import_module(f"benchmark.speed.{name}")
@@ -37,9 +50,12 @@ def main(words: list[str]) -> int:
             console.print(f"error: {error}", markup=False)
             failed = 1
             continue
+        console.print(table(lines))
+        if int(repetitions) < ENOUGH:
+            console.print(f"shown only: docs/performance.md has medians of {ENOUGH} repetitions")
+            continue
         page.keep(Path("docs"), name, measurement.TITLE, lines)
         page.write(Path("docs"))
-        console.print(table(lines))
     return failed
 
 

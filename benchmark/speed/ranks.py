@@ -1,13 +1,12 @@
 """Ranks: two of one thread against one of two threads, and against one of one thread; whole runs, interleaved."""
 
-import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import Line, Say, a_round, interleaved, ratio, spread
+from benchmark.speed.timing import Line, Say, a_round, interleaved, process, ratio, spread
 
 TITLE = "One rank more"
 WAYS = {
@@ -39,5 +38,5 @@ def rounds(*overrides: str) -> float:
         common = (f"output={folder}", "logger=csv", "accelerator=cpu", "training.channels_last=true")
         run = (str(PATH), "fedavg", "evaluation.every=0", "evaluation.protocols=[]", "scenario=ranks", "row=fedavg")
         command = [sys.executable, "-m", "benchmark", "run", *run, *common, *overrides]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        process(command)
         return a_round(Path(folder) / "ranks" / "fedavg" / "seed0")

@@ -1,9 +1,11 @@
 import os
 import signal
+import socket
 import time
 
 import pytest
 
+from benchmark import alive
 from tests import playing
 from tests.jobs import Job
 from tests.playing import by_hand, same
@@ -38,6 +40,13 @@ class TestDeath:
         assert job.end(20) == [1]
         assert job.errors == [f"error: rank 1 is gone (its process has ended){self.GONE}"]
 
+    @pytest.mark.parametrize("busy", ["0", "3"])
+    def test_one_that_was_told_to_end_is_gone_too(self, tmp_path, busy):
+        """It says goodbye, but the others still need it."""
+        job = Job(tmp_path / "x", "devices=2", FATE="term", DEAD="1", BUSY=busy, FULCRUM_SILENCE="1")
+        assert job.end(20) == [1]
+        assert job.errors == [f"error: rank 1 is gone (it has stopped){self.GONE}"]
+
     def test_the_first_of_the_forked_takes_the_others_along(self, tmp_path):
         job = Job(tmp_path / "x", "devices=2", FATE="kill", DEAD="0", BUSY="60")
         assert job.end(20) == [-signal.SIGKILL]
@@ -55,6 +64,12 @@ class TestDeath:
         assert line.startswith(f"error: rank {dead} is gone (")
         assert job.state["round"] == 1
 
+    @pytest.mark.parametrize("given", ["soon", "0", "inf"])
+    def test_a_limit_that_is_none_is_refused_in_one_line(self, tmp_path, given):
+        job = Job(tmp_path / "x", "devices=2", FULCRUM_SILENCE=given)
+        assert job.end(20) == [2]
+        assert job.errors == [f"error: FULCRUM_SILENCE='{given}': give seconds, above 0"]
+
 
 @pytest.mark.ranks
 class TestLife:
@@ -70,3 +85,39 @@ class TestLife:
         os.kill(job.children[0].pid, signal.SIGTERM)
         assert job.end(20) == [130]
         assert job.errors == ["interrupted; every finished round is safe: run the same command again to go on"]
+
+
+@pytest.fixture
+def pulse(monkeypatch):
+    """A first rank's, connected with one other, ten beats a second; it may not end this process."""
+    left = []
+    monkeypatch.setattr(alive, "leave", lambda: left.append(True))
+    monkeypatch.setattr(alive.ranks, "end", lambda: None)
+    mine, other = socket.socketpair()
+    one = alive.Pulse({1: mine}, limit=1.0)
+    one.left, one.other = left, other
+    one.start()
+    yield one
+    one.stop()
+    other.close()
+
+
+class TestPulse:
+    def test_an_interrupted_process_does_not_bury_the_children_it_has_ended(self, pulse, capfd):
+        pulse.waker.send(bytes([signal.SIGTERM]))
+        pulse.other.close()
+        time.sleep(0.6)
+        assert not pulse.left
+        assert capfd.readouterr().err == ""
+        time.sleep(1.0)  # it hangs: whatever it wanted to do first, somebody waits for it
+        assert pulse.left
+
+    def test_who_parts_in_order_is_not_gone_before_it_is_needed(self, pulse, capfd):
+        pulse.other.send(alive.BYE)
+        pulse.other.close()
+        time.sleep(0.5)
+        assert not pulse.left
+        pulse.exchanging = True
+        time.sleep(0.5)
+        assert pulse.left
+        assert "rank 1 is gone (it has stopped)" in capfd.readouterr().err

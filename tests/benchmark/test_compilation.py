@@ -16,8 +16,8 @@ def compiled(run, visits=12):
 class Clock:
     """A pass takes 4 s before compiling, `after` s afterwards, and the first one after it 10 s."""
 
-    def __init__(self, method, after):
-        self.method, self.after, self.passes, self.now = method, after, 0, 0.0
+    def __init__(self, after):
+        self.after, self.passes, self.now = after, 0, 0.0
 
     def perf_counter(self):
         return self.now
@@ -28,7 +28,7 @@ class Clock:
 
 
 def with_clock(monkeypatch, run, after):
-    clock = Clock(run.federation.method, after)
+    clock = Clock(after)
     monkeypatch.setattr(compilation, "time", clock)
     monkeypatch.setattr(compilation, "_pass", clock.pass_)
 

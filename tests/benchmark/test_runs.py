@@ -18,6 +18,7 @@ from benchmark.config import ConfigError, identity, settings
 from benchmark.rounds import DivergedError, Federation
 from benchmark.runs import Run, folder, opened, suite
 from benchmark.shelf import available
+from datamodules.partition import PartitionError
 from leaderboards import schema
 from methods import trees
 from tests.playing import TINY, same
@@ -114,6 +115,11 @@ class TestGoingOn:
             run(tmp_path, "row=mine", "optimizer.lr=0.2")[0].play()
         assert "\n" not in str(error.value)
         assert run(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].play()["rounds"]["done"] == 3
+
+    def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
+        one, _ = run(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
+        with pytest.raises(PartitionError, match="holds 1 image"):
+            one.play()
 
     def test_what_never_began_is_not_in_the_way_of_the_mended_file(self, tmp_path):
         """A scenario that cannot be run is mended and run: no folder has to be deleted by hand."""

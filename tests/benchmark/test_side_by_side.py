@@ -154,6 +154,27 @@ class TestRecordings:
         run.federation.fit()
         assert difference(run.federation.server, plain.federation.server) < 1e-5
 
+    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch):
+        def refuses(stream):
+            def record(function):
+                with tape.Tape() as begun, monkeypatch.context() as patch:
+                    patch.setattr(torch.optim.SGD, "step", refused)
+                    try:
+                        function()
+                    finally:
+                        begun.undo()
+
+            return record
+
+        def refused(*args):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        run.federation.work = SideBySide(run.federation.work, 2, refuses)
+        run.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = prepared(tmp_path, "fedavg")
         run.federation.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
@@ -231,7 +252,7 @@ class Clock:
 
 
 class TestMeasured:
-    """Executors of two lanes; the first two visits of each are warm-up, and the first of all is slow."""
+    """Executors of two lanes: two visits of the one and two rounds' of the other are warm-up."""
 
     def visits(self, one, several, blocks, phase=None, sizes=None):
         clock = Clock()
@@ -245,21 +266,26 @@ class TestMeasured:
         ]
 
     def test_the_faster_is_kept(self):
-        first, second = self.visits(1.0, 0.4, [range(12), range(10)])
-        assert [client for _, client in first] == list(range(12))
-        assert [name for name, _ in first] == ["one"] * 4 + ["several"] * 8
-        assert [name for name, _ in second] == ["several"] * 10
+        rounds = self.visits(1.0, 0.4, [range(8)] * 4)
+        assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
+        assert [[name for name, _ in visits] for visits in rounds] == [
+            ["one"] * 4 + ["several"] * 2 + ["one"] * 2,
+            ["several"] * 2 + ["one"] * 6,
+            ["several"] * 8,
+            ["several"] * 8,
+        ]
 
     def test_the_reference_is_kept_where_it_is_faster(self):
-        first, second = self.visits(0.4, 1.0, [range(12), range(10)])
-        assert [name for name, _ in first] == ["one"] * 4 + ["several"] * 4 + ["one"] * 4
-        assert [name for name, _ in second] == ["one"] * 10
+        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)
+        assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
+        assert [name for name, _ in after] == ["one"] * 8
 
     def test_small_cohorts_are_tried_over_rounds(self):
-        rounds = self.visits(1.0, 0.4, [range(3)] * 5)
+        rounds = self.visits(1.0, 0.4, [range(3)] * 6)
         assert [[name for name, _ in visits] for visits in rounds] == [
             ["one"] * 3,
             ["one"] * 3,
+            ["several"] * 2 + ["one"],
             ["several"] * 2 + ["one"],
             ["several"] * 3,
             ["several"] * 3,
@@ -267,10 +293,25 @@ class TestMeasured:
 
     def test_the_first_visits_and_larger_clients_do_not_mislead(self):
         sizes = dict.fromkeys(range(4), 10)  # the costliest come first
-        (visits,) = self.visits(
-            lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1), 0.2, [range(12)], sizes=sizes
+        *_, last = self.visits(
+            lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1),
+            lambda client: 0.2 * sizes.get(client, 1),
+            [range(8)] * 4,
+            sizes=sizes,
         )
-        assert [name for name, _ in visits] == ["one"] * 4 + ["several"] * 4 + ["one"] * 4
+        assert {name for name, _ in last} == {"one"}
+
+    def test_what_is_recorded_anew_each_round_counts(self):
+        """The other is quick but for what it does once a round."""
+        began = {"round": 0}
+
+        def several(client):
+            began["round"] += client == 0
+            return 3.0 if client == 0 else 0.1
+
+        *_, last = self.visits(1.0, several, [range(4), *[range(20)] * 4])
+        assert {name for name, _ in last} == {"one"}
+        assert began["round"] == 3
 
     @pytest.mark.parametrize(("block", "phase"), [(range(1), Phase("fit")), (range(20), Phase("look", work="observe"))])
     def test_too_few_visits_or_none_that_train_stay_with_the_reference(self, block, phase):

@@ -1,5 +1,7 @@
 """The benchmark's own parts: figures in turn, ratios, goals, and the page they make."""
 
+import importlib
+import os
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import pytest
 from benchmark.speed import page
 from benchmark.speed.__main__ import NAMES, main
 from benchmark.speed.timing import Line, Spread, interleaved, process, ratio, spread
+from benchmark.starting import spin_briefly
 from tests.playing import TINY
 
 
@@ -69,6 +72,44 @@ def test_the_committed_page_is_what_its_data_render_to():
     assert all(f"<!-- {name} -->" in text for name in NAMES)
 
 
+class Measurement:
+    TITLE = "Something"
+
+    @staticmethod
+    def measure(repetitions, say):
+        return [Line("a ratio", spread([1.0] * repetitions))]
+
+
+@pytest.mark.parametrize(("words", "written"), [(["floor"], True), (["floor", "repetitions=4"], False)])
+def test_a_quick_look_writes_nothing(tmp_path, monkeypatch, capsys, words, written):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "performance.md").write_text("<!-- floor -->\n<!-- end -->\n")
+    monkeypatch.setattr(importlib, "import_module", lambda name: Measurement)
+    assert main(words) == 0
+    assert (tmp_path / "docs" / "performance" / "floor.json").exists() == written
+    assert ("shown only" in capsys.readouterr().out) != written
+
+
+def test_threads_wait_briefly_unless_told_otherwise(monkeypatch):
+    for given, expected in (({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)):
+        monkeypatch.setattr(os, "environ", dict(given))
+        spin_briefly()
+        assert os.environ.get("GOMP_SPINCOUNT") == expected
+
+
+def test_the_program_says_so_before_torch_is_there():
+    code = (
+        "import sys, runpy; from benchmark import starting; "
+        "found = lambda: print('torch' in sys.modules, __import__('os').environ['GOMP_SPINCOUNT']); "
+        "starting.keep_freed_memory = found; "
+        "sys.argv = ['benchmark', 'list']; runpy.run_module('benchmark', run_name='__main__')"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.splitlines()[0] == "False 10000", done.stderr
+
+
 @pytest.mark.parametrize("words", [["flor"], ["repetitions=0"], ["speed=3"]])
 def test_a_mistake_is_one_line(words, capsys):
     assert main(words) == 2
@@ -103,4 +144,5 @@ def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
     )
     words = [word.format(folder=tmp_path) for word in words]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1] == "LOADED []", done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"

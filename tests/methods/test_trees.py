@@ -180,7 +180,6 @@ def test_finite_sees_one_bad_number_whether_flat_or_not(value: float) -> None:
         place["a"]["w"][1] = value
         assert not trees.finite(place)
     assert trees.finite({})
-    assert trees.finite(trees.clone({"bank": torch.zeros(0, 3)}))
 
 
 def test_zeros_of_an_outline_lie_side_by_side_as_far_as_they_can() -> None:
@@ -188,5 +187,8 @@ def test_zeros_of_an_outline_lie_side_by_side_as_far_as_they_can() -> None:
     made = trees.zeros(outline, "cpu")
     assert same(made, trees.zeros_like({**tree(), "n": {"count": torch.tensor(3)}}))
     assert trees.span(made) is None
+    hollow = trees.zeros({**trees.to(tree(), "meta"), "none yet": {}}, "cpu")
+    assert hollow.pop("none yet") == {}
+    assert trees.span(hollow) is not None
     assert trees.span({"a": made["a"]}) is not None
     assert trees.span(trees.zeros(trees.to(tree(), "meta"), "cpu")) is not None
