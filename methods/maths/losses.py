@@ -24,24 +24,31 @@ def full_precision(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 @full_precision
-def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5) -> Tensor:
-    """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), the full form.
+def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "full") -> Tensor:
+    """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), and what is run under its name.
 
-    All 2B embeddings are anchors; the positive is the other view and the denominator runs over the other 2B - 1 items.
-    Rows are L2-normalised inside; the mean is over the 2B anchors.
+    Rows are L2-normalised inside; the mean is over the anchors, whose positive is the other view.
 
     Args:
         z_a, z_b: `[B, d]`.
         temperature: divides the cosines; > 0.
+        form: who are the anchors, and over what the denominator runs. "full", the paper's: all 2B embeddings, over the
+            other 2B - 1. "one-way" (FLESD): view a, over view b. "zeroed" (FedU2's code): as full, and each anchor with
+            itself as a similarity of 0. "itself" (L-DAWA's code): view a, over all 2B, the anchor itself among them.
 
     Returns:
-        A scalar. All embeddings equal gives log(2B - 1).
+        A scalar. All embeddings equal gives log(2B - 1) for "full", log B for "one-way".
     """
-    z = F.normalize(torch.cat([z_a, z_b]).float(), dim=1)
-    similarity = z @ z.T / temperature
+    a, b = F.normalize(z_a.float(), dim=1), F.normalize(z_b.float(), dim=1)
+    first = torch.arange(len(a), device=a.device)
+    if form == "one-way":
+        return F.cross_entropy(a @ b.T / temperature, first)
+    z = torch.cat([a, b])
+    if form == "itself":
+        return F.cross_entropy(a @ z.T / temperature, first + len(a))
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    positive = torch.arange(len(z), device=z.device).roll(len(z_a))
-    return F.cross_entropy(similarity.masked_fill(itself, float("-inf")), positive)
+    similarity = (z @ z.T / temperature).masked_fill(itself, 0.0 if form == "zeroed" else float("-inf"))
+    return F.cross_entropy(similarity, torch.arange(len(z), device=z.device).roll(len(a)))
 
 
 @full_precision

@@ -4,33 +4,39 @@
 |---|---|---|
 | tau | `temperature` | eq. 1, `methods.maths.nt_xent` |
 | g | `projector` | section 2.1 |
+
+Decisions
+- `form: full` is the paper's loss and the default; three others run under the name of SimCLR in released codes of the
+  field, see `methods.maths.nt_xent`. They differ in value and gradient, so a paper's setting names its own.
 """
 
 from typing import Any
 
 from torch import Tensor
 
-from methods.base import Batch, MethodError, Outputs, Projected
+from methods.base import Batch, MethodError, Outputs, Projected, choose
 from methods.maths import nt_xent
 from methods.networks import Encoder
 
 
 class SimCLR(Projected):
-    """NT-Xent between two views, all 2B embeddings as anchors.
+    """NT-Xent between two views.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`.
         temperature: divides the cosines.
+        form: "full", "one-way", "zeroed" or "itself".
     """
 
     contrastive = True
 
-    def __init__(self, encoder: Encoder, *, temperature: float = 0.5, **kwargs: Any) -> None:
+    def __init__(self, encoder: Encoder, *, temperature: float = 0.5, form: str = "full", **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         if temperature <= 0:
             raise MethodError(f"objective.temperature={temperature}: give a number above 0")
         self.temperature = temperature
+        self.form = choose("objective.form", form, "full", "one-way", "zeroed", "itself")
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """NT-Xent of the two embeddings."""
-        return nt_xent(out.z[0], out.z[1], self.temperature)
+        return nt_xent(out.z[0], out.z[1], self.temperature, self.form)

@@ -6,8 +6,9 @@ from methods.base import MethodError
 from methods.fedx import CrossDistillation
 from methods.maths import global_contrastive, relational
 from tests import playing
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
 from tests.methods.objectives import views
+from tests.methods.test_fedu import PREDICTOR as BYOL_PREDICTOR
 from tests.methods.toys import prepared as toy
 
 PREDICTOR = 4 * 2 * (8 * 8 + 8)
@@ -85,6 +86,39 @@ class TestFedX(MethodContract):
             playing.played(tmp_path / "a", "local", addon)
         only_local = addon.replace("}", ", global_contrast: 0, global_relation: 0}")
         playing.played(tmp_path / "b", "local", only_local)
+
+
+class TestOverFedU(MethodContract):
+    method = "fedu-fedx"
+    falls = False
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS + BYOL_PREDICTOR + PREDICTOR for way in ("up", "down")}
+
+
+class TestOverScaffold(MethodContract):
+    method = "scaffold-fedx"
+
+    def bill(self, run):
+        trained = 4 * (ENCODER + PROJECTOR) + PREDICTOR
+        sent, variate = trained + 4 * STATISTICS, trained
+        return {
+            ("fit", "down", "weights"): sent,
+            ("fit", "down", "c"): variate,
+            ("fit", "up", "delta_w"): sent,
+            ("fit", "up", "delta_c"): variate,
+        }
+
+
+class TestOverProtoCL(MethodContract):
+    """The objective of most parts: a queue that stays, clusters before each epoch, momentum networks."""
+
+    method = "fedx"
+    overrides = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
+    falls = False
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
 
 
 class Watch(CrossDistillation):

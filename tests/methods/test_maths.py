@@ -40,6 +40,14 @@ def fedsc_loss(alpha: float) -> Tensor:
 GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
     "NT-Xent, tau .5": (lambda: maths.nt_xent(X, Y, 0.5), 1.168602),
     "NT-Xent, tau .1": (lambda: maths.nt_xent(X, Y, 0.1), 0.898477),
+    "one-way, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "one-way"), 0.726142),
+    "one-way, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "one-way"), 0.636586),
+    "one-way from Y, tau .5": (lambda: maths.nt_xent(Y, X, 0.5, "one-way"), 0.759867),
+    "one-way from Y, tau .1": (lambda: maths.nt_xent(Y, X, 0.1, "one-way"), 0.808940),
+    "zeroed, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "zeroed"), 1.218591),
+    "zeroed, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "zeroed"), 0.898528),
+    "itself, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "itself"), 1.455655),
+    "itself, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "itself"), 1.549621),
     "BYOL": (lambda: maths.byol_regression(X, Y) + maths.byol_regression(Y, X), 0.356666),
     "SimSiam": (lambda: (maths.negative_cosine(X, Y) + maths.negative_cosine(Y, X)) / 2, -0.910834),
     "alignment": (lambda: maths.alignment(X, Y), 0.178333),
@@ -225,6 +233,8 @@ def test_nt_xent_of_equal_embeddings_is_the_log_of_the_others() -> None:
     for n in (2, 5, 16):
         z = random(1, 8).expand(n, 8)
         assert float(maths.nt_xent(z, z, 0.1)) == pytest.approx(np.log(2 * n - 1), rel=1e-5)
+        assert float(maths.nt_xent(z, z, 0.1, "one-way")) == pytest.approx(np.log(n), rel=1e-5)
+        assert float(maths.nt_xent(z, z, 0.1, "itself")) == pytest.approx(np.log(2 * n), rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [maths.nt_xent, maths.alignment, lambda a, b: maths.uniformity(a)])

@@ -305,6 +305,13 @@ def test_layer_weights_are_cosines_to_the_global_layer() -> None:
     assert weights([0.0, 0.0])["w"] == 1
 
 
+def test_the_golden_aggregate_of_two_layers() -> None:
+    reference, layers = torch.tensor([1.0, 0.0]), [torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0])]
+    weights = [layer_weights(tree(w=w), tree(w=reference), tree(w=w))["encoder"]["w"] for w in layers]
+    mean = sum(weight * layer for weight, layer in zip(weights, layers, strict=True)) / 2
+    torch.testing.assert_close(mean, torch.tensor([0.353553, 0.353553]), atol=1e-6, rtol=0)
+
+
 def test_layer_weights_never_exceed_one() -> None:
     for seed in range(20):
         w = random(1000, seed=seed)

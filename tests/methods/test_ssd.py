@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from methods.base import MethodError
+from methods.base import MethodError, Outputs
 from tests import playing
 from tests.methods.contract import WEIGHTS, MethodContract
 
@@ -53,6 +53,36 @@ class TestSSD(MethodContract):
         rounds = {round for round, _, _, entry in unbroken.federation.ledger.lines if entry in ("scale", "basis")}
         assert rounds == {0}
 
+    @pytest.mark.parametrize("basis", ["axis", "qr"])
+    def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
+        """Neither the loss nor its gradient knows of them; in its own dimensions it is the objective's."""
+        own = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", "federation.participation=1")
+        run = playing.played(tmp_path, "ssd", *own)
+        method, federation = run.federation.method, run.federation
+        Q = federation.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
+        generator = torch.Generator().manual_seed(0)
+        for client in range(4):
+            mine = federation.server["scales"][client]
+            assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2
+            method.stretch = mine if basis == "axis" else (Q * mine) @ Q.T
+            z = tuple(torch.randn(6, 8, generator=generator).requires_grad_() for _ in range(2))
+            loss = method.loss(Outputs(z, z), None)
+            loss.backward()
+            confined = tuple((one @ Q)[:, mine > 0] for one in z)
+            torch.testing.assert_close(loss, method.objective.loss(Outputs((), confined), None), rtol=1e-4, atol=1e-5)
+            for one in z:
+                assert float((one.grad @ Q)[:, mine == 0].abs().max()) < 1e-6
+                assert float((one.grad @ Q)[:, mine > 0].abs().max()) > 1e-3
+
+    def test_hard_separation_differs_from_soft(self, tmp_path, unbroken):
+        hard = playing.played(tmp_path, "ssd", "method.separation=hard")
+        assert playing.difference(hard.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-4
+
+    def test_without_a_projector(self, tmp_path):
+        run = playing.played(tmp_path, "ssd", "objective.projector=[]", "method.pd_weight=0")
+        assert run.federation.method.width == run.federation.method.objective.encoder.dim
+        assert run.federation.server["weights"]["projector"] == {}
+
     def test_variants_differ(self, tmp_path, unbroken):
         paper = playing.played(tmp_path, "ssd", "method.variant=paper")
         assert playing.difference(paper.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-4
@@ -62,6 +92,7 @@ class TestSSD(MethodContract):
         [
             ("method.variant=other", "choose code or paper"),
             ("method.basis=other", "choose qr or axis"),
+            ("method.separation=other", "choose soft or hard"),
             ("heads.projector=[12,6]", "one width"),
         ],
     )
