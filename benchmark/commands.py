@@ -84,8 +84,6 @@ def run(words: list[str], console: Console) -> None:
     from methods.base import MethodError
 
     names, overrides = split(words)
-    names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
-    overrides = [word for word in overrides if not word.startswith("method=")]
     given = parse(overrides)
     name = given.get("suite")
     if name is None:
@@ -226,9 +224,11 @@ def first_rank() -> bool:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Names, and `key=value` overrides; a path such as runs/digits+seed=1 is a name."""
+    """Names, and `key=value` overrides; a path such as runs/digits+seed=1 is a name, and so is what `method=` names."""
     overrides = [word for word in words if re.match(r"[\w.]+=", word)]
-    return [word for word in words if word not in overrides], overrides
+    names = [word for word in words if word not in overrides]
+    names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
+    return names, [word for word in overrides if not word.startswith("method=")]
 
 
 def named(names: list[str], usage: str, count: int = 2) -> list[str]:

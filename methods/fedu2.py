@@ -18,14 +18,14 @@ Decisions
   returns its start for two clients and may not end). `length: mean` steps by the mean length of the updates, so that
   equal updates give that update; `length: unit` by 2, as the code, whatever the updates' length.
 - Running statistics are means over examples; the code weighs by batches.
-- The server holds every update of a round at once.
+- The server holds every update of a round at once, and a second time while it takes their inner products.
+- The released run's rotation loss (`use_deg`) is not in either description and left out.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import (
@@ -45,6 +45,9 @@ from methods.base import (
     choose,
 )  # fmt: skip
 from methods.maths import min_norm, sliced_wasserstein
+
+CHUNK = 1 << 19
+"""Numbers of each update that are widened to float64 at a time."""
 
 DIRECTIONS = 6
 """Of each tangent space, as in the code."""
@@ -96,15 +99,18 @@ def unified(updates: list[Tensor], length: str = "mean") -> Tensor:
 
     length: "mean": as long as the updates are on average if they agree; "unit": at most 2.
     """
-    moved = [update.double() for update in updates if update.norm() > 0]
-    if not moved:
+    blocks = [torch.stack(block) for block in zip(*(update.split(CHUNK) for update in updates), strict=True)]
+    gram = torch.stack([block.double() @ block.double().T for block in blocks]).sum(dim=0)
+    lengths = gram.diagonal().clamp(min=0).sqrt()
+    moved = lengths > 0
+    if not moved.any():
         return torch.zeros_like(updates[0])
-    stacked = torch.stack(moved)
-    lengths = stacked.norm(dim=1)
-    directions = normalize(stacked, dim=1)
-    weights = min_norm(directions @ directions.T).to(directions.device)
-    step = float(lengths.mean()) if length == "mean" else 2.0
-    return (step * (weights @ directions)).to(updates[0].dtype)
+    scale = torch.where(moved, 1 / lengths.clamp(min=1e-300), 0.0)
+    weights = torch.zeros_like(lengths)
+    weights[moved] = min_norm((gram * scale[:, None] * scale)[moved][:, moved]).to(weights.device)
+    step = float(lengths[moved].mean()) if length == "mean" else 2.0
+    factors = step * weights * scale
+    return torch.cat([(factors @ block.double()).to(block.dtype) for block in blocks])
 
 
 class FedU2(FederatedMethod):
@@ -153,10 +159,9 @@ class FedU2(FederatedMethod):
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """A step along the unified update, and the mean statistics."""
         deltas = list(replies["delta"].values())
-        flat = [torch.cat([leaf.flatten() for _, leaf in trees.leaves(delta)]) for delta in deltas]
-        step = self.server_rate * unified(flat, self.length)
-        sizes = [leaf.numel() for _, leaf in trees.leaves(deltas[0])]
-        pieces = iter(step.split(sizes))
-        moved = trees.map(lambda leaf: next(pieces).reshape(leaf.shape), deltas[0])
+        # clones lie side by side; what came from another rank does not
+        spans = trees.alike(*(delta if trees.span(delta) is not None else trees.clone(delta) for delta in deltas))
+        assert spans is not None
+        moved = spans[0].tree(self.server_rate * unified([one.flat for one in spans], self.length))
         weights = trees.overlay(server["weights"], replies.get("running", {}))
         return {**server, "weights": trees.add(weights, moved)}

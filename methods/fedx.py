@@ -21,7 +21,9 @@ Decisions
 - The two views and B_r pass through the network together, the teacher's in eval mode, as in the code.
 - The code deals `batch_size` to two loaders, half to the views and half to B_r: `training.batch_size: 64` is its 128.
 - Over BYOL, MoCo, ProtoCL and FedU only L_c^local is another; the global contrast stays, as the paper words it.
-- Without relational terms B_r is not passed at all, so that with all three weights 0 nothing is left but the base.
+- Without relational terms B_r is not passed at all, and without global ones there is neither predictor nor teacher, so
+  that with all three weights 0 nothing is left but the base.
+- Under Lightning's Trainer B_r is the batch's own images in another order.
 """
 
 from typing import Any
@@ -67,25 +69,28 @@ class CrossDistillation(AddOn):
         self.taught = bool(global_contrast or global_relation)
 
     def build(self, objective: Objective) -> None:
-        """The predictor, as wide as the embedding, and the teacher."""
+        """The predictor, as wide as the embedding, and the teacher; neither where there is no global term."""
         if len(objective.views) != 2:
             raise MethodError(
                 f"FedX compares two views of an image; {type(objective).__name__} makes {len(objective.views)}: "
                 "choose another objective, e.g. objective=simclr"
             )
-        width = objective.width
-        self.predictor = mlp((width, width, width), norm=False)
-        self.teacher = Frozen(objective.encoder, objective.projector)
+        if self.taught:
+            width = objective.width
+            self.predictor = mlp((width, width, width), norm=False)
+            self.teacher = Frozen(objective.encoder, objective.projector)
 
-    def networks(self) -> torch.nn.Module:
-        """The predictor."""
-        return self.predictor
+    def networks(self) -> torch.nn.Module | None:
+        """The predictor, where there is one."""
+        return self.predictor if self.taught else None
 
     @torch.no_grad()
     def receive(self, visit: Visit, method: FederatedMethod) -> None:
         """The teacher is the global model as it was sent, with the client's own BatchNorm statistics if none were."""
+        if not self.taught:
+            return
         sent = visit.message.get("weights", {})
-        if self.taught and "encoder" not in sent:
+        if "encoder" not in sent:
             raise MethodError(
                 f"FedX's teacher is the global model, but {type(method).__name__} sends no encoder: "
                 "set global_contrast=0 and global_relation=0, or choose a method that does"

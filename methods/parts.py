@@ -68,9 +68,12 @@ class Parts(LightningModule):
         return {key: holder[own].detach() for key, holder, own in self.places[name, statistics]}
 
     def weights(self, statistics: bool | None = None) -> Tree:
-        """{part: {name: tensor}} of what travels, live; `statistics` None: BatchNorm's running ones by `batch_norm`."""
+        """{part: {name: tensor}} of what travels, live; a part without tensors is left out.
+
+        statistics: whether BatchNorm's running ones are among them; None: by `batch_norm`.
+        """
         running = self.batch_norm == "average" if statistics is None else statistics
-        return {name: self.tensors(name, running) for name in self.travelling}
+        return {name: found for name in self.travelling if (found := self.tensors(name, running))}
 
     def statistics(self) -> Tree:
         """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
@@ -83,10 +86,11 @@ class Parts(LightningModule):
 
     def trainable(self) -> Tree:
         """{part: {name: parameter}} of what travels and requires a gradient."""
-        return {
+        found = {
             name: {key: value for key, value in self.part(name).named_parameters() if value.requires_grad}
             for name in self.travelling
         }
+        return {name: parameters for name, parameters in found.items() if parameters}
 
     @torch.no_grad()
     def load(self, weights: Tree) -> None:

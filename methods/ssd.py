@@ -29,7 +29,7 @@ from torch import Tensor
 
 from methods.base import Batch, Mail, Message, MethodError, Objective, Outputs, Phase, Tree, Turn, Visit, choose
 from methods.fedavg import FedAvg
-from methods.maths import dimension_scaling, projector_distillation
+from methods.maths import dimension_scaling, projector_distillation, scaled
 
 
 class SSD(FedAvg):
@@ -114,8 +114,7 @@ class SSD(FedAvg):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Alignment and uniformity, plus both terms averaged over the views; a weight of 0 leaves its term out."""
         if self.separation == "hard":
-            confined = tuple(z * self.stretch if self.stretch.dim() == 1 else z @ self.stretch for z in out.z)
-            total = self.objective.loss(out._replace(z=confined), batch)
+            total = self.objective.loss(out._replace(z=tuple(scaled(z, self.stretch) for z in out.z)), batch)
         else:
             total = self.objective.loss(out, batch)
         for h, z in zip(out.h, out.z, strict=True):

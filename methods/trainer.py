@@ -1,6 +1,7 @@
 """Trainer().fit on pooled data: one client, no exchange. These hooks are Lightning's; the loop has its own ways."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,10 +30,12 @@ class UnderTrainer(Parts):
         visit = Visit(0, 1, phase, client, mail.to(0), {}, stream)
         visit.memory = own.hook("init_client", phase)(visit)
         own.start_visit(visit)
+        own.visiting = visit
 
     def on_train_epoch_start(self) -> None:
-        """Lets the objective look at the images before an epoch."""
+        """Lets the objective look at the images before an epoch, which stands for a round."""
         own: Any = self
+        own.objective.receive(replace(own.visiting, round=self.trainer.current_epoch))
         if (look := self._pooled()) is not None:
             own.start_epoch(look, own.stream)
 

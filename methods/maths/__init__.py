@@ -11,6 +11,7 @@ from methods.maths.federated import (
     global_contrastive,
     projector_distillation,
     relational,
+    scaled,
     sliced_wasserstein,
 )
 from methods.maths.losses import (
@@ -45,6 +46,7 @@ __all__ = [
     "projector_distillation",
     "prototype_nce",
     "relational",
+    "scaled",
     "sliced_wasserstein",
     "spectral_contrastive",
     "uniformity",

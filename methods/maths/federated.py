@@ -16,6 +16,12 @@ def correlation(z: Tensor) -> Tensor:
 
 
 @full_precision
+def scaled(z: Tensor, scale: Tensor) -> Tensor:
+    """Rows `[B, d]` stretched along the axes by `scale` `[d]`, or along any directions by a symmetric one `[d, d]`."""
+    return z.float() * scale if scale.dim() == 1 else z.float() @ scale
+
+
+@full_precision
 def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tensor:
     """SSD's dimension-scaling regulariser (Fang et al. 2025): pulls `z` towards a stretched copy of itself.
 
@@ -27,7 +33,7 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
             `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
     """
     z = z.float()
-    stretched = (z * scale if scale.dim() == 1 else z @ scale).detach()
+    stretched = scaled(z, scale).detach()
     if variant == "paper":
         return (z - stretched).square().sum(dim=1).mean()
     squared = (z - F.normalize(stretched, dim=1)).square().sum()

@@ -33,6 +33,7 @@ class BYOL(Projected):
         encoder: images -> `[B, encoder.dim]`.
         projector: widths after the encoder's, the last being the embedding's.
         predictor: hidden width of the predictor, which maps embeddings to embeddings.
+        head_norm: BatchNorm before every ReLU of projector and predictor.
         momentum: weight of the target's own past in its moving average.
     """
 
@@ -40,10 +41,16 @@ class BYOL(Projected):
     ema: Mapping[str, str] = {"target_encoder": "encoder", "target_projector": "projector"}
 
     def __init__(
-        self, encoder: Encoder, *, projector: Sequence[int] = (512, 256), predictor: int = 512, momentum: float = 0.99
+        self,
+        encoder: Encoder,
+        *,
+        projector: Sequence[int] = (512, 256),
+        predictor: int = 512,
+        head_norm: bool = True,
+        momentum: float = 0.99,
     ) -> None:
-        super().__init__(encoder, projector=projector)
-        self.predictor = mlp((projector[-1], predictor, projector[-1]))
+        super().__init__(encoder, projector=projector, head_norm=head_norm)
+        self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
         self.target_encoder = deepcopy(encoder).requires_grad_(False)
         self.target_projector = deepcopy(self.projector).requires_grad_(False)
         if not 0 <= momentum <= 1:

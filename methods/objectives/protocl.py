@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
 from methods.base import Batch, MethodError, Outputs, Visit
 from methods.maths import k_means, prototype_nce
@@ -60,9 +60,8 @@ class ProtoCL(MoCo):
     def receive(self, visit: Visit) -> None:
         """Room for the cluster of each image of the client, at each granularity."""
         self.active = visit.round >= self.warmup
-        self.assigned = torch.zeros(
-            len(self.clusters), visit.client.examples, dtype=torch.long, device=self.prototypes.device
-        )
+        room = 1 << (visit.client.examples - 1).bit_length()  # few sizes, as a recorded step is made for one
+        self.assigned = torch.zeros(len(self.clusters), room, dtype=torch.long, device=self.prototypes.device)
 
     def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """The E-step: prototypes, concentrations and every image's clusters."""
@@ -77,7 +76,7 @@ class ProtoCL(MoCo):
             centres, nearest = k_means(rows, k, stream)
             prototypes[:k] = normalize(centres, dim=1)
             concentration[:k] = self.temperature * relative_concentration(rows, centres, nearest)
-            self.assigned[m] = nearest
+            self.assigned[m, : len(nearest)] = nearest
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """MoCo's loss, plus the mean prototype term once the warm-up is over."""
@@ -107,8 +106,8 @@ def relative_concentration(rows: Tensor, centres: Tensor, nearest: Tensor) -> Te
     Clusters of one row are as wide as the widest, and the widths are clipped to their 10th and 90th percentile.
     """
     distance = (rows - centres[nearest]).norm(dim=1)
-    counts = torch.bincount(nearest, minlength=len(centres)).to(distance.dtype)
-    summed = torch.zeros_like(counts).index_add_(0, nearest, distance)
+    members = one_hot(nearest, len(centres)).to(distance.dtype)  # sums by products come out the same on every device
+    counts, summed = members.sum(dim=0), members.T @ distance
     width = summed / counts.clamp(min=1) / torch.log(counts + ALPHA)
     several = counts > 1
     width = torch.where(several, width, torch.where(several, width, 0.0).max())

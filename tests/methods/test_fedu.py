@@ -3,7 +3,6 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from methods import trees
 from methods.base import MethodError
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
@@ -121,4 +120,3 @@ class TestDivergence:
         assert len(found) == 17
         assert all("conv" in name for name in found)
         assert all(weight.dim() == 4 for weight in found.values())
-        assert trees.span({"x": {"y": torch.zeros(1)}}) is not None

@@ -3,6 +3,7 @@ import torch
 
 from methods import trees
 from methods.base import MethodError
+from methods.ldawa import layer_weights
 from tests import playing
 from tests.methods.contract import WEIGHTS, MethodContract
 
@@ -42,7 +43,20 @@ class TestLDAWA(MethodContract):
                 total += new * (min(1.0, float(old @ new / (old.norm() * new.norm()))) if trained else 1.0)
             torch.testing.assert_close(got.double().flatten(), total / 2, rtol=1e-5, atol=1e-6)
 
-    def test_identical_clients_have_equal_weights_and_unchanged_ones_leave_the_model(self, tmp_path):
+    def test_one_client_is_scaled_by_its_own_cosine(self, tmp_path):
+        """And not taken over, as a mean over the cosines would."""
+        alone = ("partition.clients=1", "federation.participation=1", "federation.rounds=1")
+        ours = playing.played(tmp_path / "a", "ldawa", "method.start=0", *alone).federation
+        theirs = playing.played(tmp_path / "b", "fedavg", *alone).federation
+        start = playing.prepared(tmp_path / "c", "fedavg", *alone).federation
+        start.start()
+        trained = ours.method.trainable()
+        cosines = layer_weights(theirs.server["weights"], start.server["weights"], trained)
+        expected = trees.map(lambda leaf, cosine: leaf * cosine, theirs.server["weights"], cosines)
+        assert playing.difference(ours.server["weights"], expected) < 1e-6
+        assert playing.difference(ours.server["weights"], theirs.server["weights"]) > 1e-3
+
+    def test_unchanged_clients_leave_the_model(self, tmp_path):
         run = playing.prepared(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
         run.federation.start()
         before = trees.clone(run.federation.method.trainable())

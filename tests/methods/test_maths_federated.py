@@ -312,6 +312,13 @@ def test_the_golden_aggregate_of_two_layers() -> None:
     torch.testing.assert_close(mean, torch.tensor([0.353553, 0.353553]), atol=1e-6, rtol=0)
 
 
+def test_identical_clients_have_equal_weights() -> None:
+    reference, moved = random(40, seed=1), random(40)
+    one, other = (layer_weights(tree(w=moved), tree(w=reference), tree(w=moved))["encoder"]["w"] for _ in range(2))
+    assert torch.equal(one, other)
+    assert -1 < float(one) < 0.9
+
+
 def test_layer_weights_never_exceed_one() -> None:
     for seed in range(20):
         w = random(1000, seed=seed)

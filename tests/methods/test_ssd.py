@@ -17,6 +17,14 @@ class TestSSD(MethodContract):
             ("fit", "up", "weights"): WEIGHTS,
         }
 
+    @pytest.mark.parametrize(
+        ("method", "overrides"),
+        [("fedprox", ()), ("fedu2", ()), ("scaffold", ()), ("fedavg", ("server_optimizer.class=methods.server.Adam",))],
+    )
+    def test_no_projector_goes_with_other_methods_too(self, method, overrides, tmp_path):
+        run = playing.played(tmp_path, method, "objective=align_uniform", "objective.projector=[]", *overrides)
+        assert set(run.federation.server["weights"]) == {"encoder"}
+
     def test_without_its_terms_it_is_fedavg_over_align_uniform(self, tmp_path):
         ssd = playing.played(tmp_path / "a", "ssd", "method.dsr_weight=0", "method.pd_weight=0")
         plain = playing.played(tmp_path / "b", "fedavg", "objective=align_uniform")
@@ -105,3 +113,12 @@ class TestSSD(MethodContract):
         run = playing.prepared(tmp_path, "ssd", *few)
         with pytest.raises(MethodError, match="8 dimensions among 10 clients"):
             run.federation.start()
+
+
+class TestHardSeparation(MethodContract):
+    method = "ssd"
+    overrides = ("method.separation=hard", "method.pd_weight=0")
+    falls = False
+
+    def bill(self, run):
+        return TestSSD.bill(self, run)
