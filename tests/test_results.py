@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from benchmark.compose import compose
 from benchmark.config import identity
+from benchmark.shelf import available, read
 from leaderboards import render, schema
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
@@ -15,12 +16,28 @@ RECORDS = schema.collect(LEADERBOARDS / "results")
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
 
 
+def named():
+    """(scenario, row) -> the words of the suites' lines that give a row its name."""
+    found = {}
+    for suite in available("suite"):
+        content = read("suite", suite)
+        for line in (*content["methods"], *content.get("more", [])):
+            name, *words = line.split()
+            if row := next((word.removeprefix("row=") for word in words if word.startswith("row=")), None):
+                found |= {(scenario, row): [name, *words] for scenario in content["scenarios"]}
+    return found
+
+
+NAMED = named()
+
+
 def today(record):
     """The config that the record's row has now."""
-    objective = (
-        [f"objective={record['objective']}"] if record["row"] == f"{record['method']}-{record['objective']}" else []
-    )
-    return compose(record["scenario"], record["method"], [*objective, f"seed={record['seed']}"])
+    own = [record["method"]]
+    if record["row"] == f"{record['method']}-{record['objective']}":
+        own.append(f"objective={record['objective']}")
+    method, *words = NAMED.get((record["scenario"], record["row"]), own)
+    return compose(record["scenario"], method, [*words, f"seed={record['seed']}"])
 
 
 def test_there_are_some():

@@ -155,7 +155,8 @@ class Watch(CrossDistillation):
         found = vars(method).setdefault("seen", [])
         weights = dict(method.objective.encoder.named_parameters())
         moved = {
-            name: float((p - weights[name]).detach().abs().max()) for name, p in self.teacher.networks[0].named_parameters()
+            name: float((p - weights[name]).detach().abs().max())
+            for name, p in self.teacher.networks[0].named_parameters()
         }
         found.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
         return value
