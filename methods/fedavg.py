@@ -30,8 +30,13 @@ class FedAvg(FederatedMethod):
         self.mean = Mean(weighting)
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """The default phases, with the chosen weighting of the weights."""
+        """The default phases, with the round's mean of the weights."""
+        mean = self.averaging(round)
         return tuple(
-            replace(phase, uplink={**phase.uplink, "weights": self.mean}) if "weights" in phase.uplink else phase
+            replace(phase, uplink={**phase.uplink, "weights": mean}) if "weights" in phase.uplink else phase
             for phase in super().plan(round)
         )
+
+    def averaging(self, round: int) -> Mean:
+        """How a round's weights are averaged."""
+        return self.mean

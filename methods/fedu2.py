@@ -146,8 +146,7 @@ class FedU2(FederatedMethod):
 
     def averaged(self) -> Tree:
         """Running statistics that travel, live; empty where there are none."""
-        found = self.statistics() if self.batch_norm == "average" else {}
-        return {part: tensors for part, tensors in found.items() if tensors}
+        return self.statistics() if self.batch_norm == "average" else {}
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
         """The change of what is trained, and the statistics."""

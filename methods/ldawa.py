@@ -15,14 +15,13 @@ Decisions
 - The first `start` rounds are FedAvg's, weighted by examples, as in the code (2).
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Mean, Message, MethodError, Objective, Phase, Tree
+from methods.base import Mean, Message, MethodError, Objective, Tree
 from methods.fedavg import FedAvg
 
 
@@ -61,15 +60,9 @@ class LDAWA(FedAvg):
         self.start = start
         self.turned = Mean(self.by_angle, over="clients")
 
-    def plan(self, round: int) -> tuple[Phase, ...]:
-        """FedAvg's phase, and after the first rounds another mean."""
-        phases = super().plan(round)
-        if round < self.start:
-            return phases
-        return tuple(
-            replace(phase, uplink={**phase.uplink, "weights": self.turned}) if "weights" in phase.uplink else phase
-            for phase in phases
-        )
+    def averaging(self, round: int) -> Mean:
+        """FedAvg's mean in the first rounds, then the one by angles."""
+        return self.turned if round >= self.start else super().averaging(round)
 
     def by_angle(self, server: Tree, message: Message) -> Tree:
         """The weights of one client's tensors."""

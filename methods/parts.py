@@ -77,12 +77,13 @@ class Parts(LightningModule):
 
     def statistics(self) -> Tree:
         """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
-        return {
+        found = {
             name: {
                 key: value for key, value in self.tensors(name).items() if key in _running_statistics(self.part(name))
             }
             for name in self.travelling
         }
+        return {name: tensors for name, tensors in found.items() if tensors}
 
     def trainable(self) -> Tree:
         """{part: {name: parameter}} of what travels and requires a gradient."""
