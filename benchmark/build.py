@@ -27,8 +27,8 @@ from benchmark.streams import Streams
 from benchmark.work import OneByOne, Pace, isolated
 from datamodules import partition
 from datamodules.federated import FederatedDataModule
+from datamodules.recipe import Recipe
 from datamodules.sources import Source, load
-from datamodules.views import Recipe
 from methods.base import Client, FederatedMethod, Objective
 
 RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")

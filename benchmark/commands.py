@@ -79,7 +79,8 @@ def run(words: list[str], console: Console) -> None:
     from benchmark import ranks
     from benchmark.callbacks import Display
     from benchmark.rounds import DivergedError
-    from benchmark.runs import Run, suite
+    from benchmark.runs import Run
+    from benchmark.suites import suite
     from eval.features import EvalError
     from methods.base import MethodError
 
@@ -136,7 +137,9 @@ def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark import ranks
     from benchmark.callbacks import Display
-    from benchmark.runs import headline, listed, opened
+    from benchmark.records import headline
+    from benchmark.runs import opened
+    from benchmark.suites import listed
 
     names, overrides = split(words)
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)

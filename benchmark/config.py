@@ -107,7 +107,7 @@ class Config:
     """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
     images that each client has; its own parameters."""
     views: dict[str, Any] = field(default_factory=dict)
-    """Fields of `datamodules.views.Recipe`."""
+    """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
     heads: dict[str, Any] = field(default_factory=dict)
     """Offered to every objective that has such heads: widths of projector and predictor; head_norm, last_norm."""

@@ -172,3 +172,14 @@ def hardware(device: torch.device) -> str:
         ]
         name = models[0] if models else name
     return f"{name}, {torch.get_num_threads()} threads"
+
+
+def headline(result: Record) -> str:
+    """The accuracies of a record in one line, and its label-free score where it has one."""
+    found = [
+        f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
+        for protocol, metrics in result["scores"].items()
+        if "accuracy" in metrics or "score" in metrics
+    ]
+    seconds = result["seconds"]
+    return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"

@@ -1,9 +1,8 @@
-"""One run from config to record, and suites of them. A run folder can always be taken up where it was left."""
+"""One run from config to record. A run folder can always be taken up where it was left."""
 
 import fcntl
-import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from benchmark import build, figures, ranks
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compilation import compile_networks
-from benchmark.compose import compose, load, merge, save
+from benchmark.compose import load, merge, save
 from benchmark.config import ConfigError, differences, identity, nearest
 from benchmark.evaluation import Evaluator, Scores
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
-from benchmark.records import commit, foreign, origin, record
+from benchmark.records import commit, foreign, headline, origin, record
 from benchmark.rounds import Federation
-from benchmark.shelf import available, read
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
@@ -260,50 +258,3 @@ def devices(config: DictConfig, display: Display) -> Fabric:
         _FABRICS[key] = fabric
     ranks.share_cores(config, found)
     return _FABRICS[key]
-
-
-def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
-    """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
-
-    Args:
-        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; methods=all: its own,
-            those under `more`, and every shipped method that neither names.
-        overrides: for every run.
-    """
-    content = read("suite", name)
-    unknown = set(content) - {"scenarios", "methods", "more", "seeds"}
-    if unknown:
-        raise ConfigError(
-            f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods, more and seeds"
-        )
-    lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
-    if lists["methods"] == ["all"]:
-        rows = [*listed(content.get("methods", [])), *listed(content.get("more", []))]
-        named = {str(row).split()[0] for row in rows}
-        lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
-    configs = []
-    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
-        method, *own = str(row).split()
-        configs.append(compose(scenario, method, [*own, *overrides, f"seed={seed}"]))
-    folders = [folder(config) for config in configs]
-    if twice := [str(place) for place in folders if folders.count(place) > 1]:
-        raise ConfigError(f"suite {name} names {twice[0]} twice: name every row once")
-    if not configs:
-        raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
-    return configs
-
-
-def headline(result: schema.Record) -> str:
-    """The accuracies of a record in one line, and its label-free score where it has one."""
-    found = [
-        f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
-        for protocol, metrics in result["scores"].items()
-        if "accuracy" in metrics or "score" in metrics
-    ]
-    seconds = result["seconds"]
-    return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
-
-
-def listed(value: Any) -> list[Any]:
-    """`a,b` or a list, as a list."""
-    return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]

@@ -27,7 +27,8 @@ from datamodules.ops import (
     shift,
     turn_hue,
 )
-from datamodules.views import Draws, Recipe, apply, check, normalise
+from datamodules.recipe import Recipe
+from datamodules.views import Draws, apply, check, normalise
 
 AROUND = (BRIGHTNESS, SATURATION, BRIGHTNESS, HUE, BRIGHTNESS, SATURATION, BRIGHTNESS)
 SLOTS = (*AROUND, CONTRAST, *AROUND)

@@ -11,8 +11,9 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from datamodules.compiled import apply_compiled
 from datamodules.partition import PartitionError, Parts
+from datamodules.recipe import Recipe
 from datamodules.sources import Source
-from datamodules.views import Recipe, apply, make_views
+from datamodules.views import apply, make_views
 
 CHUNK = 512
 """Images augmented in one call, in whole batches: small batches share the cost of a call. Part of what a seed means."""

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmark.speed.timing import Line, Say, interleaved, ratio, seconds, spread
 from benchmark.speed.views import pictures
-from datamodules.views import Recipe, augment, plain
+from datamodules.recipe import Recipe
+from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract
 from eval.knn import knn_predict
 from eval.linear import Probe, fit_linear, lbfgs_probe, standardised

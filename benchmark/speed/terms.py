@@ -15,7 +15,8 @@ from benchmark.memory import Memory
 from benchmark.speed.timing import Line, Say, seconds, spread
 from benchmark.streams import Streams
 from datamodules.partition import Parts, iid
-from datamodules.views import Recipe, augment
+from datamodules.recipe import Recipe
+from datamodules.views import augment
 from methods.networks import resnet18
 from methods.objectives.simclr import SimCLR
 

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from benchmark.speed.peer.workload import SIMCLR
 from benchmark.speed.timing import Line, Say, interleaved, process, ratio, seconds, spread
 from datamodules.compiled import apply_compiled
-from datamodules.views import Apply, Recipe, apply, augment
+from datamodules.recipe import Recipe
+from datamodules.views import Apply, apply, augment
 
 TITLE = "Views: whole batches, eager and compiled, beside torchvision's image by image"
 

@@ -16,8 +16,9 @@ from benchmark.callbacks import Display, RoundLog
 from benchmark.compose import compose, load
 from benchmark.config import ConfigError, identity, settings
 from benchmark.rounds import DivergedError, Federation
-from benchmark.runs import Run, folder, opened, suite
+from benchmark.runs import Run, folder, opened
 from benchmark.shelf import available
+from benchmark.suites import suite
 from datamodules.partition import PartitionError
 from leaderboards import schema
 from methods import trees

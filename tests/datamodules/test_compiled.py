@@ -8,7 +8,8 @@ import torch
 
 from datamodules import compiled, ops, views
 from datamodules.compiled import SLOTS, apply_compiled, apply_table, tabulate
-from datamodules.views import Draws, Recipe, ViewError
+from datamodules.recipe import Recipe, ViewError
+from datamodules.views import Draws
 
 EVERY_STAGE = {"blur": 0.5, "blur_kernel": 5, "solarize": 0.5, "rotation": 20}
 RECIPES = {

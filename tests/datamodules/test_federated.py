@@ -10,8 +10,9 @@ from torch import Tensor
 from datamodules import federated
 from datamodules.federated import CHUNK, Batch, FederatedDataModule, number_of_batches
 from datamodules.partition import PartitionError
+from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
-from datamodules.views import Recipe, apply, plain
+from datamodules.views import apply, plain
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 3, 8, 8), dtype=np.uint8)

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from datamodules import ops, views
-from datamodules.views import Recipe, ViewError
+from datamodules.recipe import Recipe, ViewError
 
 STILL = Recipe(size=8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
 SHAPES = pytest.mark.parametrize("shape", [(24, 3, 12, 17), (24, 1, 16, 9)], ids=str)
