@@ -7,14 +7,14 @@ the distinct values of `labels`, in increasing order. The same arguments give th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 NORMALISATIONS = 100
 """Alternating normalisations of `dirichlet_balanced`: clients and classes in turn (Orchestra's released sampler)."""
 REDRAWS = 1000
-"""Draws after which `dirichlet_min` gives up."""
+"""Draws after which a rule with a `min_size` gives up."""
 
 
 class PartitionError(ValueError):
@@ -61,16 +61,21 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     return [np.sort(part).astype(np.int64) for part in np.array_split(order, num_clients)]
 
 
-def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, seed: int) -> list[np.ndarray]:
+def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 0, seed: int) -> list[np.ndarray]:
     """Cut each class at random by its own draw of Dir(alpha) over clients (FedU2, SSD, FLESD).
 
-    Sizes differ and have no minimum: at small `alpha` a client may end up with nothing.
+    Sizes differ, and without a `min_size` a client may end up with nothing at small `alpha`. With one, all is drawn
+    again until the smallest client has as many examples, at most `REDRAWS` times.
+
+    Raises:
+        PartitionError: also when no draw had a large enough smallest client.
     """
-    _check(labels, num_clients, alpha)
-    rng = np.random.default_rng(seed)
-    members = [rng.permutation(indices) for indices in _by_class(labels)]
-    shares = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
-    return _assign(members, np.stack([_cut(row, len(m)) for row, m in zip(shares, members, strict=True)]))
+
+    def draw(rng: np.random.Generator, members: list[np.ndarray]) -> np.ndarray:
+        shares = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
+        return np.stack([_cut(row, len(m)) for row, m in zip(shares, members, strict=True)])
+
+    return _redrawn(draw, labels, num_clients, alpha, min_size, seed)
 
 
 def dirichlet_min(
@@ -84,6 +89,28 @@ def dirichlet_min(
     Raises:
         PartitionError: also when no draw had a large enough smallest client.
     """
+
+    def draw(rng: np.random.Generator, members: list[np.ndarray]) -> np.ndarray:
+        counts = np.zeros((len(members), num_clients), dtype=np.int64)
+        for row, log_share in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
+            full = counts.sum(axis=0) >= len(labels) / num_clients
+            # in logarithms, so that open clients whose shares would all round to 0 still share the class
+            log_share = np.where(full, -np.inf, log_share)
+            counts[row] = _cut(np.exp(log_share - np.logaddexp.reduce(log_share)), len(members[row]))
+        return counts
+
+    return _redrawn(draw, labels, num_clients, alpha, min_size, seed)
+
+
+def _redrawn(
+    draw: Callable[[np.random.Generator, list[np.ndarray]], np.ndarray],
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    min_size: int,
+    seed: int,
+) -> list[np.ndarray]:
+    """The first of the draws of counts `[C, K]` that leaves every client `min_size` examples."""
     _check(labels, num_clients, alpha)
     if num_clients * min_size > len(labels):
         raise PartitionError(
@@ -94,12 +121,7 @@ def dirichlet_min(
     members = [rng.permutation(indices) for indices in _by_class(labels)]
     best = 0
     for _ in range(REDRAWS):
-        counts = np.zeros((len(members), num_clients), dtype=np.int64)
-        for row, log_share in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
-            full = counts.sum(axis=0) >= len(labels) / num_clients
-            # in logarithms, so that open clients whose shares would all round to 0 still share the class
-            log_share = np.where(full, -np.inf, log_share)
-            counts[row] = _cut(np.exp(log_share - np.logaddexp.reduce(log_share)), len(members[row]))
+        counts = draw(rng, members)
         smallest = counts.sum(axis=0).min()
         if smallest >= min_size:
             return _assign(members, counts)

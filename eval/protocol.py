@@ -161,7 +161,7 @@ PROTOCOLS: dict[str, Protocol] = {
         _linear(
             "linear-ldawa-cached/v1",
             Probe("sgd", lr=1e-2, epochs=100, batch_size=128, momentum=0.9),
-            f"Linear probe of L-DAWA's code: {_NO_AUGMENTATION}; SGD 1e-2, 100 epochs, batch 128.",
+            "Linear probe of L-DAWA's code, on pooled features (its: before pooling); SGD 1e-2, 100 epochs, batch 128.",
         ),
         _knn("knn/v1", 200, 0.1, "Weighted kNN: 200 nearest by cosine, votes exp(cosine / 0.1); bank: all of train."),
         _geometry(

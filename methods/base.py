@@ -32,12 +32,13 @@ from methods.vocabulary import (
     Turn,
     Visit,
     choose,
+    number,
 )
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
     "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "choose", "set_learning_rate",
+    "choose", "number", "set_learning_rate",
 ]  # fmt: skip
 
 PHASE_HOOKS = (

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Message, MethodError, Objective, Tree, Visit, choose
+from methods.base import Message, Objective, Tree, Visit, choose, number
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 
@@ -47,11 +47,8 @@ class FedEMA(FedAvg):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
-        if scale is not None and scale < 0:
-            raise MethodError(f"method.scale={scale}: give a number of at least 0, or null for the autoscaler")
-        if not 0 <= tau <= 1:
-            raise MethodError(f"method.tau={tau}: give a number in [0, 1]")
-        self.scale, self.tau = scale, tau
+        self.scale = scale if scale is None else number("method.scale", scale, at_least=0)
+        self.tau = number("method.tau", tau, at_least=0, at_most=1)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = (*self.travelling, *objective.ema)
         self.before: dict[str, Tensor] = {}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Tree, Visit
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Tree, Visit, number
 from methods.fedavg import FedAvg
 
 
@@ -31,9 +31,7 @@ class Proximal(AddOn):
 
     def __init__(self, *, mu: float = 0.01) -> None:
         super().__init__()
-        if mu < 0:
-            raise MethodError(f"method.mu={mu}: give a number of at least 0")
-        self.mu = mu
+        self.mu = number("method.mu", mu, at_least=0)
         self.anchor: Tree = {}
 
     def receive(self, visit: Visit, method: FederatedMethod) -> None:

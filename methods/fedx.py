@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit, choose
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit, choose, number
 from methods.fedavg import FedAvg
 from methods.maths import global_contrastive, relational
 from methods.networks import Frozen, mlp
@@ -58,12 +58,10 @@ class CrossDistillation(AddOn):
         variant: str = "code",
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise MethodError(f"method.temperature={temperature}: give a number above 0")
-        self.local_relation, self.global_contrast, self.global_relation = (
-            local_relation, global_contrast, global_relation,
-        )  # fmt: skip
-        self.temperature = temperature
+        self.local_relation = number("method.local_relation", local_relation, at_least=0)
+        self.global_contrast = number("method.global_contrast", global_contrast, at_least=0)
+        self.global_relation = number("method.global_relation", global_relation, at_least=0)
+        self.temperature = number("method.temperature", temperature, above=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.views = ("other",) if local_relation or global_relation else ()
         self.taught = bool(global_contrast or global_relation)

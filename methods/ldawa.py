@@ -12,7 +12,8 @@ Decisions
 - Running statistics are averaged plainly. The code scales them too, as one-dimensional tensors, though a comment says
   they are kept: a variance scaled by a cosine is none.
 - A tensor of zeros and a scalar have no angle and are averaged plainly, as in the code.
-- The first `start` rounds are FedAvg's, weighted by examples, as in the code (2).
+- The first `start` rounds are FedAvg's, weighted by examples. The code turns once more than two earlier rounds are
+  saved, which is in the fourth: 3.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Mean, Message, MethodError, Objective, Tree
+from methods.base import Mean, Message, Objective, Tree, number
 from methods.fedavg import FedAvg
 
 
@@ -53,11 +54,9 @@ class LDAWA(FedAvg):
         start: rounds of plain FedAvg before it.
     """
 
-    def __init__(self, objective: Objective, *, start: int = 2, **kwargs: Any) -> None:
+    def __init__(self, objective: Objective, *, start: int = 3, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        if start < 0:
-            raise MethodError(f"method.start={start}: give a whole number of at least 0")
-        self.start = start
+        self.start = number("method.start", start, at_least=0)
         self.turned = Mean(self.by_angle, over="clients")
 
     def averaging(self, round: int) -> Mean:

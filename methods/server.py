@@ -19,7 +19,7 @@ from torch import Tensor
 
 from methods import trees
 from methods.trees import Tree
-from methods.vocabulary import MethodError
+from methods.vocabulary import number
 
 
 class Momentum:
@@ -58,9 +58,8 @@ class Adam:
         self, *, lr: float = 0.01, momentum: float = 0.9, decay: float = 0.99, adaptivity: float = 1e-3
     ) -> None:
         _check(lr, momentum=momentum, decay=decay)
-        if adaptivity <= 0:
-            raise MethodError(f"server_optimizer.adaptivity={adaptivity}: give a number above 0")
-        self.lr, self.momentum, self.decay, self.adaptivity = lr, momentum, decay, adaptivity
+        self.lr, self.momentum, self.decay = lr, momentum, decay
+        self.adaptivity = number("server_optimizer.adaptivity", adaptivity, above=0)
 
     def init(self, weights: Tree) -> Tree:
         """The state before the first step."""
@@ -97,8 +96,6 @@ ServerOptimizer = Momentum | Adam
 
 
 def _check(lr: float, **shares: float) -> None:
-    if lr <= 0:
-        raise MethodError(f"server_optimizer.lr={lr}: give a number above 0")
+    number("server_optimizer.lr", lr, above=0)
     for name, value in shares.items():
-        if not 0 <= value < 1:
-            raise MethodError(f"server_optimizer.{name}={value}: give a number in [0, 1)")
+        number(f"server_optimizer.{name}", value, at_least=0, below=1)

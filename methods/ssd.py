@@ -27,7 +27,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Mail, Message, MethodError, Objective, Outputs, Phase, Tree, Turn, Visit, choose
+from methods.base import (
+    Batch,
+    Mail,
+    Message,
+    MethodError,
+    Objective,
+    Outputs,
+    Phase,
+    Tree,
+    Turn,
+    Visit,
+    choose,
+    number,
+)  # fmt: skip
 from methods.fedavg import FedAvg
 from methods.maths import dimension_scaling, projector_distillation, scaled
 
@@ -66,7 +79,9 @@ class SSD(FedAvg):
                 f"and the embeddings {z}: set heads.projector or objective.projector to end in {h}"
             )
         self.width = z
-        self.alpha, self.dsr_weight, self.pd_weight = alpha, dsr_weight, pd_weight
+        self.alpha = number("method.alpha", alpha, at_least=0)
+        self.dsr_weight = number("method.dsr_weight", dsr_weight, at_least=0)
+        self.pd_weight = number("method.pd_weight", pd_weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.basis = choose("method.basis", basis, "qr", "axis")
         self.separation = choose("method.separation", separation, "soft", "hard")

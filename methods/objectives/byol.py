@@ -21,7 +21,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from methods.base import Batch, MethodError, Outputs, Projected
+from methods.base import Batch, Outputs, Projected, number
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -53,9 +53,7 @@ class BYOL(Projected):
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
         self.target_encoder = deepcopy(encoder).requires_grad_(False)
         self.target_projector = deepcopy(self.projector).requires_grad_(False)
-        if not 0 <= momentum <= 1:
-            raise MethodError(f"objective.momentum={momentum}: give a number in [0, 1]")
-        self.momentum = momentum
+        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from methods.base import Batch, MethodError, Outputs, Projected
+from methods.base import Batch, Outputs, Projected, number
 from methods.maths import info_nce
 from methods.networks import Encoder
 
@@ -58,17 +58,13 @@ class MoCo(Projected):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, **kwargs)
-        if temperature <= 0:
-            raise MethodError(f"objective.temperature={temperature}: give a number above 0")
-        if not 0 <= momentum <= 1:
-            raise MethodError(f"objective.momentum={momentum}: give a number in [0, 1]")
-        if queue_size < 1:
-            raise MethodError(f"objective.queue_size={queue_size}: give a whole number of at least 1")
-        self.momentum, self.temperature, self.symmetric = momentum, temperature, symmetric
+        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.temperature = number("objective.temperature", temperature, above=0)
+        self.symmetric = symmetric
         self.stays = self.queues if keep_queue else ()
         self.key_encoder = deepcopy(encoder).requires_grad_(False)
         self.key_projector = deepcopy(self.projector).requires_grad_(False)
-        self.add_queue("queue", queue_size, self.width)
+        self.add_queue("queue", number("objective.queue_size", queue_size, at_least=1), self.width)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The query pass, and the key pass without gradient; keys `t` are of unit length."""

@@ -33,6 +33,9 @@ from methods.objectives.moco import MoCo
 ALPHA = 10
 """Keeps small clusters from being called dense (eq. 12)."""
 
+NARROWEST = 1e-2
+"""Of relative widths: many copies of one image make a cluster of no width, and a loss without bound."""
+
 
 class ProtoCL(MoCo):
     """MoCo, and each query is drawn to the prototype of its image's cluster.
@@ -103,7 +106,8 @@ def relative_concentration(rows: Tensor, centres: Tensor, nearest: Tensor) -> Te
     Args:
         rows: `[n, d]`. centres: `[k, d]`. nearest: `[n]`, each row's cluster.
 
-    Clusters of one row are as wide as the widest, and the widths are clipped to their 10th and 90th percentile.
+    Clusters of one row are as wide as the widest, and the widths are clipped to their 10th and 90th percentile, at
+    least `NARROWEST`.
     """
     distance = (rows - centres[nearest]).norm(dim=1)
     members = one_hot(nearest, len(centres)).to(distance.dtype)  # sums by products come out the same on every device
@@ -114,4 +118,4 @@ def relative_concentration(rows: Tensor, centres: Tensor, nearest: Tensor) -> Te
     low, high = width.quantile(torch.tensor([0.1, 0.9], device=width.device, dtype=width.dtype))
     width = width.clamp(low, high)
     mean = width.mean()
-    return torch.where(mean > 0, width / mean.clamp(min=1e-12), torch.ones_like(width))
+    return torch.where(mean > 0, width / mean.clamp(min=1e-12), torch.ones_like(width)).clamp(min=NARROWEST)

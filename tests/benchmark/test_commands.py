@@ -91,7 +91,7 @@ class TestMistakes:
             (["run", TINY, "fedavg", "federation.clients=3"], "(did you mean partition.clients?)"),
             (["run", TINY, "fedavg", "method.class=nowhere.X"], "is its folder in PYTHONPATH?"),
             (["run", TINY, "fedavg", "objective.temperature=0"], "objective.temperature=0: give a number above 0"),
-            (["run", TINY, "fedavg", "objective=byol", "objective.momentum=2"], "give a number in [0, 1]"),
+            (["run", TINY, "fedavg", "objective=byol", "objective.momentum=2"], "of at least 0 and at most 1"),
             (["run", TINY, "fedprox", "method.mu=-1"], "method.mu=-1: give a number of at least 0"),
             (["run", TINY, "fedavg", "partition.name=classes", "partition.alpha=3"], "unknown key 'partition.alpha'"),
             (["run", TINY, "fedavg", "evaluation.protocols=knn/v1"], "evaluation.protocols=[a,b]"),

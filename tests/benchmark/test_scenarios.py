@@ -49,10 +49,13 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
     [
         ("fedx/cifar10", "fedx", "objective.temperature", 0.1),
         ("fedx/svhn", "fedx", "training.batch_size", 64),
+        ("fedx/svhn", "fedu-fedx", "training.batch_size", 64),
+        ("fedx/svhn", "fedu", "training.batch_size", 128),
         ("fedx/cifar10-data10", "fedx", "partition.share", 0.1),
         ("fedx/cifar10-r50", "fedavg", "training.epochs", 20),
         ("ssd/cifar100-cross-device", "ssd", "partition.clients", 50),
-        ("ssd/cifar10-cross-silo", "feddecorr", "method.weight", 0.01),
+        ("ssd/cifar10-cross-silo", "feddecorr objective=align_uniform", "method.weight", 0.01),
+        ("ssd/cifar10-cross-silo", "feddecorr", "method.weight", None),
         ("ssd/cifar10-cross-silo", "fedavg", "method.weight", None),
         ("ldawa/cifar100-e5", "ldawa", "encoder.class", "methods.networks.resnet34"),
         ("fedema/cifar100", "fedema", "partition.classes_per_client", 20),
@@ -61,7 +64,8 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
 def test_a_setting_of_its_paper(scenario, method, key, value):
     from omegaconf import OmegaConf
 
-    assert OmegaConf.select(compose(scenario, method), key) == value
+    name, *words = method.split()
+    assert OmegaConf.select(compose(scenario, name, words), key) == value
 
 
 @pytest.mark.parametrize("objective", ["simclr", "byol", "moco", "protocl"])

@@ -96,6 +96,12 @@ def test_dirichlet_min_has_its_least_size_and_closes_full_clients(seed: int) -> 
     assert (before >= 300).any()
 
 
+def test_dirichlet_redraws_only_where_a_size_is_asked_for() -> None:
+    first, patient = split("dirichlet", alpha=0.1), split("dirichlet", alpha=0.1, min_size=150)
+    assert min(map(len, first)) < 150 <= min(map(len, patient))
+    assert all(map(np.array_equal, split("dirichlet", alpha=0.1, min_size=min(map(len, first))), first))
+
+
 def test_dirichlet_min_redraws() -> None:
     first, patient = split("dirichlet_min", alpha=0.1, min_size=0), split("dirichlet_min", alpha=0.1, min_size=150)
     assert min(map(len, first)) < 150 <= min(map(len, patient))

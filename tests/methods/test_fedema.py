@@ -5,7 +5,8 @@ import torch
 
 from methods import trees
 from methods.base import Client, MethodError, Visit
-from methods.fedema import FedEMA, divergence
+from methods.fedema import FedEMA
+from methods.fedu import convolutions
 from methods.objectives.byol import BYOL
 from tests import playing
 from tests.methods import toys
@@ -59,8 +60,8 @@ class TestFedEMA(MethodContract):
     @pytest.mark.parametrize(
         ("override", "says"),
         [
-            ("method.scale=-1", "autoscaler"),
-            ("method.tau=2", r"\[0, 1\]"),
+            ("method.scale=-1", "at least 0"),
+            ("method.tau=2", "at least 0 and at most 1"),
             ("method.variant=x", "code or paper"),
         ],
     )
@@ -99,6 +100,21 @@ class TestReceive:
         memory = {"d": torch.tensor(5.0), "scale": torch.tensor(0.5), "round": torch.tensor(3)}
         assert self.received(method, memory, round=4) == ({1.0}, {1.0}, {3.0})
 
+    def test_the_papers_variant_measures_what_was_kept_against_what_came(self):
+        """Its first blend has mu = tau, whatever the distance; the next one mu = tau d2 / d1."""
+        method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), variant="paper")
+        own = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
+        memory = {"round": torch.tensor(0)}
+        for round, sent, mu in ((1, 3.0, 0.7), (2, 2.0, 0.35), (3, 9.0, 1.0)):
+            message = trees.map(lambda leaf, sent=sent: torch.full_like(leaf, sent), trees.clone(method.weights()))
+            visit = visited(method, message, memory, own, round)
+            (blended,) = {round_(leaf) for _, leaf in trees.leaves(method.trainable())}
+            assert blended == pytest.approx(mu + (1 - mu) * sent, rel=1e-4)
+            kernels = convolutions(method.objective.encoder).values()
+            apart = sum((sent - 1) * kernel.numel() ** 0.5 for kernel in kernels) / len(kernels)
+            assert float(visit.memory["d"]) == pytest.approx(apart, rel=1e-5)
+            memory = {**visit.memory, "round": torch.tensor(round)}
+
     def test_who_was_away_takes_everything(self, method):
         memory = {"d": torch.tensor(0.5), "scale": torch.tensor(0.5), "round": torch.tensor(2)}
         assert self.received(method, memory, round=4) == ({3.0}, {3.0}, {3.0})
@@ -126,10 +142,6 @@ def round_(leaf):
 def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
     method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), scale=scale)
     assert method.share({name: torch.tensor(value) for name, value in memory.items()}) == expected
-
-
-def test_the_divergence_is_fedus() -> None:
-    assert float(divergence({"a": torch.ones(4)}, {"a": torch.zeros(4)})) == 2
 
 
 def test_toys_are_what_they_say(tmp_path) -> None:

@@ -2,10 +2,12 @@ import pytest
 import torch
 
 from methods import trees
-from methods.base import MethodError
-from methods.fedu2 import unified
+from methods.base import MethodError, Outputs
+from methods.fedu2 import UniformRegulariser, unified
+from methods.maths import sliced_wasserstein
 from tests import playing
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+from tests.methods.objectives import batch
 
 
 class TestFedU2(MethodContract):
@@ -58,3 +60,17 @@ class TestFedU2(MethodContract):
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
             playing.prepared(tmp_path, "fedu2", override)
+
+
+@pytest.mark.parametrize(("variant", "per"), [("code", 5 / 6), ("mean", 1.0)])
+def test_the_regulariser_is_the_sum_over_the_views(variant: str, per: float) -> None:
+    """Times B / 6 as in the code, for a batch of B = 5 here; to the points that were drawn for this batch."""
+    term = UniformRegulariser(weight=0.5, variant=variant)
+    term.width = 4
+    drawn = term.draw(batch(), torch.Generator().manual_seed(0))
+    z = tuple(torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1)))
+    points = drawn["samples"], drawn["tangents"], drawn["directions"]
+    expected = 0.5 * per * sum(sliced_wasserstein(one, *points) for one in z)
+    total = term(Outputs((), z), batch()._replace(draws={term.name: drawn}), None)
+    torch.testing.assert_close(total, expected)
+    assert tuple(len(one) for one in points) == (5, 5, 5)

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from methods import maths
 from methods.fedu2 import unified
 from methods.ldawa import layer_weights
-from methods.objectives.protocl import relative_concentration
+from methods.objectives.protocl import NARROWEST, relative_concentration
 from tests.methods.test_maths import VARIANTS, X, Y, cosine, numeric_gradient, random, softmax
 
 GOLDEN = {
@@ -164,6 +164,14 @@ def test_concentrations_are_equation_12() -> None:
 def test_equal_rows_have_a_concentration_too() -> None:
     rows = torch.ones(6, 2)
     torch.testing.assert_close(relative_concentration(rows, rows[:2], torch.tensor([0, 0, 0, 1, 1, 1])), torch.ones(2))
+
+
+def test_near_copies_of_one_image_do_not_make_a_cluster_of_no_width() -> None:
+    rows = torch.cat([1 + 1e-6 * random(30, 2), 3 * random(4, 2, seed=1)])
+    centres = torch.cat([torch.ones(3, 2), torch.zeros(2, 2)])
+    widths = relative_concentration(rows, centres, torch.tensor([0] * 10 + [1] * 10 + [2] * 10 + [3, 3, 4, 4]))
+    torch.testing.assert_close(widths[:3], torch.full((3,), NARROWEST))
+    assert float(widths[3:].min()) > 0.5
 
 
 # --- FedDecorr

@@ -1,9 +1,19 @@
 import pytest
 import torch
 
-from methods.base import MethodError, Outputs
+from methods import trees
+from methods.base import Client, MethodError, Outputs, Visit
 from tests import playing
 from tests.methods.contract import WEIGHTS, MethodContract
+
+
+def at(run, client):
+    """The run's method on a visit of the client, with what that client has kept."""
+    federation = run.federation
+    method, memory = federation.method, federation.memory[client]["memory"]
+    sent = {"weights": trees.clone(federation.server["weights"])}
+    method.start_visit(Visit(1, 2, method.phases[0], Client(client, 5), sent, memory, torch.Generator()))
+    return method
 
 
 class TestSSD(MethodContract):
@@ -57,6 +67,19 @@ class TestSSD(MethodContract):
         assert "basis" not in axis.federation.server
         assert set(axis.federation.ledger.total("down")) == {"scale", "weights"}
 
+    @pytest.mark.parametrize("basis", ["axis", "qr"])
+    def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
+        run = playing.played(tmp_path, "ssd", f"method.basis={basis}", "federation.participation=1")
+        Q = run.federation.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
+        for client in range(4):
+            method, scale = at(run, client), run.federation.server["scales"][client]
+            stretch = method.stretch if basis == "qr" else torch.diag(method.stretch)
+            torch.testing.assert_close(stretch @ Q, Q * scale, rtol=1e-4, atol=1e-5)
+
+    def test_the_basis_changes_training(self, tmp_path, unbroken):
+        axis = playing.played(tmp_path, "ssd", "method.basis=axis")
+        assert playing.difference(axis.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-6
+
     def test_the_scale_is_sent_once(self, unbroken):
         rounds = {round for round, _, _, entry in unbroken.federation.ledger.lines if entry in ("scale", "basis")}
         assert rounds == {0}
@@ -66,13 +89,13 @@ class TestSSD(MethodContract):
         """Neither the loss nor its gradient knows of them; in its own dimensions it is the objective's."""
         own = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", "federation.participation=1")
         run = playing.played(tmp_path, "ssd", *own)
-        method, federation = run.federation.method, run.federation
+        federation = run.federation
         Q = federation.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         generator = torch.Generator().manual_seed(0)
         for client in range(4):
             mine = federation.server["scales"][client]
             assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2
-            method.stretch = mine if basis == "axis" else (Q * mine) @ Q.T
+            method = at(run, client)
             z = tuple(torch.randn(6, 8, generator=generator).requires_grad_() for _ in range(2))
             loss = method.loss(Outputs(z, z), None)
             loss.backward()
