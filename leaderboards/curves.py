@@ -1,7 +1,7 @@
 """What the monitor saw over rounds, row beside row: the pictures that `compared.yaml` asks for."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +58,16 @@ def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, 
         axes.set_title(label, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    most = max(len(seeds) for seeds in held.values())
-    picture.suptitle(f"{asked['title']} ({asked['scenario']}, mean and spread of {most} seeds)", fontsize=10)
+    picture.suptitle(f"{asked['title']} ({asked['scenario']}, {_behind(map(len, held.values()))})", fontsize=10)
     return picture
+
+
+def _behind(seeds: Iterable[int]) -> str:
+    """What a line is, by the rows' numbers of seeds."""
+    fewest, *_, most = sorted(seeds)
+    if most == 1:
+        return "one seed"
+    return f"mean and spread of {most if fewest == most else f'{fewest} to {most}'} seeds"
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, float, float]], colour: str, label: str) -> None:

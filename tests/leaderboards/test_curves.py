@@ -41,3 +41,13 @@ def test_records_without_curves_have_no_figure(records):
         if record["row"] == "ssd":
             del record["curve"]
     assert curves.curves(records) == {}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [((), "mean and spread of 2 seeds"), ((0,), "mean and spread of 1 to 2 seeds"), ((0, 2), "one seed")],
+)
+def test_its_title_says_how_many_seeds_are_behind_it(records, left_out, words):
+    kept = [record for k, record in enumerate(records) if k not in left_out]
+    (draw,) = curves.curves(kept).values()
+    assert words in draw().get_suptitle()
