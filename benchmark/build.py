@@ -31,6 +31,14 @@ from datamodules.recipe import Recipe
 from datamodules.sources import Source, load
 from methods.base import Client, FederatedMethod, Objective
 
+EXAMPLES = {
+    "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",
+    "optimizer": "torch.optim.SGD",
+    "encoder": "methods.networks.resnet18",
+    "objective": "methods.objectives.simclr.SimCLR",
+}
+"""Of import paths, by section."""
+
 RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")
 """Arguments of a method that sections of their own decide."""
 
@@ -69,7 +77,8 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     """The object an import path names."""
     path = section.get("class") if isinstance(section, Mapping) else None
     if not isinstance(path, str) or "." not in path:
-        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. methods.fedavg.FedAvg")
+        example = EXAMPLES.get(where, "methods.fedavg.FedAvg")
+        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {example}")
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)

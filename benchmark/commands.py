@@ -8,13 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.compose import compose, parse
-from benchmark.config import ConfigError
+from benchmark.config import ConfigError, nearest
 from benchmark.shelf import available, summary
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
@@ -197,20 +197,22 @@ def board(words: list[str], console: Console) -> None:
 
 
 def listing(words: list[str], console: Console) -> None:
-    """Scenarios, methods, objectives, suites and protocols, one line each."""
+    """All that can be named, one line each, or one group of it."""
     from eval.protocol import PROTOCOLS
+    from methods import server
 
-    if words:
-        raise ConfigError(f"list takes nothing, not {' '.join(words)}")
-    for group in ("suite", "scenario", "method", "objective"):
-        table = Table(title=f"{group}s", title_justify="left", box=None, show_header=False)
-        for name in available(group):
-            table.add_row(name, summary(group, name))
+    groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
+    optimizers = {f"methods.server.{one.__name__}": one.__doc__ or "" for one in get_args(server.ServerOptimizer)}
+    groups["server_optimizers"] = [(path, doc.splitlines()[0]) for path, doc in optimizers.items()]
+    groups["protocols"] = [(name, protocol.summary) for name, protocol in PROTOCOLS.items()]
+    for word in words:
+        if word not in groups:
+            raise ConfigError(f"there is no group {word!r}{nearest(word, groups)}: choose {', '.join(groups)}")
+    for title in words or groups:
+        table = Table(title=title, title_justify="left", box=None, show_header=False)
+        for row in groups[title]:
+            table.add_row(*row)
         console.print(table)
-    table = Table(title="protocols", title_justify="left", box=None, show_header=False)
-    for name, protocol in PROTOCOLS.items():
-        table.add_row(name, protocol.summary)
-    console.print(table)
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:
@@ -245,11 +247,14 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+GROUPS = ("suite", "scenario", "method", "objective")
+"""Of shipped configs, as `list` shows them."""
+
 COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
     "resume": (resume, "RUN_DIR"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID]"),
     "tune": (tune, "SCENARIO METHOD key=value,value [key=value ...]"),
     "board": (board, "[collect=RUNS]"),
-    "list": (listing, ""),
+    "list": (listing, "[GROUP]"),
 }

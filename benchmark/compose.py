@@ -6,13 +6,15 @@ with the nearest known one.
 """
 
 import copy
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -175,7 +177,10 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     training = layer.get("training", {})
     if "epochs" in training and "steps" not in training:  # either counts a visit's work; the later one is meant
         config.training.steps = None
-    merged = OmegaConf.merge(config, layer)
+    try:
+        merged = OmegaConf.merge(config, layer)
+    except TypeError as error:  # a mapping over a list, or the other way round
+        raise ConfigError(_clash(config, layer)) from error
     typed = OmegaConf.structured(Config())
     try:
         for section in (name for name in typed if name not in FREE):
@@ -256,6 +261,22 @@ def _variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: boo
     """The name, with what the command line changed: a changed run never stands in for the official one."""
     keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
     return "+".join((name, *(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}" for key in keys)))
+
+
+def _clash(config: Any, layer: Any, path: str = "") -> str:
+    """Where a layer has another shape than what it is laid over."""
+    if isinstance(config, DictConfig) and isinstance(layer, Mapping):
+        found = (_clash(config.get(key), value, f"{path}.{key}".lstrip(".")) for key, value in layer.items())
+        return next((words for words in found if words), "")
+    if isinstance(config, ListConfig) and isinstance(layer, Mapping):
+        return f"{path} is a list, whose items have no names: give the whole list, {path}={_inline(config)}"
+    return ""
+
+
+def _inline(config: ListConfig) -> str:
+    """As it would be typed on the command line, in quotes."""
+    text = yaml.safe_dump(OmegaConf.to_container(config), default_flow_style=True, width=math.inf, sort_keys=False)
+    return f"'{text.strip()}'"
 
 
 def _short_error(error: OmegaConfBaseException) -> str:

@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import inspect
+import math
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -73,7 +74,11 @@ def record(
             "participation": float(config.federation.participation),
             "batch_norm": config.federation.batch_norm,
         },
-        "settings": {key: value for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"},
+        "settings": {
+            key: str(value) if value in (math.inf, -math.inf) else value  # JSON has no word for it
+            for key, value in {**defaults(config), **settings(config)}.items()
+            if key != "seed"
+        },
         "provenance": provenance(config, data, federation.commits, federation.fabric.device),
         "evaluated": evaluated,
         "deviations": deviations,

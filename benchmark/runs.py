@@ -49,6 +49,11 @@ class Run:
         self.claim()
         if finished.exists():
             result = schema.read(finished)
+            if changed := [line for line in foreign(self.config) if line not in result["deviations"]]:
+                raise ConfigError(
+                    f"{finished} was made by other code than today's ({'; '.join(changed)}): "
+                    "remove the folder, or give the new run a row= of its own"
+                )
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
             self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")

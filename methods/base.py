@@ -80,9 +80,10 @@ class FederatedMethod(UnderTrainer):
         server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         super().__init__()
-        if server_optimizer is not None and type(self).update is not FederatedMethod.update:
+        averages = type(self).update is FederatedMethod.update and any("weights" in one.uplink for one in self.phases)
+        if server_optimizer is not None and not averages:
             raise MethodError(
-                f"{type(self).__name__} has a server step of its own, on which server_optimizer has no hold: "
+                f"{type(self).__name__} has a server step of its own or none, and server_optimizer no hold on it: "
                 "leave one of them out"
             )
         self.places = {}

@@ -15,7 +15,7 @@ Decisions
 from dataclasses import replace
 from typing import Any
 
-from methods.base import FederatedMethod, Mean, Objective, Phase
+from methods.base import FederatedMethod, Mean, Objective, Phase, choose
 
 
 class FedAvg(FederatedMethod):
@@ -27,7 +27,7 @@ class FedAvg(FederatedMethod):
 
     def __init__(self, objective: Objective, *, weighting: str = "examples", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self.mean = Mean(weighting)
+        self.mean = Mean(choose("method.weighting", weighting, "examples", "batches", "clients"))
 
     def plan(self, round: int) -> tuple[Phase, ...]:
         """The default phases, with the round's mean of the weights."""

@@ -31,7 +31,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Visit, choose, number
+from methods.base import (
+    AddOn,
+    Batch,
+    FederatedMethod,
+    MethodError,
+    Objective,
+    Outputs,
+    Projected,
+    Visit,
+    choose,
+    number,
+)
 from methods.fedavg import FedAvg
 from methods.maths import global_contrastive, relational
 from methods.networks import Frozen, mlp
@@ -68,9 +79,9 @@ class CrossDistillation(AddOn):
 
     def build(self, objective: Objective) -> None:
         """The predictor, as wide as the embedding, and the teacher; neither where there is no global term."""
-        if len(objective.views) != 2:
+        if len(objective.views) != 2 or not isinstance(objective, Projected):
             raise MethodError(
-                f"FedX compares two views of an image; {type(objective).__name__} makes {len(objective.views)}: "
+                f"FedX compares the embeddings of an image's two views, which {type(objective).__name__} has not: "
                 "choose another objective, e.g. objective=simclr"
             )
         if self.taught:

@@ -92,7 +92,7 @@ class Yogi(Adam):
         return v - (1 - self.decay) * squared * (v - squared).sign()
 
 
-ServerOptimizer = Momentum | Adam
+ServerOptimizer = Momentum | Adam | Yogi
 
 
 def _check(lr: float, **shares: float) -> None:

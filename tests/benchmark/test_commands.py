@@ -102,9 +102,30 @@ class TestMistakes:
             (["run", TINY, "fedavg", "encoder={class: torchvision.models.resnet18}"], "without `dim`"),
             (["run", TINY, "fedavg", "method.addons=[prox]"], "give an import path"),
             (["run", TINY, "scaffold", "optimizer.momentum=1"], "optimizer.momentum=1: SCAFFOLD needs it below 1"),
+            (["run", TINY, "fedx", "objective=supervised"], "which Supervised has not"),
+            (["run", TINY, "fedprox-fedx", "objective=supervised"], "which Supervised has not"),
+            (
+                ["run", TINY, "fedu-fedx", "method.addons.0.temperature=0.2"],
+                "give the whole list, method.addons='[{class",
+            ),
+            (
+                ["run", TINY, "fedx", "method.local_relation=-1"],
+                "method.local_relation=-1: give a number of at least 0",
+            ),
+            (["run", TINY, "fedavg", "method.weighting=sizes"], "method.weighting='sizes': choose examples"),
+            (["run", TINY, "local", "server_optimizer.class=methods.server.Adam"], "server_optimizer no hold on it"),
+            (
+                ["run", TINY, "untrained", "server_optimizer.class=methods.server.Adam"],
+                "server_optimizer no hold on it",
+            ),
+            (["run", TINY, "fedavg", "server_optimizer.lr=1"], "methods.server.Adam or methods.server.Yogi"),
+            (
+                ["run", "suite=fedx", "methods=fedx-loca"],
+                "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)",
+            ),
             (["run", "suite=digits", "seed=3"], "give seeds=3 instead of seed=3"),
             (["run", "suite=digits", "methods=fedavg,fedavg"], "fedavg/seed0 twice"),
-            (["list", "methods"], "list takes nothing, not methods"),
+            (["list", "method"], "no group 'method' (did you mean 'methods'?)"),
             (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
@@ -325,6 +346,14 @@ def test_list_names_everything(call):
     for group in ("suite", "scenario", "method", "objective"):
         assert set(available(group)) <= words
     assert set(PROTOCOLS) <= words
+    assert "methods.server.Yogi" in words
+
+
+def test_list_of_one_group(call):
+    code, out, _ = call("list", "server_optimizers")
+    assert code == 0
+    assert {f"methods.server.{name}" for name in ("Momentum", "Adam", "Yogi")} <= set(out.split())
+    assert not set(available("method")) & set(out.split())
 
 
 class TestBoard:

@@ -217,8 +217,18 @@ class TestWhatARunLeaves:
         with one.prepared() as federation:
             federation.start()
             assert any(digest in line for line in one.evaluate(["knn/v1"])["deviations"])
+        again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
+            again.play()
+        (tmp_path / "elsewhere.py").write_text(code)
+        assert again.play()["deviations"]
         shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.play()["deviations"] == []
+
+    def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
+        one, _ = run(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
+        assert one.play()["settings"]["method.threshold"] == "inf"
+        assert schema.read(one.folder / "result.json") == one.play()
 
     def test_a_run_without_a_round(self, tmp_path):
         one, _ = run(tmp_path, "federation.rounds=0")
@@ -291,6 +301,12 @@ class TestSuites:
         every = suite(name, {"methods": "all", "seeds": [1]}, [])
         own = ["fedavg", "ssd", "local"]
         assert [one.row for one in every] == [*own, *(one for one in available("method") if one not in own)]
+
+    def test_a_row_by_its_name(self):
+        wanted = "fedx-local,scaffold-fedx,fedx-no-global-contrast"
+        chosen = suite("fedx", {"methods": wanted, "seeds": [0]}, [])
+        assert [one.row for one in chosen] == wanted.split(",")
+        assert (chosen[0].method.global_contrast, chosen[2].method.global_contrast) == (0, 0)
 
     def test_all_takes_in_what_a_suite_has_more(self, tmp_path):
         more = ["fedavg objective=byol", "fedprox"]
