@@ -148,8 +148,8 @@ class TestUnknownKeys:
     def test_another_partition_keeps_what_both_know(self):
         """So that a written config says no more than what was done."""
         assert compose(TINY, "fedavg", ["partition.name=iid"]).partition == {"name": "iid", "clients": 4}
-        kept = compose(TINY, "fedavg", ["partition.name=dirichlet"]).partition
-        assert kept == {"name": "dirichlet", "clients": 4, "alpha": 5.0}
+        kept = compose(TINY, "fedavg", ["partition.name=dirichlet_balanced"]).partition
+        assert kept == {"name": "dirichlet_balanced", "clients": 4, "alpha": 5.0}
 
     def test_what_is_possible_is_listed_where_nothing_is_near(self, tmp_path):
         line = refused(lambda: prepared(tmp_path, "fedavg", "optimizer.zzz=1"))
