@@ -166,9 +166,9 @@ def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) 
 
 def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     for section in ("optimizer", "server_optimizer", "encoder", "method"):
-        fresh = layer.get(section)
+        chosen = layer.get(section)
         # another class brings its own arguments; those of the class it replaces go
-        if isinstance(fresh, Mapping) and fresh.get("class") not in (None, config[section].get("class")):
+        if isinstance(chosen, Mapping) and chosen.get("class") not in (None, config[section].get("class")):
             config[section] = {key: value for key, value in config[section].items() if key == "name"}
     name = layer.get("partition", {}).get("name")
     if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
@@ -182,15 +182,16 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     except TypeError as error:  # a mapping over a list, or the other way round
         raise ConfigError(_clash(config, layer)) from error
     typed = OmegaConf.structured(Config())
+    fresh = [name for name in typed if name in layer and name not in FREE]
     try:
-        for section in (name for name in typed if name not in FREE):
+        for section in fresh:
             typed[section] = (
                 OmegaConf.merge(typed[section], merged[section]) if _is_section(section) else merged[section]
             )
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
     assert isinstance(merged, DictConfig)
-    for section in (name for name in typed if name not in FREE):
+    for section in fresh:
         merged[section] = OmegaConf.to_container(typed[section]) if _is_section(section) else typed[section]
     return merged
 
