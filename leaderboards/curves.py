@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COMPARED = Path(__file__).parent / "compared.yaml"
+COMPARED: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "compared.yaml").read_text(encoding="utf-8"))
 COLOURS = ("#777777", "#c9a227", "#5b9e6f", "#3b6ea8", "#b5562b", "#7d5ba6", "#222222")
 
 
 def curves(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]]:
     """File name -> what draws it, of those figures whose rows have curves in the records."""
     found: dict[str, Callable[[], Figure]] = {}
-    for asked in yaml.safe_load(COMPARED.read_text(encoding="utf-8")):
+    for asked in COMPARED["figures"]:
         held = {row: watched(records, asked["scenario"], row) for row in asked["rows"]}
         held = {row: seeds for row, seeds in held.items() if seeds}
         if len(held) > 1:

@@ -12,7 +12,7 @@ is the floor: never ranked, always last.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -29,6 +29,21 @@ class Cell:
     mean: float
     spread: float | None
     n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row's headline less that of the row it builds on, and the least difference that counts, both in points."""
+
+    row: str
+    base: str
+    points: float
+    least: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is more than the seeds' spread explains."""
+        return abs(self.points) > self.least
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,24 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     return _ranked(scored, pooled_spread(rows)) + unscored + floor
 
 
+def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
+    """Each row of a board beside the one it builds on, largest gain first; none where no spread is known.
+
+    bases: row -> the rows that are it and something more.
+    """
+    rows = list(rows)
+    cells = {row.row: row.cells[HEADLINE] for row in rows if HEADLINE in row.cells}
+    if (spread := pooled_spread(rows)) is None:
+        return []
+    found = [
+        Difference(row, base, cells[row].mean - cells[base].mean, _least(cells[row], cells[base], spread))
+        for base, built in bases.items()
+        for row in built
+        if base in cells and row in cells
+    ]
+    return sorted(found, key=lambda one: -one.points)
+
+
 def pooled_spread(rows: Iterable[Row]) -> float | None:
     """The headline's standard deviation over seeds, pooled over the rows that have one (percent); None if none has."""
     cells = [row.cells[HEADLINE] for row in rows if HEADLINE in row.cells]
@@ -160,4 +193,8 @@ def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
 
 
 def _differ(a: Cell, b: Cell, spread: float) -> bool:
-    return abs(a.mean - b.mean) > 2 * spread * math.sqrt(1 / a.n + 1 / b.n)
+    return abs(a.mean - b.mean) > _least(a, b, spread)
+
+
+def _least(a: Cell, b: Cell, spread: float) -> float:
+    return 2 * spread * math.sqrt(1 / a.n + 1 / b.n)

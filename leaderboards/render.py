@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from leaderboards.curves import curves
-from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, finished, pooled_spread, runs, values
+from leaderboards.curves import COMPARED, curves
+from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, differences, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ How to read the tables:
 - **Ties**: with *s* the standard deviation pooled over all rows of two seeds or more, two rows differ only if their
   means are more than 2 *s* √(1/n₁ + 1/n₂) apart. `2=` is a rank shared by rows that do not differ from the first of
   them; without a row of two seeds nobody is ranked.
+- **What a row adds** to the one it builds on counts only beyond that difference; most additions tie at this size.
 - **untrained** is the floor, the same network before any training: never ranked, always last.
 - **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
   bytes.
@@ -152,7 +153,20 @@ def _section(records: Sequence[Record], scenario: str) -> str:
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
             lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
     lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_added(rows)])
+
+
+def _added(rows: Sequence[Row]) -> list[str]:
+    """A table of what rows add to those they build on."""
+    found = differences(rows, COMPARED["bases"])
+    if not found:
+        return []
+    lines = ["| row | on top of | adds (points) | counts from | |", "|---|---|---:|---:|---|"]
+    for one in found:
+        verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
+        names = f"{_escape(one.row)} | {_escape(one.base)}"
+        lines.append(f"| {names} | {one.points:+.1f} | {one.least:.1f} | {verdict} |")
+    return [*lines, ""]
 
 
 def _rule(column: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from leaderboards.rank import HEADLINE, Cell, board, pooled_spread, values
+from leaderboards.rank import HEADLINE, Cell, board, differences, pooled_spread, values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -71,6 +71,18 @@ def test_ties_are_with_the_first_of_the_group_and_do_not_chain():
     # the threshold is sqrt(2) throughout: b is 1 below a; c is 1 below b but 2 below a, so it opens a group; d joins it
     rows = {"d": [47, 48], "c": [48, 49], "b": [49, 50], "a": [50, 51], "e": [40, 41]}
     assert ranks(rows) == [("a", 1, True), ("b", 1, True), ("c", 3, True), ("d", 3, True), ("e", 5, False)]
+
+
+def test_what_a_row_adds_counts_beyond_twice_its_standard_error():
+    rows = board(records(base=[49.0, 50.0, 51.0], much=[52.0], some=[49.5, 50.5, 51.5]), "cifar10-micro")
+    much, some = differences(rows, {"base": ["some", "much", "never-run"], "missing": ["base"]})
+    assert (much.row, much.base, much.points, some.points) == ("much", "base", 2.0, 0.5)
+    assert much.least == pytest.approx(2 * math.sqrt(1 / 3 + 1))  # s = 1
+    assert some.least == pytest.approx(2 * math.sqrt(1 / 3 + 1 / 3))
+    assert not much.counts
+    (less,) = differences(board(records(base=[49.0, 51.0], row=[45.0, 47.0]), "cifar10-micro"), {"base": ["row"]})
+    assert (less.points, less.counts) == (-4.0, True)
+    assert differences(board(records(base=[49.0], row=[45.0]), "cifar10-micro"), {"base": ["row"]}) == []
 
 
 def test_the_floor_is_last_and_never_ranked():

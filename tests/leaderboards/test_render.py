@@ -54,6 +54,21 @@ def test_every_line_of_a_table_has_the_same_number_of_cells():
     assert {line.count("|") for line in lines} == {12}
 
 
+def test_the_page_says_what_rows_add_and_whether_that_counts():
+    rows = {
+        "fedavg-align_uniform": [50.0, 51.0],
+        "ssd": [53.0, 54.0],
+        "ssd-dsr": [50.25, 51.25],
+        "ssd-pd": [45.0, 46.0],
+    }
+    page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
+    base = "fedavg-align\\_uniform"
+    assert f"| ssd | {base} | +3.0 | 1.4 | more |" in page
+    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | not told apart |" in page
+    assert f"| ssd-pd | {base} | -5.0 | 1.4 | less |" in page
+    assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
+
+
 def test_the_page_says_when_the_order_is_no_ranking():
     note = "the order is not a ranking"
     assert note not in markdown(RECORDS)
