@@ -14,12 +14,16 @@ is the floor: never ranked, always last.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean, stdev
+
+import yaml
 
 from leaderboards.schema import Record, RecordError
 
 HEADLINE = "linear/v1 accuracy"
 FLOOR = "untrained"
+CAME_LATER: dict[str, object] = yaml.safe_load((Path(__file__).parent / "came_later.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
         first = _flat(group[0])
         for record in group[1:]:
             other = _flat(record)
-            if unlike := sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key)):
+            if unlike := sorted(key for key in first.keys() | other.keys() if _held(first, key) != _held(other, key)):
                 values = "; ".join(f"{key} is {first.get(key)} and {other.get(key)}" for key in unlike[:4])
                 raise RecordError(
                     f"{scenario}, row {name}: seeds {group[0]['seed']} and {record['seed']} are not one setting "
@@ -106,6 +110,11 @@ def _flat(record: Record) -> dict[str, object]:
     data = record["provenance"]["dataset"]
     own = {"method": record["method"], "objective": record["objective"], "rounds": record["rounds"]["planned"]}
     return {**own, "dataset": data, **record["settings"]}
+
+
+def _held(settings: Mapping[str, object], key: str) -> object:
+    """A setting, or what the code did where a record was made before it could be set."""
+    return settings.get(key, CAME_LATER.get(key))
 
 
 def values(group: Iterable[Record], key: str) -> list[float]:

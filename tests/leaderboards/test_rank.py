@@ -137,6 +137,15 @@ def test_seeds_of_different_settings_are_refused(change: dict[str, object], word
         board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
 
 
+def test_a_setting_that_came_later_is_what_the_code_did_before():
+    before = record("ssd", 0)
+    same, other = ({**before["settings"], "method.separation": value} for value in ("soft", "hard"))
+    (row,) = board([before, record("ssd", 1, settings=same)], "cifar10-micro")
+    assert row.seeds == (0, 1)
+    with pytest.raises(RecordError, match=r"method\.separation is None and hard"):
+        board([before, record("ssd", 1, settings=other)], "cifar10-micro")
+
+
 def test_a_seed_given_twice_is_refused():
     with pytest.raises(RecordError, match=r"row fedavg-byol: a seed is given twice in \[0, 0\]"):
         board([record(), record()], "cifar10-micro")
