@@ -174,8 +174,8 @@ def tune(words: list[str], console: Console) -> None:
 
 
 def board(words: list[str], console: Console) -> None:
-    """Print the committed results and write leaderboards/README.md; collect=runs takes finished runs in first."""
-    from leaderboards import render, schema
+    """Print the committed results and write them into their pages; collect=RUNS takes finished runs in first."""
+    from leaderboards import pages, render, schema
 
     names, overrides = split(words)
     given = parse(overrides)
@@ -193,6 +193,7 @@ def board(words: list[str], console: Console) -> None:
         )
     results = schema.collect(folder / "results")
     render.write(results, folder)
+    pages.write(results, folder.parent / "docs" / "methods")
     show(results, console)
 
 

@@ -71,7 +71,7 @@ STYLE: dict[Any, Any] = {
 def markdown(records: Sequence[Record]) -> str:
     """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    over_rounds = [f"## {_escape(name)}\n\n![{_escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
     return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
 
 
@@ -85,8 +85,8 @@ def table(rows: Iterable[Row], title: str) -> Table:
         else:  # a number is never folded: a narrow terminal folds the names
             result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        entries = _entries(row)
-        result.add_row(*(Text(entries[column]) for column in TERMINAL))
+        shown = entries(row)
+        result.add_row(*(Text(shown[column]) for column in TERMINAL))
     return result
 
 
@@ -136,9 +136,9 @@ def _stem(scenario: str) -> str:
 
 def _section(records: Sequence[Record], scenario: str) -> str:
     rows = board(records, scenario)
-    lines = [f"## {_escape(scenario)}", ""]
+    lines = [f"## {escape(scenario)}", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
-    lines += ["| " + " | ".join(map(_escape, _entries(row).values())) + " |" for row in rows]
+    lines += ["| " + " | ".join(map(escape, entries(row).values())) + " |" for row in rows]
     if pooled_spread(rows) is None:
         lines += ["", NO_SPREAD]
     here = sorted(
@@ -147,12 +147,12 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
     if machines:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
-        lines += ["", f"Run on {_escape('; on '.join(machines))}{unlike}."]
+        lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
     for record in here:
         if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
-            lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
-    lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
+            lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     return "\n".join([*lines, *_added(rows)])
 
 
@@ -164,7 +164,7 @@ def _added(rows: Sequence[Row]) -> list[str]:
     lines = ["| row | on top of | adds (points) | counts from | |", "|---|---|---:|---:|---|"]
     for one in found:
         verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
-        names = f"{_escape(one.row)} | {_escape(one.base)}"
+        names = f"{escape(one.row)} | {escape(one.base)}"
         lines.append(f"| {names} | {one.points:+.1f} | {one.least:.1f} | {verdict} |")
     return [*lines, ""]
 
@@ -173,15 +173,16 @@ def _rule(column: str) -> str:
     return "---" if column == "row" else "---:"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
 
 
-def _entries(row: Row) -> dict[str, str]:
+def entries(row: Row) -> dict[str, str]:
     """A row as text, by column."""
     uniformity = [row.cells.get(f"geometry/v1 uniformity{part}") for part in ("", "_within", "_between")]
-    entries = (
+    texts = (
         _rank(row),
         row.row,
         _cell(row.cells.get(HEADLINE), 1),
@@ -194,7 +195,7 @@ def _entries(row: Row) -> dict[str, str]:
         MISSING if row.client_seconds is None else _three_digits(row.client_seconds),
         str(len(row.seeds)),
     )
-    return dict(zip(COLUMNS, entries, strict=True))
+    return dict(zip(COLUMNS, texts, strict=True))
 
 
 def _rank(row: Row) -> str:

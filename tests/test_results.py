@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from benchmark.compose import compose
 from benchmark.config import identity
 from benchmark.shelf import available, read
-from leaderboards import render, schema
+from leaderboards import pages, render, schema
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RECORDS = schema.collect(LEADERBOARDS / "results")
@@ -48,6 +48,13 @@ def test_there_are_some():
 def test_the_page_is_what_the_records_say():
     page = (LEADERBOARDS / "README.md").read_text()
     assert page == render.markdown(RECORDS), "write it anew: python -m benchmark board"
+
+
+@pytest.mark.parametrize("page", sorted((LEADERBOARDS.parent / "docs" / "methods").glob("*.md")), ids=lambda p: p.stem)
+def test_a_methods_page_has_our_numbers(page):
+    text = page.read_text()
+    assert pages.START in text
+    assert text == pages.filled(text, page.stem, RECORDS), "write it anew: python -m benchmark board"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['scenario']}-{record['row']}-{record['seed']}")

@@ -1,0 +1,56 @@
+"""Our numbers on the methods' pages, between two marks; what stands around them is written by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from leaderboards import render
+from leaderboards.curves import COMPARED
+from leaderboards.rank import FLOOR, HEADLINE, Difference, board, differences
+from leaderboards.schema import Record
+
+START = "<!-- ours: written by the board command from the run records -->"
+END = "<!-- end of ours -->"
+
+
+def filled(page: str, method: str, records: Sequence[Record]) -> str:
+    """A page with what is between its marks written anew; without marks, as it is.
+
+    method: the page's name; rows of `fedu-fedx` stand on the pages fedu and fedx.
+    """
+    before, start, rest = page.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        return page
+    return "\n".join([before + START, "", *_table(method, records), "", END + after])
+
+
+def write(records: Sequence[Record], folder: str | Path) -> None:
+    """Fills the pages `<method>.md` of a folder, where it is there."""
+    for file in sorted(Path(folder).glob("*.md")):
+        file.write_text(filled(file.read_text(encoding="utf-8"), file.stem, records), encoding="utf-8")
+
+
+def _table(method: str, records: Sequence[Record]) -> list[str]:
+    lines = []
+    for scenario in render.scenarios(records):
+        rows = board(records, scenario)
+        added = {one.row: one for one in differences(rows, COMPARED["bases"])}
+        floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR), None)
+        for row in rows:
+            if method in row.method.split("-"):
+                shown = render.entries(row)
+                columns = [shown[column] for column in ("row", "rank", "linear (%)", "kNN (%)", "seeds")]
+                above = "" if floor is None or HEADLINE not in row.cells else f"{row.cells[HEADLINE].mean - floor:+.1f}"
+                cells = [scenario, *columns, above, _words(added.get(row.row))]
+                lines.append("| " + " | ".join(map(render.escape, cells)) + " |")
+    if not lines:
+        return ["No row of it has been recorded yet."]
+    head = "| scenario | row | rank | linear (%) | kNN (%) | seeds | above untrained | adds to what it builds on |"
+    return [head, "|---|---|---:|---:|---:|---:|---:|---|", *lines]
+
+
+def _words(one: Difference | None) -> str:
+    if one is None:
+        return ""
+    seen = "" if one.counts else ", not told apart"
+    return f"{one.points:+.1f} to {one.base} (counts from {one.least:.1f}){seen}"

@@ -1,0 +1,45 @@
+"""Our numbers on the methods' pages."""
+
+from leaderboards import pages
+from tests.leaderboards.test_schema import record
+
+PAGE = f"# SSD\n\nby hand\n\n{pages.START}\nstale\n{pages.END}\n\nmore by hand\n"
+RECORDS = [
+    *(record("ssd", seed, linear, method="ssd") for seed, linear in enumerate([50.0, 51.0])),
+    *(record("fedavg-align_uniform", seed, linear, method="fedavg") for seed, linear in enumerate([49.0, 50.0])),
+    *(record("fedu-fedx", seed, 40.0, method="fedu-fedx") for seed in (0, 1)),
+    record("untrained", 0, 30.25, method="untrained"),
+]
+
+
+def lines(method):
+    return [line for line in pages.filled(PAGE, method, RECORDS).splitlines() if line.startswith("| cifar10")]
+
+
+def test_what_stands_around_the_marks_stays():
+    page = pages.filled(PAGE, "ssd", RECORDS)
+    assert page.startswith("# SSD\n\nby hand\n\n<!--")
+    assert page.endswith("-->\n\nmore by hand\n")
+    assert "stale" not in page
+    assert pages.filled(page, "ssd", RECORDS) == page
+
+
+def test_a_row_its_floor_and_what_it_adds():
+    (line,) = lines("ssd")
+    adds = "+1.0 to fedavg-align\\_uniform (counts from 1.2), not told apart"
+    assert line == f"| cifar10-micro | ssd | 1= | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 | +20.2 | {adds} |"
+
+
+def test_a_method_over_another_stands_on_both_pages():
+    assert lines("fedu") == lines("fedx") != []
+    assert lines("fedsc") == []
+    assert "No row of it" in pages.filled(PAGE, "fedsc", RECORDS)
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path):
+    for name, text in (("ssd", PAGE), ("fedavg", "# no marks\n")):
+        (tmp_path / f"{name}.md").write_text(text)
+    pages.write(RECORDS, tmp_path)
+    assert "stale" not in (tmp_path / "ssd.md").read_text()
+    assert (tmp_path / "fedavg.md").read_text() == "# no marks\n"
+    pages.write(RECORDS, tmp_path / "missing")
