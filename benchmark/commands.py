@@ -193,7 +193,8 @@ def board(words: list[str], console: Console) -> None:
         )
     results = schema.collect(folder / "results")
     render.write(results, folder)
-    pages.write(results, folder.parent / "docs" / "methods")
+    if "folder" not in given:  # the checkout's own board; another is none of its pages' business
+        pages.write(results, Path("docs") / "methods")
     show(results, console)
 
 

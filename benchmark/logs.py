@@ -14,6 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from leaderboards.schema import Record
 
+TAG = 64
+"""Letters of a tag that W&B takes."""
+
 
 class RunLogger:
     """A Lightning logger, and the end of a run.
@@ -81,7 +84,7 @@ def open_logger(config: DictConfig, folder: Path) -> RunLogger:
         name=key,
         id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
         group=f"{config.scenario}/{config.row}",
-        tags=[config.scenario, config.row, config.objective["name"]],
+        tags=[tag[:TAG] for tag in (config.scenario, config.row, config.objective["name"])],
         save_dir=folder,
         mode=os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False, verify=False) else "offline"),
         config=content,

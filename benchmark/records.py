@@ -6,7 +6,7 @@ import inspect
 import math
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from benchmark.build import defaults, locate
+from benchmark.classes import defaults, locate
 from benchmark.config import identity, settings
 from benchmark.evaluation import Scores, combine
 from benchmark.rounds import Federation
@@ -75,14 +75,21 @@ def record(
             "batch_norm": config.federation.batch_norm,
         },
         "settings": {
-            key: str(value) if value in (math.inf, -math.inf) else value  # JSON has no word for it
-            for key, value in {**defaults(config), **settings(config)}.items()
-            if key != "seed"
+            key: spelled(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
         },
         "provenance": provenance(config, data, federation.commits, federation.fabric.device),
         "evaluated": evaluated,
         "deviations": deviations,
     }
+
+
+def spelled(value: Any) -> Any:
+    """A setting as JSON has words for it: an infinite number by its name, in lists and mappings too."""
+    if isinstance(value, Mapping):
+        return {key: spelled(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
@@ -154,10 +161,13 @@ def commit() -> str | None:
 
 def foreign(config: DictConfig) -> list[str]:
     """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
-    sections = [config.objective, config.method, *config.method.get("addons", []), config.encoder, config.optimizer]
+    named = [("method.addons", addon) for addon in config.method.get("addons", [])]
+    named += [(name, config[name]) for name in ("objective", "method", "encoder", "optimizer", "server_optimizer")]
     lines = []
-    for section in sections:
-        file = Path(inspect.getfile(locate(section, "class"))).resolve()
+    for where, section in named:
+        if not section:
+            continue
+        file = Path(inspect.getfile(locate(section, where))).resolve()
         told = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not told and not {"site-packages", "dist-packages"} & set(file.parts):
             digest = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -49,11 +49,7 @@ class Run:
         self.claim()
         if finished.exists():
             result = schema.read(finished)
-            if changed := [line for line in foreign(self.config) if line not in result["deviations"]]:
-                raise ConfigError(
-                    f"{finished} was made by other code than today's ({'; '.join(changed)}): "
-                    "remove the folder, or give the new run a row= of its own"
-                )
+            self.refuse_changed(result)
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
             self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")
@@ -154,7 +150,26 @@ class Run:
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
+            since = [f"{', '.join(protocols)} measured when {line}" for line in self.changed(result)]
+            result["deviations"] = list(dict.fromkeys([*result["deviations"], *since]))
         return result
+
+    def changed(self, result: schema.Record) -> list[str]:
+        """The classes from outside the packages whose code is not that of a record, each with its hash."""
+        return [line for line in foreign(self.config) if line not in result["deviations"]]
+
+    def refuse_changed(self, result: schema.Record) -> None:
+        """ConfigError where the record was made by code that has been edited since."""
+        try:
+            changed = self.changed(result)
+        except ConfigError as error:  # a record can be read without what made it
+            self.display.say(f"{self.name}: whether its code has changed cannot be told: {error}")
+            return
+        if changed:
+            raise ConfigError(
+                f"{self.folder / 'result.json'} was made by other code than today's ({'; '.join(changed)}): "
+                "remove the folder, or give the new run a row= of its own"
+            )
 
     def score(self, protocols: list[str], before: dict[str, Scores]) -> tuple[dict[str, Scores], dict[str, Any]]:
         """Every exported encoder's scores, with those it had before by other protocols; and the `origin` of the new."""

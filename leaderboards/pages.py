@@ -40,7 +40,9 @@ def _table(method: str, records: Sequence[Record]) -> list[str]:
             if method in row.method.split("-"):
                 shown = render.entries(row)
                 columns = [shown[column] for column in ("row", "rank", "linear (%)", "kNN (%)", "seeds")]
-                above = "" if floor is None or HEADLINE not in row.cells else f"{row.cells[HEADLINE].mean - floor:+.1f}"
+                above = ""
+                if floor is not None and HEADLINE in row.cells and row.row != FLOOR:
+                    above = f"{row.cells[HEADLINE].mean - floor:+z.1f}"
                 cells = [scenario, *columns, above, _words(added.get(row.row))]
                 lines.append("| " + " | ".join(map(render.escape, cells)) + " |")
     if not lines:
@@ -52,5 +54,5 @@ def _table(method: str, records: Sequence[Record]) -> list[str]:
 def _words(one: Difference | None) -> str:
     if one is None:
         return ""
-    seen = "" if one.counts else ", not told apart"
-    return f"{one.points:+.1f} to {one.base} (counts from {one.least:.1f}){seen}"
+    words = f"{one.points:+z.1f} to {one.base} (counts from {one.least:.1f})"
+    return "; ".join([words, *([] if one.counts else ["not told apart"]), *one.unlike])

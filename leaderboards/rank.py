@@ -37,12 +37,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """A row's headline less that of the row it builds on, and the least difference that counts, both in points."""
+    """A row's headline less that of the row it builds on, over the seeds both have, and the least that counts: points.
+
+    unlike: in which settings beside the method's own the two differ, in words.
+    """
 
     row: str
     base: str
     points: float
     least: float
+    seeds: int
+    unlike: tuple[str, ...]
 
     @property
     def counts(self) -> bool:
@@ -52,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a board; `cells` maps "protocol metric" (as in `HEADLINE`) to its Cell.
+    """A row of a board; `cells` maps "protocol metric" (as in `HEADLINE`) to its Cell, `headline` a seed to its value.
 
     Bytes and client seconds are per client and round, None where no client was ever visited; bytes also where there is
     only one client, who holds all and has nobody to exchange with. `rank` is None for the
@@ -63,7 +68,9 @@ class Row:
     row: str
     method: str
     objective: str
+    settings: dict[str, object]
     seeds: tuple[int, ...]
+    headline: dict[int, float]
     cells: dict[str, Cell]
     bytes_up: float | None
     bytes_down: float | None
@@ -97,7 +104,7 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
         for record in group[1:]:
             other = _flat(record)
             if unlike := sorted(key for key in first.keys() | other.keys() if _held(first, key) != _held(other, key)):
-                values = "; ".join(f"{key} is {first.get(key)} and {other.get(key)}" for key in unlike[:4])
+                values = "; ".join(f"{key} is {_held(first, key)} and {_held(other, key)}" for key in unlike[:4])
                 raise RecordError(
                     f"{scenario}, row {name}: seeds {group[0]['seed']} and {record['seed']} are not one setting "
                     f"({values}): give each a row of its own, or remove one"
@@ -139,17 +146,21 @@ def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list
 
     bases: row -> the rows that are it and something more.
     """
-    rows = list(rows)
-    cells = {row.row: row.cells[HEADLINE] for row in rows if HEADLINE in row.cells}
-    if (spread := pooled_spread(rows)) is None:
+    known = {row.row: row for row in rows}
+    if (spread := pooled_spread(known.values())) is None:
         return []
-    found = [
-        Difference(row, base, cells[row].mean - cells[base].mean, _least(cells[row], cells[base], spread))
-        for base, built in bases.items()
-        for row in built
-        if base in cells and row in cells
-    ]
+    pairs = [(known[row], known[base]) for base, built in bases.items() for row in built if {row, base} <= set(known)]
+    found = [_difference(row, base, spread) for row, base in pairs if row.headline.keys() & base.headline.keys()]
     return sorted(found, key=lambda one: -one.points)
+
+
+def _difference(row: Row, base: Row, spread: float) -> Difference:
+    shared = sorted(row.headline.keys() & base.headline.keys())  # seeds share clients and start: like with like
+    points = fmean(row.headline[seed] - base.headline[seed] for seed in shared)
+    keys = sorted(key for key in row.settings.keys() | base.settings.keys() if not key.startswith("method."))
+    pairs = [(key, _held(row.settings, key), _held(base.settings, key)) for key in keys]
+    unlike = tuple(f"{key} {own}, not {theirs}" for key, own, theirs in pairs if own != theirs)
+    return Difference(row.row, base.row, points, 2 * spread * math.sqrt(2 / len(shared)), len(shared), unlike)
 
 
 def pooled_spread(rows: Iterable[Row]) -> float | None:
@@ -169,6 +180,8 @@ def _row(group: Sequence[Record]) -> Row:
         row=first["row"],
         method=first["method"],
         objective=first["objective"],
+        settings=first["settings"],
+        headline={record["seed"]: value for record in group for value in values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
         cells={key: _cell(values(group, key)) for key in sorted(keys)},
         bytes_up=None if alone else _per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
@@ -202,8 +215,4 @@ def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
 
 
 def _differ(a: Cell, b: Cell, spread: float) -> bool:
-    return abs(a.mean - b.mean) > _least(a, b, spread)
-
-
-def _least(a: Cell, b: Cell, spread: float) -> float:
-    return 2 * spread * math.sqrt(1 / a.n + 1 / b.n)
+    return abs(a.mean - b.mean) > 2 * spread * math.sqrt(1 / a.n + 1 / b.n)

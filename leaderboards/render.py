@@ -46,7 +46,7 @@ How to read the tables:
 - **Ties**: with *s* the standard deviation pooled over all rows of two seeds or more, two rows differ only if their
   means are more than 2 *s* √(1/n₁ + 1/n₂) apart. `2=` is a rank shared by rows that do not differ from the first of
   them; without a row of two seeds nobody is ranked.
-- **What a row adds** to the one it builds on counts only beyond that difference; most additions tie at this size.
+- **What a row adds** to the one it builds on is over the seeds both have, and counts only beyond that difference.
 - **untrained** is the floor, the same network before any training: never ranked, always last.
 - **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
   bytes.
@@ -161,11 +161,13 @@ def _added(rows: Sequence[Row]) -> list[str]:
     found = differences(rows, COMPARED["bases"])
     if not found:
         return []
-    lines = ["| row | on top of | adds (points) | counts from | |", "|---|---|---:|---:|---|"]
+    lines = ["### What a row adds", "", "| row | on top of | adds (points) | counts from | seeds | | also differs in |"]
+    lines.append("|---|---|---:|---:|---:|---|---|")
     for one in found:
         verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
-        names = f"{escape(one.row)} | {escape(one.base)}"
-        lines.append(f"| {names} | {one.points:+.1f} | {one.least:.1f} | {verdict} |")
+        numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", str(one.seeds))
+        cells = (one.row, one.base, *numbers, verdict, "; ".join(one.unlike))
+        lines.append("| " + " | ".join(map(escape, cells)) + " |")
     return [*lines, ""]
 
 

@@ -83,8 +83,8 @@ class FederatedMethod(UnderTrainer):
         averages = type(self).update is FederatedMethod.update and any("weights" in one.uplink for one in self.phases)
         if server_optimizer is not None and not averages:
             raise MethodError(
-                f"{type(self).__name__} has a server step of its own or none, and server_optimizer no hold on it: "
-                "leave one of them out"
+                f"{type(self).__name__} averages no weights, or by a step of its own: server_optimizer would change "
+                "nothing, leave it out"
             )
         self.places = {}
         self.objective = objective

@@ -14,6 +14,7 @@ Decisions
 - All other prototypes are negatives. The code samples some, and counts the positives of a batch's other images among
   them, which makes a prototype its own negative where two images share it.
 - The first `warmup` rounds are MoCo's, as clusters of an untrained network mean little; the paper has 20 epochs of 200.
+- A relative width is at least `NARROWEST`; the code has no bound, and copies of an image make a cluster of none.
 - Cluster numbers, queue and warm-up of FedX's FedProtoCL are not published; these defaults are ours.
 """
 

@@ -113,10 +113,13 @@ class TestMistakes:
                 "method.local_relation=-1: give a number of at least 0",
             ),
             (["run", TINY, "fedavg", "method.weighting=sizes"], "method.weighting='sizes': choose examples"),
-            (["run", TINY, "local", "server_optimizer.class=methods.server.Adam"], "server_optimizer no hold on it"),
+            (
+                ["run", TINY, "local", "server_optimizer.class=methods.server.Adam"],
+                "would change nothing",
+            ),
             (
                 ["run", TINY, "untrained", "server_optimizer.class=methods.server.Adam"],
-                "server_optimizer no hold on it",
+                "would change nothing",
             ),
             (["run", TINY, "fedavg", "server_optimizer.lr=1"], "methods.server.Adam or methods.server.Yogi"),
             (

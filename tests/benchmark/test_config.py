@@ -8,10 +8,10 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from benchmark import build, config
-from benchmark.build import fits
+from benchmark import config
+from benchmark.classes import locate
 from benchmark.compose import compose, load, merge, save
-from benchmark.config import ConfigError, differences, identity
+from benchmark.config import ConfigError, differences, fits, identity
 from benchmark.runs import folder
 from benchmark.shelf import available, read, summary
 from tests.playing import TINY, prepared
@@ -150,6 +150,8 @@ class TestUnknownKeys:
         assert compose(TINY, "fedavg", ["partition.name=iid"]).partition == {"name": "iid", "clients": 4}
         kept = compose(TINY, "fedavg", ["partition.name=dirichlet_balanced"]).partition
         assert kept == {"name": "dirichlet_balanced", "clients": 4, "alpha": 5.0}
+        known = compose(TINY, "fedavg", ["partition.name=dirichlet"]).partition
+        assert known == {"name": "dirichlet", "clients": 4, "alpha": 5.0, "min_size": 9}
 
     def test_what_is_possible_is_listed_where_nothing_is_near(self, tmp_path):
         line = refused(lambda: prepared(tmp_path, "fedavg", "optimizer.zzz=1"))
@@ -411,7 +413,7 @@ def test_every_shipped_config_composes_and_names_itself():
     for scenario, method in pairs:
         composed = compose(scenario, method)
         assert (composed.scenario, composed.row) == (scenario, method)
-        build.locate(composed.method, "method")
-        build.locate(composed.objective, "objective")
+        locate(composed.method, "method")
+        locate(composed.objective, "objective")
     for group in ("scenario", "method", "objective", "suite"):
         assert all(summary(group, name) for name in available(group))

@@ -2,6 +2,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -216,19 +217,26 @@ class TestWhatARunLeaves:
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
         with one.prepared() as federation:
             federation.start()
-            assert any(digest in line for line in one.evaluate(["knn/v1"])["deviations"])
+            deviations = one.evaluate(["knn/v1"])["deviations"]
+        assert any(digest in line for line in deviations)
+        assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
         again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
             again.play()
-        (tmp_path / "elsewhere.py").write_text(code)
-        assert again.play()["deviations"]
+        (tmp_path / "elsewhere.py").unlink()
+        sys.modules.pop("elsewhere")
+        assert again.play()["deviations"]  # read, as nothing is left to compare it with
         shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.play()["deviations"] == []
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
         one, _ = run(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
-        assert one.play()["settings"]["method.threshold"] == "inf"
-        assert schema.read(one.folder / "result.json") == one.play()
+        result = one.play()
+        assert result["settings"]["method.threshold"] == "inf"
+        assert schema.read(one.folder / "result.json") == result
+        addon = "method.addons=[{class: methods.fedprox.Proximal, mu: .inf}]"
+        other, _ = run(tmp_path, addon, "row=strong", "federation.rounds=0")
+        assert other.play()["settings"]["method.addons"][0]["mu"] == "inf"
 
     def test_a_run_without_a_round(self, tmp_path):
         one, _ = run(tmp_path, "federation.rounds=0")

@@ -26,7 +26,7 @@ def test_what_stands_around_the_marks_stays():
 
 def test_a_row_its_floor_and_what_it_adds():
     (line,) = lines("ssd")
-    adds = "+1.0 to fedavg-align\\_uniform (counts from 1.2), not told apart"
+    adds = "+1.0 to fedavg-align\\_uniform (counts from 1.2); not told apart"
     assert line == f"| cifar10-micro | ssd | 1= | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 | +20.2 | {adds} |"
 
 

@@ -73,13 +73,23 @@ def test_ties_are_with_the_first_of_the_group_and_do_not_chain():
     assert ranks(rows) == [("a", 1, True), ("b", 1, True), ("c", 3, True), ("d", 3, True), ("e", 5, False)]
 
 
+def test_what_a_row_adds_is_over_shared_seeds_and_says_what_else_differs():
+    base = [record("base", seed, linear) for seed, linear in enumerate([49.0, 50.0, 54.0])]
+    slower = {**base[0]["settings"], "optimizer.lr": 0.05, "method.mu": 1}
+    row = [record("row", seed, linear, settings=slower) for seed, linear in ((1, 51.0), (2, 55.0), (7, 99.0))]
+    (one,) = differences(board([*base, *row], "cifar10-micro"), {"base": ["row"]})
+    assert (one.points, one.seeds) == (1.0, 2)
+    assert one.unlike == ("optimizer.lr 0.05, not 0.1",)
+    assert differences(board([*base, row[2]], "cifar10-micro"), {"base": ["row"]}) == []
+
+
 def test_what_a_row_adds_counts_beyond_twice_its_standard_error():
     rows = board(records(base=[49.0, 50.0, 51.0], much=[52.0], some=[49.5, 50.5, 51.5]), "cifar10-micro")
     much, some = differences(rows, {"base": ["some", "much", "never-run"], "missing": ["base"]})
-    assert (much.row, much.base, much.points, some.points) == ("much", "base", 2.0, 0.5)
-    assert much.least == pytest.approx(2 * math.sqrt(1 / 3 + 1))  # s = 1
-    assert some.least == pytest.approx(2 * math.sqrt(1 / 3 + 1 / 3))
-    assert not much.counts
+    assert (much.row, much.base, much.points, some.points) == ("much", "base", 3.0, 0.5)
+    assert much.least == pytest.approx(2 * math.sqrt(2))  # s = 1
+    assert some.least == pytest.approx(2 * math.sqrt(2 / 3))
+    assert (much.counts, some.counts) == (True, False)
     (less,) = differences(board(records(base=[49.0, 51.0], row=[45.0, 47.0]), "cifar10-micro"), {"base": ["row"]})
     assert (less.points, less.counts) == (-4.0, True)
     assert differences(board(records(base=[49.0], row=[45.0]), "cifar10-micro"), {"base": ["row"]}) == []
@@ -142,7 +152,7 @@ def test_a_setting_that_came_later_is_what_the_code_did_before():
     same, other = ({**before["settings"], "method.separation": value} for value in ("soft", "hard"))
     (row,) = board([before, record("ssd", 1, settings=same)], "cifar10-micro")
     assert row.seeds == (0, 1)
-    with pytest.raises(RecordError, match=r"method\.separation is None and hard"):
+    with pytest.raises(RecordError, match=r"method\.separation is soft and hard"):
         board([before, record("ssd", 1, settings=other)], "cifar10-micro")
 
 
