@@ -159,7 +159,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "Linear probe of FedU's and FedEMA's code: Adam 3e-3, 200 epochs, batch 2048, not shuffled; whole test.",
         ),
         _linear(
-            "linear-ldawa-cached/v1",
+            "linear-ldawa/v1",
             Probe("sgd", lr=1e-2, epochs=100, batch_size=128, momentum=0.9),
             "Linear probe of L-DAWA's code, on pooled features (its: before pooling); SGD 1e-2, 100 epochs, batch 128.",
         ),

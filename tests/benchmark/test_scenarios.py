@@ -83,7 +83,7 @@ def test_fedxs_heads_are_the_papers_over_any_objective(objective):
     [
         ("ssd/cifar100-cross-device", "linear-ssd/v1"),
         ("fedx/svhn", "linear-fedx/v1"),
-        ("ldawa/cifar100-e10", "linear-ldawa-cached/v1"),
+        ("ldawa/cifar100-e10", "linear-ldawa/v1"),
         ("fedema/cifar100", "linear-fedu/v1"),
     ],
 )

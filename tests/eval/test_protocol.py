@@ -35,7 +35,7 @@ PINNED = {
     "linear-orchestra-cached/v1": SGD | {"lr": 30, "epochs": 50, "schedule": "cosine"},
     "linear-flesd-cached/v1": SGD | {"lr": 3e-2, "epochs": 60, "schedule": "step", "milestones": (30, 50)},
     "linear-fedu/v1": ADAM | {"batch_size": 2048, "shuffle": False},
-    "linear-ldawa-cached/v1": SGD | {"lr": 1e-2, "epochs": 100, "batch_size": 128},
+    "linear-ldawa/v1": SGD | {"lr": 1e-2, "epochs": 100, "batch_size": 128},
     "knn/v1": {"k": 200, "temperature": 0.1},
     "geometry/v1": {"max_points": 10_000},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
