@@ -23,7 +23,7 @@ from benchmark.runs import Run
 from benchmark.shelf import available
 from datamodules.sources import Source, Split
 from eval.protocol import PROTOCOLS
-from leaderboards import schema
+from leaderboards import pages, schema
 from methods.fedavg import FedAvg
 from methods.scaffold import Scaffold
 from tests.playing import TINY, same
@@ -364,8 +364,12 @@ class TestBoard:
         for method in ("fedavg", "ssd"):
             assert call("run", TINY, method)[0] == 0
         folder = tmp_path / "boards"
+        (tmp_path / "docs" / "methods").mkdir(parents=True)
+        beside = tmp_path / "docs" / "methods" / "ssd.md"
+        beside.write_text(f"{pages.START}\nof another board\n{pages.END}\n")
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0
+        assert "of another board" in beside.read_text()
         assert "2 finished runs" in out
         for method in ("fedavg", "ssd"):
             kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
