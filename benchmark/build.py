@@ -104,7 +104,7 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
             chosen,
             "method",
             objective,
-            reserved={  # RESERVED names them
+            reserved={  # classes.RESERVED names them
                 "addons": [construct(addon, "method.addons") for addon in addons],
                 "optimizer": optimizer(sections["optimizer"]),
                 "schedule": schedule(config),

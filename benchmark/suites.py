@@ -1,7 +1,7 @@
 """A suite: the runs of several methods over several scenarios and seeds."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from omegaconf import DictConfig
@@ -27,16 +27,16 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
             f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods, more and seeds"
         )
     lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
-    rows = [*listed(content.get("methods", [])), *listed(content.get("more", []))]
+    rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
     if lists["methods"] == ["all"]:
-        named = {str(row).split()[0] for row in rows}
+        named = {row.split()[0] for row in rows}
         lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
-    elif "methods" in given:
-        lists["methods"] = _by_name(lists["methods"], rows, name, lists["scenarios"])
-    configs = []
-    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
-        method, *own = str(row).split()
-        configs.append(compose(scenario, method, [*own, *overrides, f"seed={seed}"]))
+    elif "methods" in given and lists["scenarios"]:
+        lists["methods"] = _by_name(list(map(str, lists["methods"])), rows, name, lists["scenarios"][0])
+    configs = [
+        _composed(scenario, str(row), [*overrides, f"seed={seed}"])
+        for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"])
+    ]
     folders = [folder(config) for config in configs]
     if twice := [str(place) for place in folders if folders.count(place) > 1]:
         raise ConfigError(f"suite {name} names {twice[0]} twice: name every row once")
@@ -45,26 +45,27 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     return configs
 
 
-def _by_name(wanted: list[Any], rows: list[Any], suite: str, scenarios: list[Any]) -> list[Any]:
+def _by_name(wanted: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:
     """What is wanted, the names of the suite's rows replaced by the lines that make them."""
-
-    def stands(word: str) -> bool:  # a method, its file or a whole line
-        return word in available("method") or word.endswith(".yaml") or " " in word
-
-    if not scenarios or all(stands(str(word)) for word in wanted):
+    methods = available("method")
+    names = [word for word in wanted if not (word in methods or word.endswith(".yaml") or " " in word)]
+    if not names:  # methods, their files and whole lines stand for themselves
         return wanted
-    lines = {}
-    for line in map(str, rows):
-        method, *own = line.split()
-        lines[compose(str(scenarios[0]), method, own).row] = line
-    for word in map(str, wanted):
-        if word not in lines and not stands(word):
-            known = dict.fromkeys([*lines, *available("method")])
+    lines = {_composed(scenario, line).row: line for line in rows}
+    for name in names:
+        if name not in lines:
+            known = dict.fromkeys([*lines, *methods])
             raise ConfigError(
-                f"unknown row {word!r} of suite {suite}{nearest(word, known)}; "
+                f"unknown row {name!r} of suite {suite}{nearest(name, known)}; "
                 f"its rows and the methods are: {', '.join(known)}"
             )
-    return [word if stands(str(word)) else lines[str(word)] for word in wanted]
+    return [lines[word] if word in names else word for word in wanted]
+
+
+def _composed(scenario: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
+    """The config of a suite's line: a method and the words that change it."""
+    method, *own = line.split()
+    return compose(scenario, method, [*own, *overrides])
 
 
 def listed(value: Any) -> list[Any]:

@@ -1,18 +1,23 @@
 """Our numbers on the methods' pages, between two marks; what stands around them is written by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from leaderboards import render
 from leaderboards.curves import COMPARED
-from leaderboards.rank import FLOOR, HEADLINE, Difference, board, differences
+from leaderboards.rank import FLOOR, HEADLINE, Difference, Row, board, differences
 from leaderboards.schema import Record
 
 START = "<!-- ours: written by the board command from the run records -->"
 END = "<!-- end of ours -->"
 
 
-def filled(page: str, method: str, records: Sequence[Record]) -> str:
+def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
+    """The board of each scenario, which all pages are filled from."""
+    return {scenario: board(records, scenario) for scenario in render.scenarios(records)}
+
+
+def filled(page: str, method: str, boards: Mapping[str, list[Row]]) -> str:
     """A page with what is between its marks written anew; without marks, as it is.
 
     method: the page's name; rows of `fedu-fedx` stand on the pages fedu and fedx.
@@ -21,19 +26,19 @@ def filled(page: str, method: str, records: Sequence[Record]) -> str:
     _, end, after = rest.partition(END)
     if not (start and end):
         return page
-    return "\n".join([before + START, "", *_table(method, records), "", END + after])
+    return "\n".join([before + START, "", *_table(method, boards), "", END + after])
 
 
 def write(records: Sequence[Record], folder: str | Path) -> None:
     """Fills the pages `<method>.md` of a folder, where it is there."""
+    known = boards(records)
     for file in sorted(Path(folder).glob("*.md")):
-        file.write_text(filled(file.read_text(encoding="utf-8"), file.stem, records), encoding="utf-8")
+        file.write_text(filled(file.read_text(encoding="utf-8"), file.stem, known), encoding="utf-8")
 
 
-def _table(method: str, records: Sequence[Record]) -> list[str]:
+def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
     lines = []
-    for scenario in render.scenarios(records):
-        rows = board(records, scenario)
+    for scenario, rows in boards.items():
         added = {one.row: one for one in differences(rows, COMPARED["bases"])}
         floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR), None)
         for row in rows:
@@ -43,8 +48,7 @@ def _table(method: str, records: Sequence[Record]) -> list[str]:
                 above = ""
                 if floor is not None and HEADLINE in row.cells and row.row != FLOOR:
                     above = f"{row.cells[HEADLINE].mean - floor:+z.1f}"
-                cells = [scenario, *columns, above, _words(added.get(row.row))]
-                lines.append("| " + " | ".join(map(render.escape, cells)) + " |")
+                lines.append(render.line([scenario, *columns, above, _words(added.get(row.row))]))
     if not lines:
         return ["No row of it has been recorded yet."]
     head = "| scenario | row | rank | linear (%) | kNN (%) | seeds | above untrained | adds to what it builds on |"

@@ -160,7 +160,7 @@ def _difference(row: Row, base: Row, spread: float) -> Difference:
     keys = sorted(key for key in row.settings.keys() | base.settings.keys() if not key.startswith("method."))
     pairs = [(key, _held(row.settings, key), _held(base.settings, key)) for key in keys]
     unlike = tuple(f"{key} {own}, not {theirs}" for key, own, theirs in pairs if own != theirs)
-    return Difference(row.row, base.row, points, 2 * spread * math.sqrt(2 / len(shared)), len(shared), unlike)
+    return Difference(row.row, base.row, points, _least(len(shared), len(shared), spread), len(shared), unlike)
 
 
 def pooled_spread(rows: Iterable[Row]) -> float | None:
@@ -215,4 +215,9 @@ def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
 
 
 def _differ(a: Cell, b: Cell, spread: float) -> bool:
-    return abs(a.mean - b.mean) > 2 * spread * math.sqrt(1 / a.n + 1 / b.n)
+    return abs(a.mean - b.mean) > _least(a.n, b.n, spread)
+
+
+def _least(n: int, m: int, spread: float) -> float:
+    """The least difference that counts between means of n and m seeds."""
+    return 2 * spread * math.sqrt(1 / n + 1 / m)

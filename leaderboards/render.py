@@ -71,7 +71,7 @@ STYLE: dict[Any, Any] = {
 def markdown(records: Sequence[Record]) -> str:
     """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    over_rounds = [f"## {_escape(name)}\n\n![{_escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
     return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
 
 
@@ -136,9 +136,9 @@ def _stem(scenario: str) -> str:
 
 def _section(records: Sequence[Record], scenario: str) -> str:
     rows = board(records, scenario)
-    lines = [f"## {escape(scenario)}", ""]
+    lines = [f"## {_escape(scenario)}", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
-    lines += ["| " + " | ".join(map(escape, entries(row).values())) + " |" for row in rows]
+    lines += [line(entries(row).values()) for row in rows]
     if pooled_spread(rows) is None:
         lines += ["", NO_SPREAD]
     here = sorted(
@@ -147,12 +147,12 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
     if machines:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
-        lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
+        lines += ["", f"Run on {_escape('; on '.join(machines))}{unlike}."]
     for record in here:
         if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
-            lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
-    lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
+            lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     return "\n".join([*lines, *_added(rows)])
 
 
@@ -166,8 +166,7 @@ def _added(rows: Sequence[Row]) -> list[str]:
     for one in found:
         verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
         numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", str(one.seeds))
-        cells = (one.row, one.base, *numbers, verdict, "; ".join(one.unlike))
-        lines.append("| " + " | ".join(map(escape, cells)) + " |")
+        lines.append(line((one.row, one.base, *numbers, verdict, "; ".join(one.unlike))))
     return [*lines, ""]
 
 
@@ -175,8 +174,12 @@ def _rule(column: str) -> str:
     return "---" if column == "row" else "---:"
 
 
-def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
+def line(cells: Iterable[str]) -> str:
+    """A line of a Markdown table, whatever its cells hold."""
+    return "| " + " | ".join(map(_escape, cells)) + " |"
+
+
+def _escape(text: str) -> str:
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
 

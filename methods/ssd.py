@@ -40,7 +40,7 @@ from methods.base import (
     Visit,
     choose,
     number,
-)  # fmt: skip
+)
 from methods.fedavg import FedAvg
 from methods.maths import dimension_scaling, projector_distillation, scaled
 

@@ -10,18 +10,19 @@ RECORDS = [
     *(record("fedu-fedx", seed, 40.0, method="fedu-fedx") for seed in (0, 1)),
     record("untrained", 0, 30.25, method="untrained"),
 ]
+BOARDS = pages.boards(RECORDS)
 
 
 def lines(method):
-    return [line for line in pages.filled(PAGE, method, RECORDS).splitlines() if line.startswith("| cifar10")]
+    return [line for line in pages.filled(PAGE, method, BOARDS).splitlines() if line.startswith("| cifar10")]
 
 
 def test_what_stands_around_the_marks_stays():
-    page = pages.filled(PAGE, "ssd", RECORDS)
+    page = pages.filled(PAGE, "ssd", BOARDS)
     assert page.startswith("# SSD\n\nby hand\n\n<!--")
     assert page.endswith("-->\n\nmore by hand\n")
     assert "stale" not in page
-    assert pages.filled(page, "ssd", RECORDS) == page
+    assert pages.filled(page, "ssd", BOARDS) == page
 
 
 def test_a_row_its_floor_and_what_it_adds():
@@ -33,7 +34,7 @@ def test_a_row_its_floor_and_what_it_adds():
 def test_a_method_over_another_stands_on_both_pages():
     assert lines("fedu") == lines("fedx") != []
     assert lines("fedsc") == []
-    assert "No row of it" in pages.filled(PAGE, "fedsc", RECORDS)
+    assert "No row of it" in pages.filled(PAGE, "fedsc", BOARDS)
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path):
