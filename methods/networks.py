@@ -1,7 +1,8 @@
 """Encoders and heads as plain constructors; an encoder maps images `[B, C, H, W]` to features `[B, encoder.dim]`."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods.vocabulary import MethodError
 
@@ -60,6 +62,21 @@ class Frozen(nn.Module):
         for network in self.networks:
             images = network(images)
         return images
+
+
+@contextmanager
+def by_batch(module: nn.Module) -> Iterator[None]:
+    """BatchNorm normalises by the batch, as in training, and its running statistics stay as they are."""
+    layers = [(layer, layer.training, layer.momentum) for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    for layer, _, _ in layers:
+        layer.train()
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, training, momentum in layers:
+            layer.train(training)
+            layer.momentum = momentum
 
 
 def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: int) -> Encoder:

@@ -25,10 +25,9 @@ from methods.maths.losses import (
     spectral_contrastive,
     uniformity,
 )
-from methods.maths.solvers import (
-    k_means,
-    min_norm,
-)
+from methods.maths.similarity import dense, ensemble_similarity, kept, similarity, similarity_distillation
+from methods.maths.solvers import k_means, min_norm
+from methods.maths.transport import equal_clusters, sinkhorn
 
 __all__ = [
     "alignment",
@@ -36,10 +35,14 @@ __all__ = [
     "clip_rows",
     "correlation",
     "decorrelation",
+    "dense",
     "dimension_scaling",
+    "ensemble_similarity",
+    "equal_clusters",
     "global_contrastive",
     "info_nce",
     "k_means",
+    "kept",
     "min_norm",
     "negative_cosine",
     "nt_xent",
@@ -47,6 +50,9 @@ __all__ = [
     "prototype_nce",
     "relational",
     "scaled",
+    "similarity",
+    "similarity_distillation",
+    "sinkhorn",
     "sliced_wasserstein",
     "spectral_contrastive",
     "uniformity",

@@ -29,8 +29,8 @@ class Rotation(Projected):
         encoder, projector, head_norm, last_norm: see `Projected`.
     """
 
-    travels = ("encoder", "projector", "head")
-    views = ("rotate",)
+    travels: tuple[str, ...] = ("encoder", "projector", "head")
+    views: tuple[str, ...] = ("rotate",)
 
     def __init__(self, encoder: Encoder, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)

@@ -1,0 +1,251 @@
+"""Orchestra. Lubana, Tang, Kawsar, Dick, Mathur: Orchestra: Unsupervised Federated Learning via Globally Consistent
+Clustering (ICML 2022).
+
+| symbol | name | equation |
+|---|---|---|
+| f_O, f_T | encoder and projector; `target_encoder` and `target_projector`, their moving average | section 4 |
+| mu^G, G | `centroids`, `clusters` | Algorithm 2 |
+| P(x) = softmax(mu^G . n(z) / tau) | `Clustering.assigned` | section 4 |
+| L_cluster = CE(P_T(x1), P_O(x2)) | `Clustering.loss` | Algorithm 1 |
+| L_deg, CE of the quarter turns of a third view | `rotation_weight` | Algorithm 1 |
+| the client's memory, its L centroids | `bank`, `local_clusters`, `methods.maths.equal_clusters` | Algorithm 2 |
+| the server's clustering | `global_clusters` over all clients' centroids | Algorithm 2 |
+
+Decisions
+- tau = 0.1 in every assignment, as in the code; the paper writes the softmax without one. The server's Sinkhorn takes
+  cosines times 25, as in the code.
+- The target sees an augmented view, as in the code; `target_view: plain` is the paper's image as it is.
+- The target moves after each step; the code moves it before the next one, which differs at a visit's end only.
+- Before round 0 every client clusters what the untouched target makes of its images, with BatchNorm by the batch as in
+  training; nothing of that stays. A random `bank` of these embeddings is clustered; the code has the last batches'.
+- A client's clusters are of those embeddings that its visit has put into the bank. The code starts from random rows of
+  another length, which remain where a client sees fewer images than the bank has room for.
+- A client is hidden among as many as its smallest cluster holds. The code's ten scalings do not make clusters equal, so
+  `least` asks for rows in every cluster and moves some; 0 is the code.
+- The target is averaged apart from the online networks, as in the code; `stateful: true` keeps it and the bank with the
+  client instead (cross-silo).
+- Weights are averaged over examples; Algorithm 2 has all clients alike, the code the number of batches (`weighting`).
+"""
+
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+
+from methods.base import (
+    Batch,
+    Cat,
+    Mail,
+    Mean,
+    Message,
+    MethodError,
+    Objective,
+    Outputs,
+    Phase,
+    Replies,
+    Tree,
+    Turn,
+    Visit,
+    choose,
+    number,
+)
+from methods.fedavg import FedAvg
+from methods.maths import equal_clusters, sinkhorn
+from methods.networks import Encoder, by_batch
+from methods.objectives.rotation import Rotation
+
+
+class Clustering(Rotation):
+    """Two views of an image shall be assigned to the same global centroids, and a third shall tell how it was turned.
+
+    Args:
+        encoder, projector, head_norm, last_norm: see `Projected`.
+        clusters: G, global centroids.
+        bank: rows of the memory of target embeddings.
+        temperature: tau of the assignments.
+        momentum: weight of the target's own past in its moving average.
+        rotation_weight: of L_deg; 0 leaves the third view out.
+        target: whether there are target networks; without, the online ones give the goals.
+        target_view: "augment" or "plain".
+    """
+
+    queues = ("bank",)
+    bank: Tensor
+    bank_filled: Tensor
+    centroids: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        clusters: int = 128,
+        bank: int = 128,
+        temperature: float = 0.1,
+        momentum: float = 0.99,
+        rotation_weight: float = 1.0,
+        target: bool = True,
+        target_view: str = "augment",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(encoder, **kwargs)
+        self.temperature = number("objective.temperature", temperature, above=0)
+        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.rotation_weight = number("objective.rotation_weight", rotation_weight, at_least=0)
+        turned = ("rotate",) if rotation_weight else ()
+        self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *turned)
+        self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
+        if target:
+            self.target_encoder = deepcopy(encoder).requires_grad_(False)
+            self.target_projector = deepcopy(self.projector).requires_grad_(False)
+            self.ema = {"target_encoder": "encoder", "target_projector": "projector"}
+            self.travels = (*self.travels, *self.ema)
+        self.add_queue("bank", number("objective.bank", bank, at_least=2), self.width)
+        self.register_buffer("centroids", torch.zeros(number("objective.clusters", clusters, at_least=2), self.width))
+
+    @torch.no_grad()
+    def goals(self, images: Tensor) -> Tensor:
+        """The target's unit embeddings `[B, width]`; the online networks' where there is no target."""
+        if not self.ema:
+            return normalize(self.embed(images)[1].float(), dim=1)
+        return normalize(self.target_projector(self.target_encoder(images)).float(), dim=1)
+
+    def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
+        """The online pass over all views but the first, which is the target's."""
+        out = Objective.forward(self, *views[1:], extra=extra)
+        goals = self.goals(views[0])
+        turned = tuple(self.head(z) for z in out.z[1:2])
+        return out._replace(t=(goals,), p=turned, push={"bank": goals})
+
+    def assigned(self, z: Tensor) -> Tensor:
+        """Logits `[B, G]` of an assignment to the global centroids."""
+        return normalize(z.float(), dim=1) @ self.centroids.T / self.temperature
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """Cross-entropy of the target's and the online assignment, and of the turns."""
+        total = cross_entropy(self.assigned(out.z[0]), self.assigned(out.t[0]).softmax(dim=1))
+        if not self.rotation_weight:
+            return total
+        assert batch.turns is not None
+        return total + self.rotation_weight * cross_entropy(out.p[0].float(), batch.turns)
+
+
+class Orchestra(FedAvg):
+    """Clients cluster what they see, the server clusters their clusters, and everyone learns to agree with the result.
+
+    Args:
+        local_clusters: L, centroids of a client; None: its whole bank, which hides nobody ("Reps" of Table 2).
+        least: rows that every local cluster holds at least; a client with fewer rows makes fewer clusters.
+        server_steps, server_lr: of the server's clustering, by SGD with momentum.
+        stateful: target and bank stay with their client.
+    """
+
+    warmup: ClassVar[tuple[Phase, ...]] = (
+        Phase(
+            "initialise", work="observe", uplink={"centroids": Cat()}, gather={"rows": Cat()}, cohort="all",
+            views=("augment",),
+        ),
+    )  # fmt: skip
+    phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples"), "centroids": Cat()}),)
+    objective: Clustering
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        local_clusters: int | None = 16,
+        least: int = 0,
+        server_steps: int = 500,
+        server_lr: float = 0.01,
+        stateful: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(objective, **kwargs)
+        if not isinstance(objective, Clustering):
+            raise MethodError(
+                f"Orchestra has a loss of its own and {type(objective).__name__} is another: set objective=orchestra"
+            )
+        self.local_clusters = local_clusters and number("method.local_clusters", local_clusters, at_least=1)
+        self.least = number("method.least", least, at_least=0)
+        self.server_steps = number("method.server_steps", server_steps, at_least=0)
+        self.server_lr = number("method.server_lr", server_lr, above=0)
+        if stateful:
+            self.travels = tuple(part for part in objective.travels if part not in objective.ema)
+            self.stays = (*objective.ema, *objective.queues)
+
+    def send_fit(self, server: Tree, turn: Turn) -> Mail:
+        """The networks and the global centroids."""
+        return Mail({"weights": server["weights"], "centroids": server["centroids"]})
+
+    def receive(self, visit: Visit) -> None:
+        """Weights, and the global centroids where there are some."""
+        super().receive(visit)
+        if "centroids" in self.context:
+            self.objective.centroids.copy_(self.context["centroids"]["mu"])
+
+    def observe_initialise(self, batch: Batch) -> Message:
+        """The target's embeddings of a batch, `[B, d]`; none of a single image, for which BatchNorm has no batch."""
+        images = batch.views[0]
+        with by_batch(self.objective):
+            z = self.objective.goals(images) if len(images) > 1 else images.new_zeros(0, self.objective.width)
+        return {"rows": {"z": z}}
+
+    def reply_initialise(self, visit: Visit) -> tuple[Message, Tree]:
+        """Centroids `[L, d]` of some of the client's images."""
+        rows = visit.observed["rows"]["z"]
+        some = torch.randperm(len(rows), generator=visit.stream)[: len(self.objective.bank)]
+        return {"centroids": {"rows": self.clustered(rows[some.to(rows.device)], visit.stream)}}, visit.memory
+
+    def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
+        """The networks, and centroids `[L, d]` of the bank."""
+        message, memory = self.reply(visit)
+        rows = self.objective.bank[: int(self.objective.bank_filled)]
+        return {**message, "centroids": {"rows": self.clustered(rows, visit.stream)}}, memory
+
+    def clustered(self, rows: Tensor, stream: torch.Generator) -> Tensor:
+        """Local centroids of rows `[n, d]`."""
+        if self.local_clusters is None:
+            return rows
+        clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
+        return equal_clusters(rows, clusters, stream, least=min(self.least, len(rows)))[0]
+
+    def update_initialise(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        """The first global centroids."""
+        shape = self.objective.centroids.shape
+        start = torch.randn(shape, generator=turn.stream).to(self.objective.centroids.device)
+        return {**server, "centroids": {"mu": self.grouped(replies["centroids"]["rows"], start)}}
+
+    def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        """The mean weights, and the centroids moved to what the cohort sent."""
+        moved = self.grouped(replies["centroids"]["rows"], server["centroids"]["mu"])
+        return {**self.update(server, turn, replies), "centroids": {"mu": moved}}
+
+    def grouped(self, rows: Tensor, start: Tensor) -> Tensor:
+        """Global centroids `[G, d]` of all clients' centroids."""
+        return global_clusters(
+            rows, start, steps=self.server_steps, lr=self.server_lr, temperature=self.objective.temperature
+        )
+
+
+def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, temperature: float) -> Tensor:
+    """Unit centroids `[G, d]` to which rows `[n, d]` are assigned as equally as `sinkhorn` says (Algorithm 2).
+
+    Minimises minus the mean cosine of each row's softmax assignment and its Sinkhorn goal, by SGD with momentum 0.9 and
+    weight decay 1e-4 from `start` `[G, d]` on; centroids are normalised before and after every step. The order of the
+    rows plays no role.
+    """
+    rows = normalize(rows.float(), dim=1)
+    centroids = normalize(start.float(), dim=1).clone().requires_grad_()
+    optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
+    with torch.enable_grad():
+        for _ in range(steps):
+            cosines = rows @ centroids.T
+            goals = sinkhorn(cosines.detach(), tolerance=0.01)
+            loss = -cosine_similarity(goals, (cosines / temperature).softmax(dim=1), dim=1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                centroids.copy_(normalize(centroids, dim=1))
+    return centroids.detach()
