@@ -1,5 +1,7 @@
 """Knowledge as similarities of public images: ensembles of matrices, distillation from them (FLESD, eqs. 3-9)."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -14,16 +16,20 @@ def similarity(z: Tensor) -> Tensor:
     return unit @ unit.T
 
 
-@full_precision
-def ensemble_similarity(matrices: Tensor, temperature: float) -> Tensor:
-    """The sharpened ensemble `[n, n]` of some clients' similarities `[clients, n, n]` (FLESD, eqs. 5-6).
+def ensemble_similarity(matrices: Iterable[Tensor], temperature: float) -> Tensor:
+    """The sharpened ensemble `[n, n]` of some clients' similarities, `[n, n]` cosines each (FLESD, eqs. 5-6).
 
-    mean over clients of exp(M / temperature): sharpened first, so that one client that is sure outvotes several that
-    are not. Each row is divided by exp(its largest similarity / temperature), which no distribution made of the row
-    sees, so that nothing overflows.
+    mean over clients of exp((M - 1) / temperature), the paper's but for a constant factor that no row of it shows once
+    normalised. Sharpened first, so that a client that is sure outvotes several that are not; no entry is 0.
     """
-    sharpened = matrices.float() / temperature
-    return (sharpened - sharpened.amax(dim=(0, 2), keepdim=True)).exp().mean(dim=0)
+    total, clients = None, 0
+    for matrix in matrices:
+        sharpened = ((matrix.float() - 1) / temperature).exp()
+        total = sharpened if total is None else total.add_(sharpened)
+        clients += 1
+    if total is None:
+        raise ValueError("an ensemble needs at least one matrix")
+    return (total / clients).clamp_(min=torch.finfo(total.dtype).tiny)
 
 
 @full_precision
@@ -32,10 +38,12 @@ def similarity_distillation(q_features: Tensor, anchors: Tensor, targets: Tensor
 
     Args:
         q_features: `[B, d]` queries by the student, normalised inside. anchors: `[m, d]`, likewise.
-        targets: `[B, m]`, the ensemble's entries of each query and anchor, not normalised; only > 0 ones count.
+        targets: `[B, m]`, the ensemble's entry of each query and anchor, any scale; 0: that anchor is not there.
         temperature: of the student's softmax.
     """
-    student = (normalize(q_features.float(), dim=1) @ normalize(anchors.float(), dim=1).T / temperature).log_softmax(1)
+    logits = normalize(q_features.float(), dim=1) @ normalize(anchors.float(), dim=1).T / temperature
+    there = targets > 0
+    student = logits.masked_fill(~there, -torch.inf).log_softmax(dim=1).masked_fill(~there, 0)
     teacher = targets.float() / targets.float().sum(dim=1, keepdim=True)
     return (torch.special.xlogy(teacher, teacher) - teacher * student).sum(dim=1).mean()
 

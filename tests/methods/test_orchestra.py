@@ -1,4 +1,3 @@
-
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")

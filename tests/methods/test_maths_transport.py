@@ -1,0 +1,90 @@
+"""Sinkhorn and clusters of equal size: golden numbers, marginals, a reference solver, identities."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+from methods.maths import equal_clusters, sinkhorn
+
+SCORES = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.6]])
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def clusters(rows: torch.Tensor, k: int, seed: int = 0, **kwargs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return equal_clusters(rows, k, torch.Generator().manual_seed(seed), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "rows", "columns"),
+    [
+        (100, [[0.999459, 0.000541], [0.925590, 0.074410], [0.077332, 0.922668], [0, 1]], [2.0024, 1.9976]),
+        (10, [[0.999949, 0.000051], [0.992540, 0.007460], [0.472709, 0.527291], [0, 1]], [2.4652, 1.5348]),
+    ],
+)
+def test_orchestras_two_settings(iterations: int, rows: list[list[float]], columns: list[float]) -> None:
+    plan = sinkhorn(SCORES, epsilon=1 / 25, iterations=iterations, tolerance=0.01)
+    torch.testing.assert_close(plan, torch.tensor(rows), rtol=0, atol=1e-5)
+    torch.testing.assert_close(plan.sum(dim=0), torch.tensor(columns), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "g", "epsilon"), [(40, 8, 0.04), (12, 30, 0.1), (7, 1, 1.0)])
+def test_marginals(n: int, g: int, epsilon: float) -> None:
+    cosines = torch.tanh(random(n, g))
+    plan = sinkhorn(cosines, epsilon, 5000)
+    torch.testing.assert_close(plan.sum(dim=1), torch.ones(n), rtol=0, atol=1e-6)
+    torch.testing.assert_close(plan.sum(dim=0), torch.full((g,), n / g), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.04, 0.5])
+def test_it_is_the_reference_solvers_plan(epsilon: float) -> None:
+    cosines = torch.tanh(random(30, 6, seed=1)).double()
+    theirs = ot.sinkhorn(
+        np.full(30, 1 / 30), np.full(6, 1 / 6), -cosines.numpy(), epsilon, numItermax=20000, stopThr=1e-12
+    )
+    np.testing.assert_allclose(sinkhorn(cosines, epsilon, 20000).numpy(), 30 * theirs, atol=1e-6)
+
+
+def test_what_is_added_to_a_row_changes_nothing() -> None:
+    torch.testing.assert_close(sinkhorn(SCORES + 10 * random(4, 1)), sinkhorn(SCORES), rtol=1e-4, atol=1e-6)
+
+
+def test_permuted_clusters_are_permuted_columns() -> None:
+    torch.testing.assert_close(sinkhorn(SCORES.flip(1)), sinkhorn(SCORES).flip(1))
+
+
+def test_hopeless_clusters_leave_numbers() -> None:
+    far = torch.tensor([[0.0, -1e4], [0.0, -1e4]])
+    assert sinkhorn(far).isfinite().all()
+
+
+def test_centroids_are_unit_rows_and_clusters_about_equal() -> None:
+    rows = random(128, 16)
+    centroids, nearest = clusters(rows, 8)
+    torch.testing.assert_close(centroids.norm(dim=1), torch.ones(8))
+    assert torch.bincount(nearest, minlength=8).min() >= 8  # of 16
+    assert torch.equal(centroids, clusters(rows, 8)[0])
+    assert not torch.equal(centroids, clusters(rows, 8, seed=1)[0])
+
+
+def test_every_cluster_gets_the_least_it_was_promised() -> None:
+    skewed = torch.cat([torch.ones(60, 4) + 0.01 * random(60, 4), -torch.ones(4, 4) + 0.01 * random(4, 4, seed=1)])
+    assert torch.bincount(clusters(skewed, 8)[1], minlength=8).min() < 8
+    for least in (1, 5, 8):
+        assert torch.bincount(clusters(skewed, 8, least=least)[1], minlength=8).min() >= least
+
+
+def test_as_many_clusters_as_rows_are_the_rows() -> None:
+    rows = torch.nn.functional.normalize(random(6, 12), dim=1)
+    centroids, nearest = clusters(rows, 6, least=1)
+    torch.testing.assert_close(centroids[nearest], rows)
+
+
+def test_more_clusters_than_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 rows make no 4 clusters"):
+        clusters(random(3, 2), 4)
+    with pytest.raises(ValueError, match="10 rows make no 4 clusters of at least 3"):
+        clusters(random(10, 2), 4, least=3)
