@@ -166,7 +166,9 @@ class Orchestra(FedAvg):
             raise MethodError(
                 f"Orchestra has a loss of its own and {type(objective).__name__} is another: set objective=orchestra"
             )
-        self.local_clusters = local_clusters and number("method.local_clusters", local_clusters, at_least=1)
+        self.local_clusters = local_clusters
+        if local_clusters is not None:
+            number("method.local_clusters", local_clusters, at_least=1)
         self.least = number("method.least", least, at_least=0)
         self.server_steps = number("method.server_steps", server_steps, at_least=0)
         self.server_lr = number("method.server_lr", server_lr, above=0)

@@ -1,8 +1,21 @@
+import pytest
+import torch
+
+from methods import trees
+from methods.base import MethodError
+from methods.orchestra import Clustering, global_clusters
+from tests import playing
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
+from tests.methods.objectives import batch, encoder, views
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")
-HEAD = 8 * 4 + 4
-NETWORKS = 4 * (2 * (ENCODER + PROJECTOR + STATISTICS) + HEAD)
+ONLINE = 4 * (ENCODER + PROJECTOR + STATISTICS)
+TARGET = ONLINE
+HEAD = 4 * (8 * 4 + 4)
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 class TestOrchestra(MethodContract):
@@ -11,11 +24,121 @@ class TestOrchestra(MethodContract):
     falls = False
 
     def bill(self, run):
+        networks = ONLINE + TARGET + HEAD
         return {
-            ("initialise", "down", "weights"): NETWORKS,
+            ("initialise", "down", "weights"): networks,
             ("initialise", "up", "centroids"): 4 * 3 * 8,
-            ("fit", "down", "weights"): NETWORKS,
+            ("fit", "down", "weights"): networks,
             ("fit", "down", "centroids"): 4 * 6 * 8,
-            ("fit", "up", "weights"): NETWORKS,
+            ("fit", "up", "weights"): networks,
             ("fit", "up", "centroids"): 4 * 3 * 8,
         }
+
+    def test_the_first_exchange_leaves_the_networks_alone(self, tmp_path):
+        run = playing.prepared(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1")
+        run.federation.start()
+        before = trees.clone(run.federation.method.trainable())
+        run.federation.play(0)
+        after = run.federation.server["weights"]
+        assert (
+            playing.difference({part: {k: after[part][k] for k in names} for part, names in before.items()}, before)
+            < 1e-6
+        )
+
+    def test_centroids_are_unit_rows_that_move_with_the_rounds(self, tmp_path, unbroken):
+        first = playing.played(tmp_path, "orchestra", *SMALL, "federation.rounds=1").federation.server
+        now = unbroken.federation.server["centroids"]["mu"]
+        torch.testing.assert_close(now.norm(dim=1), torch.ones(6))
+        assert float((now - first["centroids"]["mu"]).abs().max()) > 1e-3
+
+    @pytest.mark.parametrize(
+        ("override", "bytes_up"),
+        [
+            ("objective.rotation_weight=0", ONLINE + TARGET),
+            ("objective.target=false", ONLINE + HEAD),
+            ("method.stateful=true", ONLINE + HEAD),
+        ],
+    )
+    def test_what_a_variant_does_not_send(self, override, bytes_up, tmp_path, unbroken):
+        run = playing.played(tmp_path, "orchestra", *SMALL, override)
+        assert run.federation.ledger.total("up")["weights"] == bytes_up * sum(run.federation.ledger.visits.values())
+        same = {part: run.federation.server["weights"][part] for part in ("encoder", "projector")}
+        full = {part: unbroken.federation.server["weights"][part] for part in ("encoder", "projector")}
+        assert playing.difference(same, full) > 1e-6
+
+    def test_stateful_clients_keep_target_and_bank(self, tmp_path):
+        run = playing.played(tmp_path, "orchestra", *SMALL, "method.stateful=true")
+        kept = run.federation.memory
+        for client in kept.index:
+            assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
+
+    def test_the_whole_bank_can_be_sent(self, tmp_path):
+        run = playing.played(tmp_path, "orchestra", *SMALL, "method.local_clusters=null", "federation.rounds=1")
+        assert run.federation.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("objective=simclr", "set objective=orchestra"),
+            ("objective.target_view=x", "augment or plain"),
+            ("method.local_clusters=0", "of at least 1"),
+            ("objective.clusters=1", "of at least 2"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "orchestra", override)
+
+
+class TestClustering:
+    @pytest.fixture
+    def objective(self):
+        objective = Clustering(encoder(), projector=(5, 4), clusters=3, bank=8)
+        objective.centroids.copy_(torch.nn.functional.normalize(random(3, 4), dim=1))
+        return objective
+
+    def test_the_loss_by_hand(self, objective):
+        shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
+        out = objective(*shown.views)
+        goal, own = (
+            (torch.nn.functional.normalize(z.detach(), dim=1) @ objective.centroids.T / 0.1).softmax(dim=1)
+            for z in (out.t[0], out.z[0])
+        )
+        clustering = -(goal * own.log()).sum(dim=1).mean()
+        turns = torch.nn.functional.cross_entropy(objective.head(out.z[1]), shown.turns)
+        torch.testing.assert_close(objective.loss(out, shown), clustering + turns, rtol=1e-4, atol=1e-5)
+        entropy = -(goal * goal.log()).sum(dim=1).mean()
+        assert float(clustering) >= float(entropy)
+
+    def test_neither_target_nor_centroids_get_a_gradient(self, objective):
+        shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
+        objective.loss(objective(*shown.views), shown).backward()
+        moved = {name.split(".")[0] for name, one in objective.named_parameters() if one.grad is not None}
+        assert moved == {"encoder", "projector", "head"}
+        assert not objective.centroids.requires_grad
+
+    def test_permuted_centroids_are_permuted_assignments(self, objective):
+        z = random(5, 4)
+        logits = objective.assigned(z)
+        objective.centroids.copy_(objective.centroids.flip(0))
+        torch.testing.assert_close(objective.assigned(z), logits.flip(1))
+
+
+class TestGlobalClusters:
+    def grouped(self, rows, steps=200):
+        return global_clusters(rows, random(4, 6), steps=steps, lr=0.1, temperature=0.1)
+
+    def test_the_order_of_the_clients_plays_no_role(self):
+        rows = random(24, 6, seed=1)
+        mixed = rows[torch.randperm(24, generator=torch.Generator().manual_seed(2))]
+        torch.testing.assert_close(self.grouped(rows, 20), self.grouped(mixed, 20), rtol=1e-3, atol=1e-4)
+
+    def test_separate_groups_get_a_centroid_each(self):
+        centres = torch.nn.functional.normalize(torch.linalg.qr(random(6, 6, seed=5)).Q[:4], dim=1)
+        rows = centres.repeat(10, 1) + 0.05 * random(40, 6, seed=1)
+        cosines = centres @ self.grouped(rows).T
+        assert sorted(cosines.argmax(dim=1).tolist()) == [0, 1, 2, 3]
+        assert float(cosines.amax(dim=1).min()) > 0.9
+
+    def test_no_step_leaves_them(self):
+        torch.testing.assert_close(self.grouped(random(9, 6), 0), torch.nn.functional.normalize(random(4, 6), dim=1))
