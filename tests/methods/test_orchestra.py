@@ -40,10 +40,8 @@ class TestOrchestra(MethodContract):
         before = trees.clone(run.federation.method.trainable())
         run.federation.play(0)
         after = run.federation.server["weights"]
-        assert (
-            playing.difference({part: {k: after[part][k] for k in names} for part, names in before.items()}, before)
-            < 1e-6
-        )
+        trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
+        assert playing.difference(trained, before) < 1e-6
 
     def test_centroids_are_unit_rows_that_move_with_the_rounds(self, tmp_path, unbroken):
         first = playing.played(tmp_path, "orchestra", *SMALL, "federation.rounds=1").federation.server
@@ -73,7 +71,7 @@ class TestOrchestra(MethodContract):
             assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
 
     def test_the_whole_bank_can_be_sent(self, tmp_path):
-        run = playing.played(tmp_path, "orchestra", *SMALL, "method.local_clusters=null", "federation.rounds=1")
+        run = playing.played(tmp_path, "orchestra", *SMALL[:2], "method.local_clusters=null", "federation.rounds=1")
         assert run.federation.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
     @pytest.mark.parametrize(
@@ -136,9 +134,9 @@ class TestGlobalClusters:
     def test_separate_groups_get_a_centroid_each(self):
         centres = torch.nn.functional.normalize(torch.linalg.qr(random(6, 6, seed=5)).Q[:4], dim=1)
         rows = centres.repeat(10, 1) + 0.05 * random(40, 6, seed=1)
-        cosines = centres @ self.grouped(rows).T
-        assert sorted(cosines.argmax(dim=1).tolist()) == [0, 1, 2, 3]
-        assert float(cosines.amax(dim=1).min()) > 0.9
+        found = (rows @ self.grouped(rows).T).argmax(dim=1).reshape(10, 4)
+        assert (found == found[0]).all()
+        assert sorted(found[0].tolist()) == [0, 1, 2, 3]
 
     def test_no_step_leaves_them(self):
         torch.testing.assert_close(self.grouped(random(9, 6), 0), torch.nn.functional.normalize(random(4, 6), dim=1))
