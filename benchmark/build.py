@@ -18,6 +18,7 @@ from benchmark import ranks
 from benchmark.classes import arguments, check, construct, locate
 from benchmark.compose import partition_parameters
 from benchmark.config import ConfigError
+from benchmark.privacy import Account
 from benchmark.ranks import Places
 from benchmark.recording import CudaGraphs
 from benchmark.side_by_side import Measured, SideBySide
@@ -162,6 +163,17 @@ class Clients(Sequence[Client]):
         """Client `client`, or a list for a slice."""
         which = range(len(self))[client]
         return [self[k] for k in which] if isinstance(which, range) else Client(which, len(self.parts[which]))
+
+
+def account(config: DictConfig, built: FederatedMethod, clients: Clients) -> Account:
+    """The clients' accounts; refuses a budget where nothing is ever released with noise."""
+    made = Account(built, delta=config.privacy.delta, budget=config.privacy.epsilon)
+    if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in built.plan(0)):
+        raise ConfigError(
+            f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
+            "there is nothing to keep to a budget: give it some (FedSC: method.sigma), or leave the budget out"
+        )
+    return made
 
 
 def pace(config: DictConfig) -> Pace:

@@ -153,7 +153,7 @@ def evaluate(words: list[str], console: Console) -> None:
         with finished.prepared() as federation:
             federation.start()
             done, planned = federation.round, federation.rounds
-            if done < planned:
+            if done < planned and federation.refusal() is None:
                 raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
             result = finished.evaluate(protocols)
             finished.write(result)

@@ -24,6 +24,7 @@ from leaderboards.schema import SCHEMA, Record
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
+ANONYMITY = ("anonymity", "anonymity_claimed")  # notes of methods that hide an image among others
 WATCHED = ("monitor", "uniformity", "uniformity_within", "uniformity_between")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
@@ -51,7 +52,7 @@ def record(
         "method": config.method["name"],
         "objective": config.objective["name"],
         "seed": config.seed,
-        "rounds": {"done": federation.round, "planned": federation.rounds},
+        "rounds": {"done": federation.round, "planned": federation.rounds, **ended(federation)},
         "images": sum(row["images"] for row in history),
         "scores": combine(encoders),
         "encoders": encoders,
@@ -62,7 +63,8 @@ def record(
             "down": federation.ledger.total("down"),
             "visits": sum(federation.ledger.visits.values()),
         },
-        "epsilon": None,
+        "epsilon": max(spent.values()) if (spent := epsilons(federation)) else None,
+        "privacy": privacy(federation, spent),
         "seconds": {
             "wall": float(sum(row["seconds"] for row in history)),
             "clients": float(sum(row["client_seconds"] for row in history)),
@@ -81,6 +83,30 @@ def record(
         "evaluated": evaluated,
         "deviations": deviations,
     }
+
+
+def ended(federation: Federation) -> dict[str, str]:
+    """Why a run was over before its last round, if it was."""
+    why = federation.refusal()
+    return {"ended": why} if why is not None else {}
+
+
+def epsilons(federation: Federation) -> dict[int, float]:
+    """What each client that released anything with noise has spent, by id."""
+    return {client: federation.account.epsilon(client) for client in sorted(federation.account.releases)}
+
+
+def privacy(federation: Federation, spent: Mapping[int, float]) -> dict[str, Any]:
+    """Epsilon by client, at which delta and of which entries; and the least anonymity that any visit has noted."""
+    found: dict[str, Any] = {}
+    if spent:
+        account = federation.account
+        found = {"delta": account.delta, "covers": sorted(account.covers)}
+        found["clients"] = {str(client): value for client, value in spent.items()}
+    for name in ANONYMITY:
+        if noted := [row["notes"][name]["least"] for row in federation.history if name in row.get("notes", {})]:
+            found[name] = min(noted)
+    return found
 
 
 def spelled(value: Any) -> Any:

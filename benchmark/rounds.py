@@ -20,6 +20,7 @@ from benchmark.checkpoint import Checkpoint
 from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
+from benchmark.privacy import Account
 from benchmark.reductions import Reductions, Staged
 from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
@@ -36,7 +37,7 @@ class DivergedError(ValueError):
 
 @dataclass(frozen=True)
 class Report:
-    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, training images, seconds."""
+    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images, seconds, notes."""
 
     client: int
     up: dict[str, int]
@@ -44,6 +45,7 @@ class Report:
     loss: float | None
     images: int
     seconds: float
+    notes: dict[str, float]
 
 
 class Federation:
@@ -58,6 +60,7 @@ class Federation:
         rounds: to play in all. participation: share of the clients drawn for a round.
         folder: where checkpoint and memories live.
         config_hash: a checkpoint of another config is refused. commit: of the code that plays.
+        account: of what clients spend of their privacy; its budget may end the run before its last round.
 
     `callbacks` may be set to objects with any of `on_run_start`, `on_phase_start`, `on_visit_end`, `on_round_scored`
     (before the round is saved; may add to its line) and `on_round_end` (after).
@@ -76,6 +79,7 @@ class Federation:
         folder: Path,
         config_hash: str,
         commit: str | None = None,
+        account: Account | None = None,
     ) -> None:
         self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
         self.rounds, self.participation = rounds, participation
@@ -86,6 +90,7 @@ class Federation:
         self.costs = Costs(work.images)
         self.history: list[dict[str, Any]] = []
         self.commit = commit
+        self.account = account or Account(method, delta=1e-5, budget=None)
         self.commits: list[str] = []
         self.round = 0
         self.server: Tree = {}
@@ -98,7 +103,7 @@ class Federation:
         if self.commit is not None and self.commit not in self.commits[-1:]:
             self.commits.append(self.commit)
         self.tell("on_run_start")
-        while self.round < self.rounds:
+        while self.round < self.rounds and self.refusal() is None:
             began = time.perf_counter()
             row = self.play(self.round)
             row["seconds"] = time.perf_counter() - began
@@ -109,19 +114,38 @@ class Federation:
             self.tell("on_round_end", row=row)
         return self.server
 
+    def refusal(self) -> str | None:
+        """Why the next round may not be played, though some are left; None: it may."""
+        if self.round >= self.rounds:
+            return None
+        cohort = self.cohort(self.round)
+        theirs = [phase for _, phase in self.plan(self.round) if phase.where == "clients"]
+        return self.account.refusal([(phase, self.members(phase, cohort)) for phase in theirs])
+
+    def cohort(self, round: int) -> Sequence[int]:
+        """Places among `clients` of those drawn for a round."""
+        return self.streams.cohort(round, len(self.clients), self.participation)
+
     def play(self, round: int) -> dict[str, Any]:
-        """One round; returns its line: loss, images, client seconds, bytes by entry."""
-        cohort = self.streams.cohort(round, len(self.clients), self.participation)
+        """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
+        cohort = self.cohort(round)
         inbox: dict[int, Message] = defaultdict(dict)
         visited: set[int] = set()
         reports: list[Report] = []
+        by_server = 0.0
+        released: set[int] = set()
         for actor, phase in self.plan(round):
             members = self.members(phase, cohort)
-            visited |= {client.id for client in members if phase.where == "clients"}
-            reports += self.exchange(actor, phase, round, members, inbox)
+            found = self.exchange(actor, phase, round, members, inbox)
+            if phase.where == "server":
+                by_server += sum(report.seconds for report in found)
+                continue
+            visited |= {client.id for client in members}
+            released |= self.account.note(phase, members)
+            reports += found
         self.ledger.attend(round, len(cohort) if visited else 0)  # a phase for all does not make the others take part
         losses = [report.loss for report in reports if report.loss is not None]
-        return {
+        row: dict[str, Any] = {
             "round": round + 1,
             "loss": sum(losses) / len(losses) if losses else None,
             "images": sum(report.images for report in reports),
@@ -129,6 +153,13 @@ class Federation:
             "bytes_up": self.ledger.total("up", round),
             "bytes_down": self.ledger.total("down", round),
         }
+        if by_server:
+            row["server_seconds"] = by_server
+        if notes := summaries([report.notes for report in reports]):
+            row["notes"] = notes
+        if released:
+            row["epsilon"] = {str(client): self.account.epsilon(client) for client in sorted(released)}
+        return row
 
     def plan(self, round: int) -> list[tuple[Any, Phase]]:
         """The round's phases, each with who plays it: the method, and last BatchNorm's measuring where asked for."""
@@ -196,7 +227,9 @@ class Federation:
         totals.add(visit, done.message, self.server)
         file = self.memory.write(visit.client.id, visit.round, visit.phase.name, done.kept)
         self.tell("on_visit_end", done=done)
-        return Report(visit.client.id, sizes(done.message), file, done.loss, done.images, done.seconds)
+        return Report(
+            visit.client.id, sizes(done.message), file, done.loss, done.images, done.seconds, dict(visit.notes)
+        )
 
     def check(self, done: Done) -> None:
         """Refuses a visit whose loss, or what stays with its client, is not finite."""
@@ -220,6 +253,7 @@ class Federation:
         if state is not None:
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
             self.ledger.load(state["ledger"])
+            self.account.load(state["account"])
             self.commits = state["commits"]
             self.memory.restore(state["memory"])
             self.fabric.barrier()
@@ -242,6 +276,19 @@ class Federation:
             if self.fabric.global_rank == 0:
                 self.checkpoint.save(
                     {"round": self.round, "server": self.server, "history": self.history}
-                    | {"memory": self.memory.index, "ledger": self.ledger.state(), "commits": self.commits}
+                    | {"memory": self.memory.index, "ledger": self.ledger.state(), "account": self.account.state()}
+                    | {"commits": self.commits}
                 )
                 self.memory.commit()
+
+
+def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Least, mean and most of each number that visits have noted."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for own in notes:
+        for name, value in own.items():
+            found[name].append(value)
+    return {
+        name: {"least": min(values), "mean": sum(values) / len(values), "most": max(values)}
+        for name, values in found.items()
+    }

@@ -66,6 +66,8 @@ class Run:
             self.display.begin(self.name)
             with logger.open():
                 federation.fit()
+                if (why := federation.refusal()) is not None:
+                    self.display.say(f"{self.name}: ends after round {federation.round}: {why}")
                 result = self.evaluate(self.config.evaluation.protocols)
             with together(self.fabric):
                 if self.fabric.global_rank == 0:
@@ -124,6 +126,7 @@ class Run:
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
             commit=_COMMIT,
+            account=build.account(config, method, clients),
         )
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device

@@ -82,8 +82,8 @@ class Row:
 
 
 def finished(record: Record) -> bool:
-    """Whether the run reached its last planned round; only such runs enter a board."""
-    return record["rounds"]["done"] == record["rounds"]["planned"]
+    """Whether the run reached its last planned round, or its budget's; only such runs enter a board."""
+    return record["rounds"]["done"] == record["rounds"]["planned"] or "ended" in record["rounds"]
 
 
 def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:

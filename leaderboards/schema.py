@@ -45,7 +45,7 @@ FIELDS: dict[str, Any] = {
     "method": str,
     "objective": str,
     "seed": int,
-    "rounds": {"done": int, "planned": int},
+    "rounds": {"done": int, "planned": int, "ended": Later(str)},  # ended: why before the last planned one, if so
     "images": int,  # seen in training, all clients and rounds together
     "scores": SCORES,
     "encoders": Each(SCORES),
@@ -56,7 +56,8 @@ FIELDS: dict[str, Any] = {
         "down": Each(int),
         "visits": int,
     },  # totals by entry; a visit: a client of a round's cohort
-    "epsilon": Maybe(float),
+    "epsilon": Maybe(float),  # the largest that a client has spent
+    "privacy": Later(dict),  # of what, at which delta, by client; the least anonymity of a visit, where noted
     "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: CPU, or GPU, over visits
     "world_size": int,
     "federation": {"clients": int, "participation": float, "batch_norm": str},

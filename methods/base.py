@@ -162,6 +162,20 @@ class FederatedMethod(UnderTrainer):
         """The members of a phase that is played on the server."""
         return ()
 
+    # --- privacy: what an entry gives away
+
+    def noise(self, phase: Phase, client: Client) -> Mapping[str, float]:
+        """Entry -> noise multiplier of the Gaussian mechanism through which it leaves this client in this phase.
+
+        The multiplier is the noise's standard deviation over the entry's L2 sensitivity to the exchange of one image
+        for another. Entries that are not named are released as they are.
+        """
+        return {}
+
+    def guards(self) -> Mapping[str, str]:
+        """Entry -> how it is protected beyond its combination with others', in words for the privacy sheet."""
+        return {}
+
     # --- the client: remember, listen, speak
 
     def init_client(self, visit: Visit) -> Tree:

@@ -171,6 +171,7 @@ class Visit:
     stream: a CPU generator of this round, phase and client.
     After the work: batches (of one local epoch), steps (optimiser steps taken), lr_sum (the sum of the learning rates
     those steps used), observed (what `gather` made of the observed batches).
+    notes: numbers about this visit for the round's line on disk; they never travel.
     """
 
     round: int
@@ -184,6 +185,7 @@ class Visit:
     steps: int = 0
     lr_sum: float = 0.0
     observed: Message = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
 
 
 class Replies(dict[str, Tree]):

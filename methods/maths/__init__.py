@@ -25,6 +25,7 @@ from methods.maths.losses import (
     spectral_contrastive,
     uniformity,
 )
+from methods.maths.privacy import gaussian_mechanism
 from methods.maths.similarity import dense, ensemble_similarity, kept, similarity, similarity_distillation
 from methods.maths.solvers import k_means, min_norm
 from methods.maths.transport import equal_clusters, sinkhorn
@@ -39,6 +40,7 @@ __all__ = [
     "dimension_scaling",
     "ensemble_similarity",
     "equal_clusters",
+    "gaussian_mechanism",
     "global_contrastive",
     "info_nce",
     "k_means",

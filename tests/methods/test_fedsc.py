@@ -95,6 +95,33 @@ class TestFedSC(MethodContract):
         for ours, view in zip(zip(*leaves, strict=True), pooled, strict=True):
             torch.testing.assert_close(torch.cat([leaf.grad for leaf in ours]), view.grad, rtol=1e-5, atol=1e-6)
 
+    def test_the_clients_losses_and_their_cross_terms_are_the_pooled_loss(self, tmp_path):
+        """The decomposition itself: sum_j q_j L_j with alpha = q_j, less half the cross terms, which count twice."""
+        method = playing.prepared(tmp_path, "fedsc").federation.method
+        generator = torch.Generator().manual_seed(0)
+        views = [[torch.randn(n, 5, generator=generator).double() for _ in "ab"] for n in (3, 5, 8)]
+        method.context = {}
+        pooled = method.loss(Outputs(h=(), z=tuple(map(torch.cat, zip(*views, strict=True)))), None)
+        matrices = [correlation(torch.cat(client)) for client in views]
+        shares, total = [3 / 16, 5 / 16, 8 / 16], 0.0
+        for j, (share, client) in enumerate(zip(shares, views, strict=True)):
+            rest = sum(shares[i] * matrices[i] for i in range(3) if i != j) / (1 - share)
+            method.alpha, method.context = share, {"others": {"R": rest}}
+            total += share * float(method.loss(Outputs(h=(), z=tuple(client)), None))
+            total -= share * (1 - share) * float((matrices[j] * rest).sum())
+        assert total == pytest.approx(float(pooled), abs=1e-6)
+
+    def test_noise_is_on_what_is_shared_and_depends_on_the_client_alone(self, tmp_path):
+        noisy = playing.prepared(tmp_path / "a", "fedsc", "method.sigma=0.3").federation
+        plain = playing.prepared(tmp_path / "b", "fedsc").federation
+        for federation in (noisy, plain):
+            federation.start()
+            federation.play(0)
+        added = torch.stack([noisy.server["R"][k]["R"] - plain.server["R"][k]["R"] for k in range(4)])
+        assert float(added.std()) == pytest.approx(0.3, rel=0.15)
+        assert abs(float(added.mean())) < 0.06
+        assert abs(float((added[0] * added[1]).mean())) < 0.03
+
     def test_alpha_is_linear_over_rounds(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "federation.rounds=4")
         seen = {}

@@ -1,0 +1,118 @@
+import math
+
+import pytest
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
+
+from benchmark.config import ConfigError
+from benchmark.privacy import Account, epsilon
+from methods.base import Client, Phase
+from tests import playing
+
+NOISY = ("method.sigma=0.5",)
+ALL = (*NOISY, "federation.participation=1")
+
+
+class Releasing:
+    """Releases one entry in one phase; a client of ten images twice as safely as one of five."""
+
+    def noise(self, phase, client):
+        return {"R": 0.2 * client.examples} if phase.name == "release" else {}
+
+
+RELEASE, OTHER = Phase("release"), Phase("other")
+SMALL, LARGE = Client(0, 5), Client(1, 10)
+
+
+class TestEpsilon:
+    @pytest.mark.parametrize(("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50)])
+    def test_two_libraries_agree(self, multiplier, number):
+        other = rdp.RdpAccountant()
+        other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), number))
+        assert epsilon(((multiplier, number),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+
+    @pytest.mark.parametrize("number", [1, 20, 200])
+    def test_it_is_below_the_bound_that_can_be_worked_out_by_hand(self, number):
+        """zCDP (Bun and Steinke 2016): rho = T / (2 multiplier^2), epsilon <= rho + 2 sqrt(rho ln(1 / delta))."""
+        rho = number / (2 * 1.3**2)
+        by_hand = rho + 2 * math.sqrt(rho * math.log(1e5))
+        assert 0.8 * by_hand < epsilon(((1.3, number),), 1e-5) <= by_hand
+
+    def test_releases_with_half_the_noise_cost_four_times_as_many(self):
+        assert epsilon(((1.0, 1), (2.0, 4)), 1e-5) == pytest.approx(epsilon(((1.0, 2),), 1e-5), rel=1e-6)
+
+    def test_nothing_released_costs_nothing(self):
+        assert epsilon((), 1e-5) == 0
+
+
+class TestAccount:
+    def account(self, budget=None):
+        return Account(Releasing(), delta=1e-5, budget=budget)
+
+    def test_it_grows_with_releases_only(self):
+        account = self.account()
+        assert account.note(OTHER, [SMALL]) == set()
+        assert account.epsilon(0) == 0
+        assert account.note(RELEASE, [SMALL]) == {0}
+        first = account.epsilon(0)
+        account.note(RELEASE, [LARGE])
+        assert account.epsilon(0) == first > account.epsilon(1) > 0
+        account.note(RELEASE, [SMALL])
+        assert account.epsilon(0) > first
+        assert account.epsilon(0) == epsilon(((1.0, 2),), 1e-5)
+        assert account.covers == {"R"}
+
+    def test_a_budget_refuses_the_round_that_would_exceed_it(self):
+        account = self.account(budget=epsilon(((1.0, 2),), 1e-5) + 1e-6)
+        for _ in range(2):
+            assert account.refusal([(RELEASE, [SMALL, LARGE])]) is None
+            account.note(RELEASE, [SMALL, LARGE])
+        assert "client 0 would spend" in account.refusal([(RELEASE, [SMALL, LARGE])])
+        assert account.refusal([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
+        assert "client 1 would spend" in account.refusal([(RELEASE, [LARGE])] * 40)
+
+    def test_its_state_comes_back(self):
+        account, other = self.account(), self.account()
+        account.note(RELEASE, [SMALL, LARGE])
+        account.note(RELEASE, [SMALL])
+        other.load(account.state())
+        assert other.releases == account.releases
+        assert other.covers == account.covers
+
+
+class TestRuns:
+    def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
+        run = playing.prepared(tmp_path, "fedsc", *NOISY)
+        record = run.play()
+        federation = run.federation
+        seen = dict.fromkeys(range(4), 0)
+        for round, row in enumerate(federation.history):
+            present = range(4) if round == 0 else federation.streams.cohort(round, 4, 0.5)
+            for client in present:
+                seen[client] += 1
+            by_hand = {
+                str(k): epsilon(((0.5 * len(run.data.parts[k]) / (math.sqrt(2) * 4), seen[k]),), 1e-5) for k in present
+            }
+            assert row["epsilon"] == pytest.approx(by_hand)
+        assert record["epsilon"] == max(record["privacy"]["clients"].values())
+        assert len(record["privacy"]["clients"]) == 4
+        assert record["privacy"]["covers"] == ["R"]
+        assert record["privacy"]["delta"] == 1e-5
+
+    def test_a_budget_ends_the_run_before_it_is_exceeded(self, tmp_path):
+        free = playing.played(tmp_path / "free", "fedsc", *ALL).federation
+        after = [max(free.history[k]["epsilon"].values()) for k in (0, 1)]
+        assert after[1] > after[0]
+        run = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        record = run.play()
+        assert record["rounds"]["done"] == 1
+        assert "budget" in record["rounds"]["ended"]
+        assert record["epsilon"] == pytest.approx(after[0])
+        again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        assert again.play() == record
+
+    def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
+        record = playing.prepared(tmp_path, "fedsc").play()
+        assert record["epsilon"] is None
+        assert record["privacy"] == {}
+        with pytest.raises(ConfigError, match="nothing with noise"):
+            playing.prepared(tmp_path, "fedsc", "privacy.epsilon=8")
