@@ -20,8 +20,11 @@ Decisions
   training; nothing of that stays. A random `bank` of these embeddings is clustered; the code has the last batches'.
 - A client's clusters are of those embeddings that its visit has put into the bank. The code starts from random rows of
   another length, which remain where a client sees fewer images than the bank has room for.
-- A client is hidden among as many as its smallest cluster holds. The code's ten scalings do not make clusters equal, so
-  `least` asks for rows in every cluster and moves some; 0 is the code.
+- K-anonymity: a centroid hides a row among those it is the mean of. `anonymity`, in every round's line, is the smallest
+  cluster that was made; `anonymity_claimed` is the paper's N / L, for a client of N images. They part because only the
+  bank is clustered, not N, and because the code's ten scalings do not make clusters equal: an empty one is one row, as
+  it is. `least` asks for rows in every cluster and moves some; 0 is the code.
+- Rows are counted, not images: a client with fewer images than its bank has rows has several rows of one.
 - The target is averaged apart from the online networks, as in the code; `stateful: true` keeps it and the bank with the
   client instead (cross-silo).
 - Weights are averaged over examples; Algorithm 2 has all clients alike, the code the number of batches (`weighting`).
@@ -197,20 +200,24 @@ class Orchestra(FedAvg):
         """Centroids `[L, d]` of some of the client's images."""
         rows = visit.observed["rows"]["z"]
         some = torch.randperm(len(rows), generator=visit.stream)[: len(self.objective.bank)]
-        return {"centroids": {"rows": self.clustered(rows[some.to(rows.device)], visit.stream)}}, visit.memory
+        return self.clustered(visit, rows[some.to(rows.device)]), visit.memory
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
         """The networks, and centroids `[L, d]` of the bank."""
         message, memory = self.reply(visit)
         rows = self.objective.bank[: int(self.objective.bank_filled)]
-        return {**message, "centroids": {"rows": self.clustered(rows, visit.stream)}}, memory
+        return {**message, **self.clustered(visit, rows)}, memory
 
-    def clustered(self, rows: Tensor, stream: torch.Generator) -> Tensor:
-        """Local centroids of rows `[n, d]`."""
+    def clustered(self, visit: Visit, rows: Tensor) -> Message:
+        """The centroids of rows `[n, d]`; the visit notes among how many rows each is hidden, and the paper's claim."""
         if self.local_clusters is None:
-            return rows
+            visit.notes |= {"anonymity": 1, "anonymity_claimed": 1}
+            return {"centroids": {"rows": rows}}
         clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
-        return equal_clusters(rows, clusters, stream, least=min(self.least, len(rows)))[0]
+        centroids, nearest = equal_clusters(rows, clusters, visit.stream, least=min(self.least, len(rows)))
+        sizes = torch.bincount(nearest, minlength=clusters).clamp(min=1)  # the centroid of an empty one is one row
+        visit.notes |= {"anonymity": int(sizes.min()), "anonymity_claimed": visit.client.examples / clusters}
+        return {"centroids": {"rows": centroids}}
 
     def update_initialise(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The first global centroids."""

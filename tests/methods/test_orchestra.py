@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from methods import trees
-from methods.base import MethodError
-from methods.orchestra import Clustering, global_clusters
+from methods.base import Client, MethodError, Phase, Visit
+from methods.orchestra import Clustering, Orchestra, global_clusters
 from tests import playing
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
 from tests.methods.objectives import batch, encoder, views
@@ -86,6 +86,62 @@ class TestOrchestra(MethodContract):
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
             playing.prepared(tmp_path, "orchestra", override)
+
+
+class TestAnonymity:
+    def noted(self, rows, **settings):
+        """What a client of twelve images notes when it clusters these rows, and what it sends."""
+        method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
+        visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
+        sent = method.clustered(visit, rows)["centroids"]["rows"]
+        return visit.notes, sent
+
+    def test_it_is_the_smallest_cluster_and_not_what_equal_ones_would_be(self):
+        notes, sent = self.noted(torch.eye(4)[[0, 0, 0, 0, 1, 1]], local_clusters=2)
+        assert sorted(sent.tolist()) == torch.eye(4)[[1, 0]].tolist()
+        assert notes == {"anonymity": 2, "anonymity_claimed": 6}
+
+    def test_least_enforces_it(self):
+        rows = torch.eye(4)[[0, 0, 0, 0, 1, 1]]
+        for clusters in (2, 3):  # six rows make two clusters of three, whatever was asked for
+            notes, sent = self.noted(rows, local_clusters=clusters, least=3)
+            assert len(sent) == 2
+            assert notes == {"anonymity": 3, "anonymity_claimed": 6}
+
+    def test_a_cluster_without_rows_is_one_row(self):
+        notes, sent = self.noted(torch.eye(4)[:1].repeat(6, 1), local_clusters=3)
+        assert len(sent) == 3
+        assert notes == {"anonymity": 1, "anonymity_claimed": 4}
+
+    def test_whole_banks_hide_nobody(self):
+        notes, sent = self.noted(random(6, 4), local_clusters=None)
+        assert len(sent) == 6
+        assert notes == {"anonymity": 1, "anonymity_claimed": 1}
+
+    def test_it_is_in_the_rounds_lines_and_the_least_in_the_record(self, tmp_path):
+        run, seen = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1"), {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                seen.setdefault(done.visit.round, []).append(done.visit.notes)
+
+        federation = run.federation
+        federation.callbacks = [Spy()]
+        federation.fit()
+        sizes = [client.examples for client in federation.clients]
+        for round, row in enumerate(federation.history):
+            visits = len(seen[round])
+            assert visits == (8 if round == 0 else 4)
+            for name in ("anonymity", "anonymity_claimed"):
+                values = [notes[name] for notes in seen[round]]
+                summed = {"least": min(values), "mean": sum(values) / visits, "most": max(values)}
+                assert row["notes"][name] == pytest.approx(summed)
+            assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
+        record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").play()
+        assert record["privacy"] == {
+            "anonymity": min(notes["anonymity"] for round in seen.values() for notes in round),
+            "anonymity_claimed": pytest.approx(min(sizes) / 3),
+        }
 
 
 class TestClustering:
