@@ -80,7 +80,7 @@ class Clustering(Rotation):
     """Two views of an image shall be assigned to the same global centroids, and a third shall tell how it was turned.
 
     Args:
-        encoder, projector, head_norm, last_norm: see `Projected`.
+        encoder, projector, head_norm, last_norm: see `Projected`; embeddings are BatchNorm's, as in the code.
         clusters: G, global centroids.
         bank: rows of the memory of target embeddings.
         temperature: tau of the assignments.
@@ -106,9 +106,10 @@ class Clustering(Rotation):
         rotation_weight: float = 1.0,
         target: bool = True,
         target_view: str = "augment",
+        last_norm: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(encoder, **kwargs)
+        super().__init__(encoder, last_norm=last_norm, **kwargs)
         self.temperature = number("objective.temperature", temperature, above=0)
         self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
         self.rotation_weight = number("objective.rotation_weight", rotation_weight, at_least=0)

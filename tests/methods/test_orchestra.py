@@ -13,7 +13,7 @@ from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContrac
 from tests.methods.objectives import batch, encoder, views
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")
-ONLINE = 4 * (ENCODER + PROJECTOR + STATISTICS)
+ONLINE = 4 * (ENCODER + PROJECTOR - 8 + STATISTICS + 2 * 8)  # BatchNorm on the embeddings in the place of a bias
 TARGET = ONLINE
 HEAD = 4 * (8 * 4 + 4)
 
