@@ -59,6 +59,19 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
         ("ssd/cifar10-cross-silo", "fedavg", "method.weight", None),
         ("ldawa/cifar100-e5", "ldawa", "encoder.class", "methods.networks.resnet34"),
         ("fedema/cifar100", "fedema", "partition.classes_per_client", 20),
+        ("orchestra/cifar10-cross-device", "orchestra", "partition.clients", 100),
+        ("orchestra/cifar10-cross-device", "orchestra", "objective.clusters", 32),
+        ("orchestra/cifar10-cross-device", "orchestra", "objective.momentum", 0.996),
+        ("orchestra/cifar10-cross-device", "orchestra", "optimizer.lr", 0.003),
+        ("orchestra/cifar10-cross-device", "fedavg objective=simsiam", "optimizer.lr", 0.01),
+        ("orchestra/cifar10-cross-device", "fedavg objective=rotation", "views.crop_scale", None),
+        ("orchestra/cifar10-cross-device-alpha0.001", "orchestra", "partition.alpha", 0.001),
+        ("orchestra/cifar10-cross-silo", "orchestra", "training.batch_size", 256),
+        ("orchestra/cifar10-cross-silo", "orchestra", "optimizer.lr", 0.01),
+        ("orchestra/cifar10-cross-silo", "fedavg objective=simsiam", "optimizer.lr", 0.03),
+        ("orchestra/cifar10-cross-silo", "fedu", "objective.momentum", 0.99),
+        ("orchestra/cifar100-cross-silo", "orchestra", "method.local_clusters", 16),
+        ("orchestra/cifar100-cross-silo", "orchestra", "objective.clusters", 256),
     ],
 )
 def test_a_setting_of_its_paper(scenario, method, key, value):
@@ -78,6 +91,21 @@ def test_fedxs_heads_are_the_papers_over_any_objective(objective):
     assert set(numbers.values()) == {131_584}  # 256-256-256: FedX's predictor, and BYOL's
 
 
+@pytest.mark.parametrize("scenario", [name for name in PAPERS if name.startswith("orchestra/")])
+def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
+    config = compose(scenario, "orchestra")
+    method = build.method(config, source(config))
+    parameters = {name: sum(one.numel() for one in method.part(name).parameters()) for name in method.travelling}
+    assert parameters == {
+        "encoder": 11_168_832,
+        "projector": 525_312,
+        "head": 2_052,
+        "target_encoder": 11_168_832,
+        "target_projector": 525_312,
+    }
+    assert len(method.objective.bank) >= config.training.batch_size
+
+
 @pytest.mark.parametrize(
     ("scenario", "protocol"),
     [
@@ -85,6 +113,7 @@ def test_fedxs_heads_are_the_papers_over_any_objective(objective):
         ("fedx/svhn", "linear-fedx/v1"),
         ("ldawa/cifar100-e10", "linear-ldawa/v1"),
         ("fedema/cifar100", "linear-fedu/v1"),
+        ("orchestra/cifar100-cross-silo", "linear-orchestra-cached/v1"),
     ],
 )
 def test_each_paper_is_measured_by_its_own_probe_too(scenario, protocol):
