@@ -13,6 +13,7 @@ Clustering (ICML 2022).
 | epsilon, delta of a release | `epsilon`, `delta`, `methods.maths.gaussian_sigma` | section D.4, Table 7 |
 
 Decisions
+- Embeddings come out of a BatchNorm without affine parameters, as in the code.
 - tau = 0.1 in every assignment, as in the code; the paper writes the softmax without one. The server's Sinkhorn takes
   cosines times 25, as in the code.
 - The target sees an augmented view, as in the code; `target_view: plain` is the paper's image as it is.
@@ -26,10 +27,10 @@ Decisions
   bank is clustered, not N, and because the code's ten scalings do not make clusters equal: an empty one is one row, as
   it is. `least` asks for rows in every cluster and moves some; 0 is the code.
 - Rows are counted, not images: a client with fewer images than its bank has rows has several rows of one.
-- Local differential privacy (Table 7): the paper has the clustering of Chang et al. (2021), by hashed core-sets, and no
-  code of it is released. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al.
-  2016) on the sphere: from L global centroids that the server sends, the sums of the unit rows nearest to each, with
-  Gaussian noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start.
+- Local differential privacy (Table 7): the paper has the clustering of Chang et al. (2021), by hashed core-sets, and the
+  code leaves it out. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al. 2016)
+  on the sphere: from L global centroids that the server sends, the sums of the unit rows nearest to each, with Gaussian
+  noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start where it was.
 - One image may move one row only: so it is over all images rather than the bank, before training rather than after, in
   eval mode and by networks as they were sent, and goes with neither `stateful` nor BatchNorm `local`.
 - Epsilon is of one release; a client has one a round, and the record says what they come to. Weights are not protected.
