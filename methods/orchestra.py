@@ -27,7 +27,7 @@ Decisions
   bank is clustered, not N, and because the code's ten scalings do not make clusters equal: an empty one is one row, as
   it is. `least` asks for rows in every cluster and moves some; 0 is the code.
 - Rows are counted, not images: a client with fewer images than its bank has rows has several rows of one.
-- Local differential privacy (Table 7): the paper has the clustering of Chang et al. (2021), by hashed core-sets, and the
+- Local differential privacy (Table 7): the paper has the clustering of Chang et al. (2021), by hashed core-sets; the
   code leaves it out. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al. 2016)
   on the sphere: from L global centroids that the server sends, the sums of the unit rows nearest to each, with Gaussian
   noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start where it was.
