@@ -38,8 +38,8 @@ class Monitor:
     def _look(self, federation: Any) -> list[dict[str, float]]:
         exported = federation.method.export(federation.server, Kept(federation.memory))
         return [
-            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated))
-            for weights in exported.values()
+            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
+            for name, weights in exported.items()
         ]
 
 

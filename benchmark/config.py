@@ -44,6 +44,8 @@ class Federation:
     """Share of the clients drawn for a round, in (0, 1]."""
     batch_norm: str = "average"
     """Running statistics: average | local | recalibrate."""
+    encoders: dict[str, Any] = field(default_factory=dict)
+    """Other architectures, by a name: {class: ..., its arguments, clients: [ids]}; all other clients run `encoder`."""
 
 
 @dataclass
@@ -116,6 +118,10 @@ class Config:
     )
     """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
     images that each client has; its own parameters."""
+    public: dict[str, Any] = field(default_factory=dict)
+    """Images all may see, for methods that ask for some. name: client (those of client `client`, who then takes no
+    part) | a dataset, as data.name has it (`share` of each class of its training images; of data.name itself, they are
+    no client's); empty: none."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})

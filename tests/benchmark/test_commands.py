@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from benchmark import build
+from benchmark import holdings
 from benchmark.callbacks import Display
 from benchmark.commands import main
 from benchmark.compose import compose
@@ -596,8 +596,8 @@ class TestTune:
                 found.classes, found.sha256,
             )  # fmt: skip
 
-        source = build.source
-        monkeypatch.setattr(build, "source", shuffled)
+        source = holdings.source
+        monkeypatch.setattr(holdings, "source", shuffled)
         assert call("tune", TINY, "fedavg", *self.GRID, where="shuffled")[0] == 0
         assert [line | {"evaluated": 0} for line in self.ranked(tmp_path, "shuffled")["tried"]] == [
             line | {"evaluated": 0} for line in lines
