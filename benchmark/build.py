@@ -16,7 +16,7 @@ from benchmark import ranks
 from benchmark.classes import arguments, check, construct, locate
 from benchmark.config import ConfigError
 from benchmark.holdings import dealt
-from benchmark.privacy import Account
+from benchmark.privacy import DELTA, Account
 from benchmark.ranks import Places
 from benchmark.recording import CudaGraphs
 from benchmark.side_by_side import Measured, SideBySide
@@ -133,7 +133,13 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
 
 def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> Account:
     """The clients' accounts; refuses a budget where nothing is ever released with noise."""
-    made = Account(built, delta=config.privacy.delta, budget=config.privacy.epsilon)
+    given = {"delta": DELTA, "epsilon": None, **config.privacy}
+    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the account")
+    if not 0 < given["delta"] < 1:
+        raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
+    if given["epsilon"] is not None and not given["epsilon"] > 0:
+        raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
+    made = Account(built, delta=given["delta"], budget=given["epsilon"])
     if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in built.plan(0)):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "

@@ -25,7 +25,7 @@ from datamodules import partition
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 FREE = {
-    "partition": (), "public": ("name", "client", "share"), "views": (), "encoder": (),
+    "partition": (), "public": ("name", "client", "share"), "privacy": ("epsilon", "delta"), "views": (), "encoder": (),
     "heads": ("projector", "predictor", "head_norm", "last_norm"),
     "objective": (), "method": (),
     "optimizer": (), "server_optimizer": (),

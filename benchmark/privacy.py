@@ -13,6 +13,9 @@ from typing import Any
 
 from methods.base import Client, FederatedMethod, Phase
 
+DELTA = 1e-5
+"""Of (epsilon, delta) unless another is given; it should be well below one over a client's images."""
+
 Releases = tuple[tuple[float, int], ...]
 """(noise multiplier, number of releases), sorted."""
 

@@ -20,7 +20,7 @@ from benchmark.checkpoint import Checkpoint
 from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
-from benchmark.privacy import Account
+from benchmark.privacy import DELTA, Account
 from benchmark.reductions import Reductions, Staged
 from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
@@ -90,7 +90,7 @@ class Federation:
         self.costs = Costs(work.images)
         self.history: list[dict[str, Any]] = []
         self.commit = commit
-        self.account = account or Account(method, delta=1e-5, budget=None)
+        self.account = account or Account(method, delta=DELTA, budget=None)
         self.commits: list[str] = []
         self.round = 0
         self.server: Tree = {}

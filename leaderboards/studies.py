@@ -80,7 +80,7 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
 
 def places(curves: Iterable[Curve]) -> list[float]:
     """All places on the axis, in order."""
-    return sorted({place for curve in curves for place in curve if place != "flat"})
+    return sorted({place for curve in curves for place in curve if not isinstance(place, str)})
 
 
 def _shown(cell: Cell | None) -> str:

@@ -116,3 +116,8 @@ class TestRuns:
         assert record["privacy"] == {}
         with pytest.raises(ConfigError, match="nothing with noise"):
             playing.prepared(tmp_path, "fedsc", "privacy.epsilon=8")
+
+    @pytest.mark.parametrize("words", ["privacy.delta=1", "privacy.epsilon=0", "privacy.epsilon=much"])
+    def test_what_no_account_can_be_is_refused(self, words, tmp_path):
+        with pytest.raises(ConfigError, match=words.partition("=")[0]):
+            playing.prepared(tmp_path, "fedsc", *NOISY, words)
