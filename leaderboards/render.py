@@ -1,6 +1,5 @@
 """A board for people: the Markdown page, the terminal table and the picture, all from run records alone."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,12 +13,12 @@ from rich.text import Text
 from leaderboards.curves import COMPARED, curves
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, differences, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
+from leaderboards.text import MISSING, escape, in_bytes, line, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MISSING = "–"
 COLUMNS = (
     "rank",
     "row",
@@ -71,7 +70,7 @@ STYLE: dict[Any, Any] = {
 def markdown(records: Sequence[Record]) -> str:
     """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    over_rounds = [f"## {_escape(name)}\n\n![{_escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
     return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
 
 
@@ -136,7 +135,7 @@ def _stem(scenario: str) -> str:
 
 def _section(records: Sequence[Record], scenario: str) -> str:
     rows = board(records, scenario)
-    lines = [f"## {_escape(scenario)}", ""]
+    lines = [f"## {escape(scenario)}", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
     lines += [line(entries(row).values()) for row in rows]
     if pooled_spread(rows) is None:
@@ -147,12 +146,12 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
     if machines:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
-        lines += ["", f"Run on {_escape('; on '.join(machines))}{unlike}."]
+        lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
     for record in here:
         if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
-            lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
-    lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
+            lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     return "\n".join([*lines, *_added(rows)])
 
 
@@ -174,16 +173,6 @@ def _rule(column: str) -> str:
     return "---" if column == "row" else "---:"
 
 
-def line(cells: Iterable[str]) -> str:
-    """A line of a Markdown table, whatever its cells hold."""
-    return "| " + " | ".join(map(_escape, cells)) + " |"
-
-
-def _escape(text: str) -> str:
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
-
-
 def entries(row: Row) -> dict[str, str]:
     """A row as text, by column."""
     uniformity = [row.cells.get(f"geometry/v1 uniformity{part}") for part in ("", "_within", "_between")]
@@ -195,9 +184,9 @@ def entries(row: Row) -> dict[str, str]:
         _cell(row.cells.get("geometry/v1 effective_rank"), 1),
         _cell(row.cells.get("geometry/v1 alignment"), 3),
         " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in uniformity),
-        _bytes(row.bytes_up),
-        _bytes(row.bytes_down),
-        MISSING if row.client_seconds is None else _three_digits(row.client_seconds),
+        in_bytes(row.bytes_up),
+        in_bytes(row.bytes_down),
+        MISSING if row.client_seconds is None else three_digits(row.client_seconds),
         str(len(row.seeds)),
     )
     return dict(zip(COLUMNS, texts, strict=True))
@@ -212,21 +201,6 @@ def _cell(cell: Cell | None, decimals: int) -> str:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
     return f"{cell.mean:.{decimals}f}{spread}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
-def _bytes(count: float | None) -> str:
-    """Bytes in decimal units: 46800000 is "46.8 MB"."""
-    if count is None:
-        return MISSING
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{_three_digits(count)} {unit}"
-        count /= 1000
-    return f"{_three_digits(count)} TB"
 
 
 def _draw(records: Sequence[Record], scenario: str) -> "Figure":

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from leaderboards.rank import board
-from leaderboards.render import _bytes, _draw, _three_digits, figure, markdown, scenarios, table, write
+from leaderboards.render import _draw, figure, markdown, scenarios, table, write
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -119,40 +119,6 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     narrow = terminal([*RECORDS, record("a-name-of-many-words" * 4)], width=66)
     assert "…" not in narrow
     assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.01234, "0.0123"),
-        (1.6, "1.6"),
-        (9.996, "10"),
-        (123.4, "123"),
-        (12345, "12,300"),
-        (1e9, "1,000,000,000"),
-    ],
-)
-def test_three_digits(value: float, text: str):
-    assert _three_digits(value) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "–"),
-        (0, "0 B"),
-        (999, "999 B"),
-        (999.6, "1 kB"),
-        (1235, "1.24 kB"),
-        (46_800_000, "46.8 MB"),
-        (999_600_000, "1 GB"),
-        (7.25e12, "7.25 TB"),
-        (1.5e15, "1,500 TB"),
-    ],
-)
-def test_bytes_are_in_decimal_units(count: float | None, text: str):
-    assert _bytes(count) == text
 
 
 def test_the_picture_shows_every_seed_its_mean_spread_ties_and_the_floor():
