@@ -32,6 +32,8 @@ COLUMNS = (
     "client seconds",
     "seeds",
 )
+EPSILON = "epsilon"
+"""One more column, of the boards where a row has spent any."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds")  # 80 columns
 INTRODUCTION = """\
 # Leaderboards
@@ -50,6 +52,10 @@ How to read the tables:
 - **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
   bytes.
 """
+SPENT = (
+    "epsilon is the largest that any client has spent on the entries in brackets, which leave it with noise; what else "
+    "it sends is not covered ([privacy](../docs/privacy.md))"
+)
 NO_SPREAD = "No row has its headline from two seeds: without a spread the order is not a ranking."
 
 BLUE, INK, GREY, BAND = "#3b6ea8", "#222222", "#777777", "#f1f1ee"
@@ -136,8 +142,12 @@ def _stem(scenario: str) -> str:
 def _section(records: Sequence[Record], scenario: str) -> str:
     rows = board(records, scenario)
     lines = [f"## {escape(scenario)}", ""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
-    lines += [line(entries(row).values()) for row in rows]
+    deltas = {row.delta for row in rows if row.epsilon is not None}
+    columns = (*COLUMNS, EPSILON) if deltas else COLUMNS
+    lines += ["| " + " | ".join(columns) + " |", "|" + "|".join(_rule(column) for column in columns) + "|"]
+    lines += [line(entries(row)[column] for column in columns) for row in rows]
+    if deltas:
+        lines += ["", f"{SPENT}, at delta {', '.join(f'{delta:g}' for delta in sorted(filter(None, deltas)))}."]
     if pooled_spread(rows) is None:
         lines += ["", NO_SPREAD]
     here = sorted(
@@ -188,8 +198,9 @@ def entries(row: Row) -> dict[str, str]:
         in_bytes(row.bytes_down),
         MISSING if row.client_seconds is None else three_digits(row.client_seconds),
         str(len(row.seeds)),
+        MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     )
-    return dict(zip(COLUMNS, texts, strict=True))
+    return dict(zip((*COLUMNS, EPSILON), texts, strict=True))
 
 
 def _rank(row: Row) -> str:

@@ -54,6 +54,19 @@ def test_every_line_of_a_table_has_the_same_number_of_cells():
     assert {line.count("|") for line in lines} == {12}
 
 
+def test_what_was_spent_has_a_column_where_a_row_has_spent_any():
+    assert "epsilon" not in markdown(RECORDS)
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
+    lines = markdown([*RECORDS, *noisy]).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in table} == {13}
+    assert table[0].endswith("| seeds | epsilon |")
+    assert next(line for line in table if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
+    assert next(line for line in table if " ssd " in line).endswith("| 2 | – |")
+    assert any("is not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
+
+
 def test_the_page_says_what_rows_add_and_whether_that_counts():
     rows = {
         "fedavg-align_uniform": [50.0, 51.0],
