@@ -13,6 +13,7 @@ from rich.text import Text
 from leaderboards.curves import COMPARED, curves
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, differences, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
+from leaderboards.sheet import SHEET, Sheet, read, section
 from leaderboards.text import MISSING, escape, in_bytes, line, three_digits
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def markdown(records: Sequence[Record]) -> str:
-    """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
+def markdown(records: Sequence[Record], sheet: Sheet | None = None) -> str:
+    """The whole page: how to read it, one section a scenario, linking `figures/<scenario>.svg`, the privacy sheet."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
     over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
-    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
+    sent = [section(sheet)] if sheet is not None else []
+    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds, *sent])
 
 
 def table(rows: Iterable[Row], title: str) -> Table:
@@ -108,11 +110,17 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
     """Write `README.md` and its figures under `folder`: one a scenario, and those over rounds."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    (Path(folder) / "README.md").write_text(markdown(records), encoding="utf-8")
+    page(records, folder)
     for scenario in scenarios(records):
         figure(records, scenario, figures / f"{_stem(scenario)}.svg")
     for name, draw in curves(records).items():
         _save(draw, figures / f"{name}.svg")
+
+
+def page(records: Sequence[Record], folder: str | Path) -> None:
+    """Write `README.md` alone, with the privacy sheet where the folder has one."""
+    sheet = read(Path(folder) / SHEET) if (Path(folder) / SHEET).exists() else None
+    (Path(folder) / "README.md").write_text(markdown(records, sheet), encoding="utf-8")
 
 
 def _save(draw: Callable[[], "Figure"], path: str | Path) -> None:
