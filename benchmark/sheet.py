@@ -19,6 +19,8 @@ from torch import Tensor
 
 from benchmark import build
 from benchmark.compose import compose
+from benchmark.ledger import sizes
+from benchmark.privacy import epsilon
 from benchmark.ranks import Places
 from benchmark.reductions import gather_batches
 from benchmark.rounds import Federation
@@ -83,10 +85,11 @@ class Listener:
 
     Args:
         method: knows which of its numbers are running statistics, and what protects an entry.
+        delta: at which what a release costs is told.
     """
 
-    def __init__(self, method: FederatedMethod) -> None:
-        self.method = method
+    def __init__(self, method: FederatedMethod, delta: float) -> None:
+        self.method, self.delta = method, delta
         self.told: dict[int, list[Entry]] = {}
         self.kept: Tree = {}
 
@@ -101,13 +104,19 @@ class Listener:
                 f"phase {phase.name!r} declares {', '.join(missing)}, but a client that was asked in round {round + 1} "
                 "did not send it: the privacy sheet cannot say what it is"
             )
-        statistics, guards = {path for path, _ in trees.leaves(self.method.statistics())}, self.method.guards()
-        public = ", of public images" if phase.data == "public" else ""
-        for entry, how in phase.uplink.items():
-            tree = done.message[entry]
-            said = (shape(tree, statistics) + public, trees.nbytes(tree))
-            made = Entry(phase.name, entry, *said, *combined(how), protected=guards.get(entry))
-            self.told.setdefault(round, []).append(made)
+        statistics = {path for path, _ in trees.leaves(self.method.statistics())}
+        for entry, size in sizes(done.message).items():
+            what = shape(done.message[entry], statistics) + (", of public images" if phase.data == "public" else "")
+            words = (*combined(phase.uplink[entry]), self.protection(entry, done.visit))
+            self.told.setdefault(round, []).append(Entry(phase.name, entry, what, size, *words))
+
+    def protection(self, entry: str, visit: Visit) -> str | None:
+        """What the method says of an entry, and what its release with noise costs a client."""
+        said = [words] if (words := self.method.guards().get(entry)) else []
+        if multiplier := self.method.noise(visit.phase, visit.client).get(entry):
+            cost = epsilon(((multiplier, 1),), self.delta)
+            said.append(f"a release costs epsilon {cost:.3g} at delta {self.delta:g}")
+        return "; ".join(said) or None
 
 
 def sheet(methods: Iterable[Method]) -> Sheet:
@@ -124,7 +133,7 @@ def asked(name: str, overrides: Sequence[str] = ()) -> Method:
     kept: Tree = {}
     if config.partition.clients > 1:  # else it holds all images and has nobody to send anything to
         entries, kept = listened(config)
-    names = tuple(dict.fromkeys(key for part in ("stays", "memory", "statistics") for key in kept.get(part, {})))
+    names = (*kept.get("stays", {}), *kept.get("memory", {}), *(["running statistics"] if "statistics" in kept else []))
     return Method(config.row, scenario, config.objective.name, tuple(entries), names, trees.nbytes(kept))
 
 
@@ -142,7 +151,7 @@ def listened(config: DictConfig) -> tuple[list[Entry], Tree]:
         channels_last=config.training.channels_last,
     )
     fabric, streams = build.fabric(config, Places(1, 1, True)), Streams(config.seed)
-    listener = Listener(method)
+    listener = Listener(method, config.privacy.delta)
     with tempfile.TemporaryDirectory() as folder:
         federation = Federation(
             fabric,
@@ -229,7 +238,7 @@ def when(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequence[Phase]]) 
         words = f"from round {first + 1} on" if last + 1 == total else f"in rounds {first + 1} to {last + 1}"
     cohorts = [phase.cohort for round in rounds for phase in plans[round] if phase.name == entry.phase]
     if "all" in cohorts:
-        words += ", all clients" if set(cohorts) == {"all"} else ", all clients in the first"
+        words += ", by all clients" if set(cohorts) == {"all"} else ", in the first by all clients"
     return {"when": words, "recurs": len(rounds) > 1 or total == 1}
 
 
