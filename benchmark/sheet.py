@@ -38,8 +38,8 @@ ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 IMAGES = 5_000
 """Of a client, and as many public ones: a tenth of CIFAR-10."""
 
-
 WEIGHTS = {"examples": "by their images", "batches": "by their batches", "clients": "all alike"}
+"""Of a mean over clients, by its `by`."""
 
 
 class Idle(OneByOne):
@@ -183,7 +183,10 @@ def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
     A client that comes back may send what it did not send at first.
     """
     outlines = [
-        [(phase.name, phase.data, phase.where, *(map(combined, phase.uplink.values()))) for phase in plan]
+        [
+            (phase.name, phase.data, phase.where, *((entry, *combined(how)) for entry, how in phase.uplink.items()))
+            for phase in plan
+        ]
         for plan in plans
     ]
     return [0, *(1 + outlines[1:].index(outline) for outline in outlines[1:])][: len(plans)]

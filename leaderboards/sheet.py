@@ -26,11 +26,11 @@ COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined"
 SECTION = """\
 ## What leaves a client
 
-A line is what one client sends under a method, counted at {encoder} with the heads of the method's paper, where the
-client holds {images:,} images. Of most entries the server needs a mean or a sum over clients, which secure aggregation
-could give it without showing it any client's own; *each one* are those it has to look at client by client. *Protected*
-is what the method itself does to an entry before it is sent. Every entry's shape and rounds, what stays with the
-client, and what all this does not say: [privacy](../docs/privacy.md).
+A line is what one client sends under a method, counted at {encoder}, with the heads of its paper where a scenario has
+them, for a client of {images:,} images. Of most entries the server needs a mean or a sum over clients, which secure
+aggregation could give it without showing it any client's own; *each one* are those it has to look at client by client.
+*Protected* is what the method itself does to an entry before it is sent. Every entry's shape and rounds, what stays
+with the client, and what all this does not say: [privacy](../docs/privacy.md).
 """
 
 

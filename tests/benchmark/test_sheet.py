@@ -8,10 +8,10 @@ import torch
 from benchmark import sheet
 from benchmark.privacy import epsilon
 from benchmark.shelf import available
-from leaderboards.sheet import filled, read
+from leaderboards.sheet import Entry, filled, read
+from methods import trees
 from methods.base import Cat, Client, FederatedMethod, Mean, MethodError, Phase, Sum
 from tests import playing
-from tests.methods.contract import WEIGHTS
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {method.name: method for method in read(ROOT / "leaderboards" / "privacy.json").methods}
@@ -71,11 +71,6 @@ def test_a_scenario_is_named_for_shipped_methods_only():
     assert set(sheet.scenarios().values()) <= set(available("scenario"))
 
 
-def lines(name, *overrides):
-    """What matters of a method's entries, by phase and entry."""
-    return {(entry.phase, entry.entry, entry.when): entry for entry in sheet.asked(name, overrides).entries}
-
-
 class TestWords:
     def test_parts_and_their_running_statistics(self):
         (entry,) = COMMITTED["fedavg"].entries
@@ -128,13 +123,47 @@ def test_noise_is_told_with_its_cost():
     )
 
 
-def test_it_is_what_a_run_is_billed(tmp_path):
-    """The same method on the tiny scenario's networks, where real visits are billed."""
-    words = ("encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}", "heads.projector=[12,8]")
-    (entry,) = sheet.asked("fedavg", words).entries
-    run = playing.played(tmp_path, "fedavg")
-    billed = run.federation.ledger.lines[0, "fit", "up", "weights"] / 2  # of two clients
-    assert entry.bytes == billed == WEIGHTS
+@pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
+def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path):
+    """On the networks of the tiny scenario, whose clients hold few images: so few clusters."""
+    few = ("method.local_clusters=4",) if name == "orchestra" else ()
+    encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
+    heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
+    method = sheet.asked(name, [encoder, *heads, *few])
+    run = playing.played(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
+    lines = run.federation.ledger.lines.items()
+    billed = {(phase, entry): size / 4 for (_, phase, way, entry), size in lines if way == "up"}
+    assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
+    memory = run.federation.memory.get(0, {})
+    assert method.kept_bytes == trees.nbytes(memory)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "cohorts", "words"),
+    [
+        ([0, 1, 2, 3], ["sampled"] * 4, "every round"),
+        ([0, 1, 2, 3], ["all"] * 4, "every round, by all clients"),
+        ([0, 1, 2, 3], ["all", *["sampled"] * 3], "every round, in the first by all clients"),
+        ([2], ["sampled"] * 4, "once, in round 3"),
+        ([1, 2, 3], ["sampled"] * 4, "from round 2 on"),
+        ([1, 2], ["sampled"] * 4, "in rounds 2 to 3"),
+        ([0, 2], ["sampled"] * 4, "in 2 of 4 rounds"),
+    ],
+)
+def test_rounds_in_words(rounds, cohorts, words):
+    entry = Entry("fit", "x", "1 number", 4, "sum", False, None)
+    found = sheet.when(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
+    assert found == {"when": words, "recurs": len(rounds) > 1}
+
+
+def test_rounds_of_one_plan_are_played_once_but_the_second_by_itself():
+    one, more = (
+        Phase("fit", uplink={"a": Sum()}),
+        Phase("fit", uplink={"b": Sum()}),
+    )
+    assert sheet.representatives([[one], [one], [one], [more], [one], [more]]) == [0, 1, 1, 3, 1, 3]
+    assert sheet.representatives([[one]]) == [0]
+    assert sheet.representatives([]) == []
 
 
 def test_a_method_outside_the_packages():
@@ -146,10 +175,10 @@ def test_a_method_outside_the_packages():
 
 
 def test_extra_exchanges_of_a_batch_norm_policy_are_there():
-    found = lines("fedavg", *SMALL, "federation.batch_norm=recalibrate")
-    entry = found["recalibrate", "statistics", "every round"]
-    assert "running statistics" in entry.shape
-    assert "statistics" not in found["fit", "weights", "every round"].shape
+    weights, statistics = sheet.asked("fedavg", [*SMALL, "federation.batch_norm=recalibrate"]).entries
+    assert (statistics.phase, statistics.entry) == ("recalibrate", "statistics")
+    assert "running statistics" in statistics.shape
+    assert "statistics" not in weights.shape
 
 
 class Public(FederatedMethod):
