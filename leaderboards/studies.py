@@ -12,7 +12,7 @@ from leaderboards import pages, render
 from leaderboards.curves import COLOURS
 from leaderboards.rank import HEADLINE, Cell, runs, values
 from leaderboards.schema import Record
-from leaderboards.text import MISSING, line
+from leaderboards.text import MISSING, between, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,9 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         page = Path(folder) / f"{study['page']}.md"
         if page.exists():
             found = measured(study, records)
-            page.write_text(pages.between(page.read_text(encoding="utf-8"), table(study, found)), encoding="utf-8")
+            page.write_text(
+                between(page.read_text(encoding="utf-8"), pages.START, pages.END, table(study, found)), encoding="utf-8"
+            )
             render.save(partial(_draw, study, found), page.with_suffix(".svg"))
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from benchmark.compose import compose
 from benchmark.config import identity
 from benchmark.shelf import available, read
-from leaderboards import pages, render, schema
+from leaderboards import pages, render, schema, sheet
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RECORDS = schema.collect(LEADERBOARDS / "results")
@@ -54,9 +54,11 @@ def test_there_are_some():
     assert TUNED
 
 
-def test_the_page_is_what_the_records_say():
+def test_the_page_is_what_the_records_and_the_privacy_sheet_say():
     page = (LEADERBOARDS / "README.md").read_text()
-    assert page == render.markdown(RECORDS), "write it anew: python -m benchmark board"
+    assert page == render.markdown(RECORDS, sheet.read(LEADERBOARDS / sheet.SHEET)), (
+        "write it anew: python -m benchmark board"
+    )
 
 
 @pytest.mark.parametrize("page", sorted((LEADERBOARDS.parent / "docs" / "methods").glob("*.md")), ids=lambda p: p.stem)
