@@ -75,6 +75,7 @@ class RoundLog:
             "eval/monitor": row.get("monitor"),
             "comm/bytes_up": sum(row["bytes_up"].values()),
             "comm/bytes_down": sum(row["bytes_down"].values()),
+            "train/server_loss": row.get("server_loss"),
             "privacy/epsilon": max(row["epsilon"].values()) if "epsilon" in row else None,
             "sys/seconds": row["seconds"],
             "sys/client_seconds": row["client_seconds"],

@@ -17,16 +17,16 @@ import yaml
 from omegaconf import DictConfig
 from torch import Tensor
 
-from benchmark import build
+from benchmark import build, holdings
 from benchmark.compose import compose
 from benchmark.ledger import sizes
-from benchmark.privacy import epsilon
+from benchmark.privacy import DELTA, epsilon
 from benchmark.ranks import Places
 from benchmark.reductions import gather_batches
 from benchmark.rounds import Federation
 from benchmark.shelf import CONFIGS
 from benchmark.streams import Streams
-from benchmark.work import Done, OneByOne
+from benchmark.work import ByKind, Done, OneByOne
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
 from leaderboards.sheet import Entry, Method, Sheet
@@ -151,13 +151,14 @@ def listened(config: DictConfig) -> tuple[list[Entry], Tree]:
         channels_last=config.training.channels_last,
     )
     fabric, streams = build.fabric(config, Places(1, 1, True)), Streams(config.seed)
-    listener = Listener(method, config.privacy.delta)
+    work = Idle(fabric, method, data, build.pace(config), streams)
+    listener = Listener(method, config.privacy.get("delta", DELTA))
     with tempfile.TemporaryDirectory() as folder:
         federation = Federation(
             fabric,
             method,
-            Idle(fabric, method, data, build.pace(config), streams),
-            build.Clients(data.parts),
+            ByKind(work) if method.others else work,
+            holdings.Clients(data.parts),
             streams,
             rounds=config.federation.rounds,
             participation=1.0,

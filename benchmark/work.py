@@ -265,7 +265,7 @@ class ByKind:
         own = (reference.data, reference.pace, reference.streams)
         self.images = reference.images
         others = reference.method.others.items()
-        self.of = {"default": reference} | {kind: OneByOne(reference.fabric, one, *own) for kind, one in others}
+        self.of = {"default": reference} | {kind: type(reference)(reference.fabric, one, *own) for kind, one in others}
 
     def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
