@@ -5,6 +5,7 @@ server sends, looks at two images where a phase observes, and replies. Entries, 
 numbers mean nothing.
 """
 
+import math
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -69,15 +70,20 @@ class Idle(OneByOne):
         batch = next(self._batches(actor, visit, few, epochs=1, shuffled=False))
         with self.fabric.autocast():
             seen = gather_batches({}, actor.hook("observe", phase)(batch), phase.gather)
-        times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) // few
-        visit.observed = {entry: _repeated(tree, phase.gather[entry], times) for entry, tree in seen.items()}
+        looks = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1)
+        visit.observed = {entry: _repeated(tree, phase.gather[entry], looks / few) for entry, tree in seen.items()}
 
 
-def _repeated(tree: Tree, how: Sum | Cat, times: int) -> Tree:
+def _repeated(tree: Tree, how: Sum | Cat, times: float) -> Tree:
+    """Rows over and over, a part of them for what is left of `times`; a sum stays what it is."""
     if isinstance(how, Sum):
         return tree
-    last = how.last or 0  # [-0:] is all of them
-    return trees.map(lambda leaf: leaf.repeat(times, *(1,) * (leaf.dim() - 1))[-last:], tree)
+
+    def repeat(leaf: Tensor) -> Tensor:
+        rows = round(len(leaf) * times)
+        return leaf.repeat(math.ceil(times), *(1,) * (leaf.dim() - 1))[: min(rows, how.last or rows)]
+
+    return trees.map(repeat, tree)
 
 
 class Listener:

@@ -60,6 +60,8 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
         ("ssd/cifar10-cross-silo", "fedavg", "method.weight", None),
         ("ldawa/cifar100-e5", "ldawa", "encoder.class", "methods.networks.resnet34"),
         ("fedema/cifar100", "fedema", "partition.classes_per_client", 20),
+        ("fedsc/cifar100", "fedsc", "partition.clients", 20),
+        ("fedsc/svhn", "fedavg objective=byol", "training.clip_norm", 1.0),
         ("flesd/cifar10-a1", "fedavg", "federation.rounds", 10),
         ("flesd/cifar100-a0.01", "flesd", "federation.rounds", 2),
         ("flesd/cifar100-a0.01", "flesd", "training.epochs", 100),

@@ -124,17 +124,22 @@ def test_noise_is_told_with_its_cost():
 
 
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
-def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path):
-    """On the networks of the tiny scenario, whose clients hold few images: so few clusters."""
-    few = ("method.local_clusters=4",) if name == "orchestra" else ()
+def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch):
+    """On the networks of the tiny scenario, whose clients hold few images: so few clusters, and few public images."""
+    few = {"orchestra": ["method.local_clusters=4"], "flesd-two": ["federation.encoders.half.clients=[3]"]}.get(
+        name, []
+    )
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
     heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
-    method = sheet.asked(name, [encoder, *heads, *few])
     run = playing.played(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
+    if run.data.public is not None:
+        monkeypatch.setattr(sheet, "IMAGES", len(run.data.public))
+    method = sheet.asked(name, [encoder, *heads, *few])
     lines = run.federation.ledger.lines.items()
-    billed = {(phase, entry): size / 4 for (_, phase, way, entry), size in lines if way == "up"}
+    clients = run.federation.clients
+    billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
     assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
-    memory = run.federation.memory.get(0, {})
+    memory = run.federation.memory.get(clients[0].id, {})
     assert method.kept_bytes == trees.nbytes(memory)
 
 
