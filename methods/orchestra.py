@@ -9,7 +9,8 @@ Clustering (ICML 2022).
 | L_cluster = CE(P_T(x1), P_O(x2)) | `Clustering.loss` | Algorithm 1 |
 | L_deg, CE of the quarter turns of a third view | `rotation_weight` | Algorithm 1 |
 | the client's memory, its L centroids | `bank`, `local_clusters`, `methods.maths.equal_clusters` | Algorithm 2 |
-| the server's clustering | `global_clusters` over all clients' centroids | Algorithm 2 |
+| the server's clustering | `methods.maths.global_clusters` of all clients' centroids | Algorithm 2 |
+| epsilon, delta of a release | `epsilon`, `delta`, `methods.maths.gaussian_sigma` | section D.4, Table 7 |
 
 Decisions
 - tau = 0.1 in every assignment, as in the code; the paper writes the softmax without one. The server's Sinkhorn takes
@@ -20,23 +21,37 @@ Decisions
   training; nothing of that stays. A random `bank` of these embeddings is clustered; the code has the last batches'.
 - A client's clusters are of those embeddings that its visit has put into the bank. The code starts from random rows of
   another length, which remain where a client sees fewer images than the bank has room for.
-- A client is hidden among as many as its smallest cluster holds. The code's ten scalings do not make clusters equal, so
-  `least` asks for rows in every cluster and moves some; 0 is the code.
+- K-anonymity: a centroid hides a row among those it is the mean of. `anonymity`, in every round's line, is the smallest
+  cluster that was made; `anonymity_claimed` is the paper's N / L, for a client of N images. They part because only the
+  bank is clustered, not N, and because the code's ten scalings do not make clusters equal: an empty one is one row, as
+  it is. `least` asks for rows in every cluster and moves some; 0 is the code.
+- Rows are counted, not images: a client with fewer images than its bank has rows has several rows of one.
+- Local differential privacy (Table 7): the paper has the clustering of Chang et al. (2021), by hashed core-sets, and no
+  code of it is released. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al.
+  2016) on the sphere: from L global centroids that the server sends, the sums of the unit rows nearest to each, with
+  Gaussian noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start.
+- One image may move one row only: so it is over all images rather than the bank, before training rather than after, in
+  eval mode and by networks as they were sent, and goes with neither `stateful` nor BatchNorm `local`.
+- Epsilon is of one release; a client has one a round, and the record says what they come to. Weights are not protected.
 - The target is averaged apart from the online networks, as in the code; `stateful: true` keeps it and the bank with the
   client instead (cross-silo).
 - Weights are averaged over examples; Algorithm 2 has all clients alike, the code the number of batches (`weighting`).
 """
 
+import math
+from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from methods.base import (
     Batch,
     Cat,
+    Client,
     Mail,
     Mean,
     Message,
@@ -45,6 +60,7 @@ from methods.base import (
     Outputs,
     Phase,
     Replies,
+    Sum,
     Tree,
     Turn,
     Visit,
@@ -52,16 +68,19 @@ from methods.base import (
     number,
 )
 from methods.fedavg import FedAvg
-from methods.maths import equal_clusters, sinkhorn
+from methods.maths import cluster_sums, cosines, equal_clusters, gaussian_mechanism, gaussian_sigma, global_clusters
 from methods.networks import Encoder, by_batch
 from methods.objectives.rotation import Rotation
+
+SENSITIVITY = 2.0
+"""What exchanging one image can move in a client's sums of unit rows, in Euclidean norm."""
 
 
 class Clustering(Rotation):
     """Two views of an image shall be assigned to the same global centroids, and a third shall tell how it was turned.
 
     Args:
-        encoder, projector, head_norm, last_norm: see `Projected`.
+        encoder, projector, head_norm, last_norm: see `Projected`; embeddings are BatchNorm's, as in the code.
         clusters: G, global centroids.
         bank: rows of the memory of target embeddings.
         temperature: tau of the assignments.
@@ -87,9 +106,10 @@ class Clustering(Rotation):
         rotation_weight: float = 1.0,
         target: bool = True,
         target_view: str = "augment",
+        last_norm: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(encoder, **kwargs)
+        super().__init__(encoder, last_norm=last_norm, **kwargs)
         self.temperature = number("objective.temperature", temperature, above=0)
         self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
         self.rotation_weight = number("objective.rotation_weight", rotation_weight, at_least=0)
@@ -120,7 +140,7 @@ class Clustering(Rotation):
 
     def assigned(self, z: Tensor) -> Tensor:
         """Logits `[B, G]` of an assignment to the global centroids."""
-        return normalize(z.float(), dim=1) @ self.centroids.T / self.temperature
+        return cosines(z, self.centroids) / self.temperature
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Cross-entropy of the target's and the online assignment, and of the turns."""
@@ -139,6 +159,7 @@ class Orchestra(FedAvg):
         least: rows that every local cluster holds at least; a client with fewer rows makes fewer clusters.
         server_steps, server_lr: of the server's clustering, by SGD with momentum.
         stateful: target and bank stay with their client.
+        epsilon, delta: of a client's centroids each time it sends some; None: no noise, and clusters as in the paper.
     """
 
     warmup: ClassVar[tuple[Phase, ...]] = (
@@ -147,7 +168,10 @@ class Orchestra(FedAvg):
             views=("augment",),
         ),
     )  # fmt: skip
-    phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples"), "centroids": Cat()}),)
+    phases: ClassVar[tuple[Phase, ...]] = (
+        Phase("cluster", work="observe", uplink={"centroids": Cat()}, gather={"sums": Sum()}, views=("augment",)),
+        Phase("fit", uplink={"weights": Mean("examples"), "centroids": Cat()}),
+    )
     objective: Clustering
 
     def __init__(
@@ -159,6 +183,8 @@ class Orchestra(FedAvg):
         server_steps: int = 500,
         server_lr: float = 0.01,
         stateful: bool = False,
+        epsilon: float | None = None,
+        delta: float = 1e-3,
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
@@ -172,13 +198,69 @@ class Orchestra(FedAvg):
         self.least = number("method.least", least, at_least=0)
         self.server_steps = number("method.server_steps", server_steps, at_least=0)
         self.server_lr = number("method.server_lr", server_lr, above=0)
+        self.epsilon, self.sigma = epsilon, 0.0
+        self.delta = number("method.delta", delta, above=0, below=1)
+        if epsilon is not None:
+            self.check_private(stateful)
+            self.sigma = SENSITIVITY * gaussian_sigma(number("method.epsilon", epsilon, above=0), delta)
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)
             self.stays = (*objective.ema, *objective.queues)
 
+    def check_private(self, stateful: bool) -> None:
+        """Refuses what would make an epsilon untrue, and what means nothing beside one."""
+        clusters = len(self.objective.centroids)
+        wrong = {
+            "method.stateful=true: a target that stays has learnt from all images": stateful,
+            "federation.batch_norm=local: statistics that stay are of all images": self.batch_norm == "local",
+            "method.local_clusters=null: rows of single images are sent": self.local_clusters is None,
+            f"method.local_clusters above objective.clusters={clusters}": (self.local_clusters or 0) > clusters,
+            "method.least: noise hides an image in a cluster of any size": self.least > 0,
+        }
+        if found := [says for says, applies in wrong.items() if applies]:
+            raise MethodError(f"method.epsilon does not go with {found[0]}")
+
+    def plan(self, round: int) -> tuple[Phase, ...]:
+        """Everyone's first centroids, then training that sends the next ones; or noisy ones before each training."""
+        phases = {phase.name: phase for phase in super().plan(round)}
+        cluster, fit = phases.pop("cluster"), phases["fit"]
+        if self.epsilon is None:
+            return tuple(phases.values())
+        fit = replace(fit, uplink={"weights": fit.uplink["weights"]})
+        return replace(cluster, cohort="all" if round == 0 else "sampled"), fit
+
+    def noise(self, phase: Phase, client: Client) -> Mapping[str, float]:
+        """Of the sums that a client's centroids are made of."""
+        return {"centroids": self.sigma / SENSITIVITY} if self.sigma and phase.name == "cluster" else {}
+
+    def guards(self) -> Mapping[str, str]:
+        """What a centroid is made of."""
+        if self.epsilon is not None:
+            cost = f"epsilon {self.epsilon:g} at delta {self.delta:g} a release"
+            words = f"sums of unit rows, Gaussian noise of {self.sigma:.3g} on every entry: {cost}"
+        elif self.local_clusters is None:
+            words = "none: rows of the bank as they are"
+        else:
+            size = f"at least {self.least} rows each" if self.least else "about equal size, not enforced (method.least)"
+            words = f"means of clusters of the bank's rows, of {size}"
+        return {"centroids": words}
+
+    def init_server(self, turn: Turn) -> Tree:
+        """The networks, and global centroids anywhere on the sphere."""
+        anywhere = torch.randn(self.objective.centroids.shape, generator=turn.stream)
+        return {**super().init_server(turn), "centroids": {"mu": normalize(anywhere, dim=1)}}
+
+    def send_cluster(self, server: Tree, turn: Turn) -> Mail:
+        """The networks, and to each client some of the global centroids to start its own from."""
+        mu = server["centroids"]["mu"]
+        some = {k.id: torch.randperm(len(mu), generator=turn.stream)[: self.local_clusters] for k in turn.members}
+        starts = {client: {"starts": {"mu": mu[rows.to(mu.device)]}} for client, rows in some.items()}
+        return Mail({"weights": server["weights"]}, starts)
+
     def send_fit(self, server: Tree, turn: Turn) -> Mail:
-        """The networks and the global centroids."""
-        return Mail({"weights": server["weights"], "centroids": server["centroids"]})
+        """The global centroids, and the networks where no phase of the round has sent them."""
+        networks = {"weights": server["weights"]} if self.epsilon is None else {}
+        return Mail({**networks, "centroids": server["centroids"]})
 
     def receive(self, visit: Visit) -> None:
         """Weights, and the global centroids where there are some."""
@@ -197,57 +279,49 @@ class Orchestra(FedAvg):
         """Centroids `[L, d]` of some of the client's images."""
         rows = visit.observed["rows"]["z"]
         some = torch.randperm(len(rows), generator=visit.stream)[: len(self.objective.bank)]
-        return {"centroids": {"rows": self.clustered(rows[some.to(rows.device)], visit.stream)}}, visit.memory
+        return self.clustered(visit, rows[some.to(rows.device)]), visit.memory
+
+    def observe_cluster(self, batch: Batch) -> Message:
+        """Sums `[L, d]` of the unit rows nearest to each start."""
+        return {"sums": {"z": cluster_sums(self.objective.goals(batch.views[0]), self.context["starts"]["mu"])}}
+
+    def reply_cluster(self, visit: Visit) -> tuple[Message, Tree]:
+        """Centroids `[L, d]`: directions of the noisy sums, and the start where noise alone might be as long."""
+        sums = gaussian_mechanism(visit.observed["sums"]["z"], math.inf, self.sigma, visit.stream)
+        # the length of noise alone is about sqrt(d) sigma, give or take sigma / sqrt(2): three times that is far
+        heard = sums.norm(dim=1, keepdim=True) > self.sigma * (math.sqrt(sums.shape[1]) + 3 / math.sqrt(2))
+        rows = torch.where(heard, normalize(sums, dim=1), visit.message["starts"]["mu"])
+        return {"centroids": {"rows": rows}}, visit.memory
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
-        """The networks, and centroids `[L, d]` of the bank."""
+        """The networks, and centroids `[L, d]` of the bank where none have been sent before training."""
         message, memory = self.reply(visit)
+        if "centroids" not in visit.phase.uplink:
+            return message, memory
         rows = self.objective.bank[: int(self.objective.bank_filled)]
-        return {**message, "centroids": {"rows": self.clustered(rows, visit.stream)}}, memory
+        return {**message, **self.clustered(visit, rows)}, memory
 
-    def clustered(self, rows: Tensor, stream: torch.Generator) -> Tensor:
-        """Local centroids of rows `[n, d]`."""
+    def clustered(self, visit: Visit, rows: Tensor) -> Message:
+        """The centroids of rows `[n, d]`; the visit notes among how many rows each is hidden, and the paper's claim."""
         if self.local_clusters is None:
-            return rows
+            visit.notes |= {"anonymity": 1, "anonymity_claimed": 1}
+            return {"centroids": {"rows": rows}}
         clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
-        return equal_clusters(rows, clusters, stream, least=min(self.least, len(rows)))[0]
-
-    def update_initialise(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The first global centroids."""
-        shape = self.objective.centroids.shape
-        start = torch.randn(shape, generator=turn.stream).to(self.objective.centroids.device)
-        return {**server, "centroids": {"mu": self.grouped(replies["centroids"]["rows"], start)}}
+        centroids, nearest = equal_clusters(rows, clusters, visit.stream, least=min(self.least, len(rows)))
+        sizes = torch.bincount(nearest, minlength=clusters).clamp(min=1)  # the centroid of an empty one is one row
+        visit.notes |= {"anonymity": int(sizes.min()), "anonymity_claimed": visit.client.examples / clusters}
+        return {"centroids": {"rows": centroids}}
 
     def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The mean weights, and the centroids moved to what the cohort sent."""
-        moved = self.grouped(replies["centroids"]["rows"], server["centroids"]["mu"])
-        return {**self.update(server, turn, replies), "centroids": {"mu": moved}}
+        return self.regrouped(self.update(server, turn, replies), turn, replies)
 
-    def grouped(self, rows: Tensor, start: Tensor) -> Tensor:
-        """Global centroids `[G, d]` of all clients' centroids."""
-        return global_clusters(
-            rows, start, steps=self.server_steps, lr=self.server_lr, temperature=self.objective.temperature
-        )
+    def regrouped(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+        """The server with its global centroids `[G, d]` moved to the clients' centroids, where any were sent."""
+        if "centroids" not in replies:
+            return server
+        rows, start, temperature = replies["centroids"]["rows"], server["centroids"]["mu"], self.objective.temperature
+        mu = global_clusters(rows, start, steps=self.server_steps, lr=self.server_lr, temperature=temperature)
+        return {**server, "centroids": {"mu": mu}}
 
-
-def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, temperature: float) -> Tensor:
-    """Unit centroids `[G, d]` to which rows `[n, d]` are assigned as equally as `sinkhorn` says (Algorithm 2).
-
-    Minimises minus the mean cosine of each row's softmax assignment and its Sinkhorn goal, by SGD with momentum 0.9 and
-    weight decay 1e-4 from `start` `[G, d]` on; centroids are normalised before and after every step. The order of the
-    rows plays no role.
-    """
-    rows = normalize(rows.float(), dim=1)
-    centroids = normalize(start.float(), dim=1).clone().requires_grad_()
-    optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
-    with torch.enable_grad():
-        for _ in range(steps):
-            cosines = rows @ centroids.T
-            goals = sinkhorn(cosines.detach(), tolerance=0.01)
-            loss = -cosine_similarity(goals, (cosines / temperature).softmax(dim=1), dim=1).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                centroids.copy_(normalize(centroids, dim=1))
-    return centroids.detach()
+    update_initialise = update_cluster = regrouped

@@ -25,22 +25,26 @@ from methods.maths.losses import (
     spectral_contrastive,
     uniformity,
 )
-from methods.maths.privacy import gaussian_mechanism
+from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
 from methods.maths.similarity import dense, ensemble_similarity, kept, similarity, similarity_distillation
 from methods.maths.solvers import k_means, min_norm
-from methods.maths.transport import equal_clusters, sinkhorn
+from methods.maths.transport import cluster_sums, cosines, equal_clusters, global_clusters, sinkhorn
 
 __all__ = [
     "alignment",
     "byol_regression",
     "clip_rows",
+    "cluster_sums",
     "correlation",
+    "cosines",
     "decorrelation",
     "dense",
     "dimension_scaling",
     "ensemble_similarity",
     "equal_clusters",
     "gaussian_mechanism",
+    "gaussian_sigma",
+    "global_clusters",
     "global_contrastive",
     "info_nce",
     "k_means",

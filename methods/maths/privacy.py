@@ -1,7 +1,10 @@
 """Releases under differential privacy."""
 
+import math
+
 import torch
 from torch import Tensor
+from torch.special import log_ndtr
 
 
 def gaussian_mechanism(matrix: Tensor, clip: float, sigma: float, generator: torch.Generator) -> Tensor:
@@ -20,3 +23,29 @@ def gaussian_mechanism(matrix: Tensor, clip: float, sigma: float, generator: tor
     if not sigma:
         return clipped
     return clipped + sigma * torch.randn(matrix.shape, generator=generator).to(matrix)
+
+
+def gaussian_sigma(epsilon: float, delta: float) -> float:
+    """The noise multiplier, sigma over sensitivity, at which one Gaussian mechanism is just (epsilon, delta) private.
+
+    The least sigma with Phi(1 / 2 sigma - epsilon sigma) - e^epsilon Phi(-1 / 2 sigma - epsilon sigma) <= delta (Balle
+    and Wang 2018, Theorem 8), which is exact where the classical sqrt(2 log(1.25 / delta)) / epsilon is a bound that
+    holds for epsilon below 1 only. Found by bisection, from above.
+
+    Args:
+        epsilon: >= 0. delta: in (0, 1).
+    """
+
+    def spent(sigma: float) -> float:
+        above, below = log_ndtr(torch.tensor([0.5, -0.5], dtype=torch.float64) / sigma - epsilon * sigma).tolist()
+        return math.exp(above) - math.exp(epsilon + below)
+
+    low = high = 1.0
+    while spent(low) <= delta:
+        low /= 2
+    while spent(high) > delta:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) > delta else (low, middle)
+    return high

@@ -4,12 +4,29 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import cosine_similarity, normalize, one_hot
 
 from methods.maths.losses import full_precision
 
 TINY = 1e-300
 """A cluster so far from every row that its sum vanishes is scaled by this much at most."""
+
+
+@full_precision
+def cosines(rows: Tensor, centroids: Tensor) -> Tensor:
+    """`[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any length."""
+    return normalize(rows.float(), dim=1) @ normalize(centroids.float(), dim=1).T
+
+
+@full_precision
+def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
+    """Sums `[k, d]` of the rows `[n, d]`, made unit, that are nearest to each centroid; 0 where none is.
+
+    Their directions are a step of Lloyd's clustering on the sphere. One row in the place of another moves them by 2 in
+    Euclidean norm at most.
+    """
+    members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids)).float()
+    return members.T @ normalize(rows.float(), dim=1)
 
 
 @full_precision
@@ -68,6 +85,29 @@ def equal_clusters(
         empty = members.sum(dim=0) == 0
         centroids = torch.where(empty[:, None], rows[spare[step]], normalize(members.T @ rows, dim=1))
     return centroids, nearest
+
+
+def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, temperature: float) -> Tensor:
+    """Unit centroids `[G, d]` to which rows `[n, d]` are assigned as equally as `sinkhorn` says (Algorithm 2).
+
+    Minimises minus the mean cosine of each row's softmax assignment and its Sinkhorn goal, by SGD with momentum 0.9 and
+    weight decay 1e-4 from `start` `[G, d]` on; centroids are normalised before and after every step. The order of the
+    rows plays no role.
+    """
+    rows = normalize(rows.float(), dim=1)
+    centroids = normalize(start.float(), dim=1).clone().requires_grad_()
+    optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
+    with torch.enable_grad():
+        for _ in range(steps):
+            near = rows @ centroids.T
+            goals = sinkhorn(near.detach(), tolerance=0.01)
+            loss = -cosine_similarity(goals, (near / temperature).softmax(dim=1), dim=1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                centroids.copy_(normalize(centroids, dim=1))
+    return centroids.detach()
 
 
 def _at_least(plan: Tensor, least: int) -> Tensor:

@@ -5,7 +5,7 @@ import ot
 import pytest
 import torch
 
-from methods.maths import equal_clusters, sinkhorn
+from methods.maths import cluster_sums, cosines, equal_clusters, sinkhorn
 
 SCORES = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.6]])
 
@@ -88,3 +88,35 @@ def test_more_clusters_than_rows_are_refused() -> None:
         clusters(random(3, 2), 4)
     with pytest.raises(ValueError, match="10 rows make no 4 clusters of at least 3"):
         clusters(random(10, 2), 4, least=3)
+
+
+def test_cosines_are_of_directions() -> None:
+    rows, centroids = random(7, 4), random(3, 4, seed=1)
+    expected = torch.nn.functional.cosine_similarity(rows[:, None], centroids[None], dim=2)
+    torch.testing.assert_close(cosines(5 * rows, centroids / 3), expected)
+
+
+def test_sums_are_of_the_unit_rows_nearest_to_each() -> None:
+    centroids = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    rows = torch.tensor([[3.0, 0.0], [4.0, 3.0], [0.0, 0.5]])
+    torch.testing.assert_close(cluster_sums(rows, centroids), torch.tensor([[1.8, 0.6], [0.0, 1.0], [0.0, 0.0]]))
+
+
+def test_exchanging_a_row_moves_the_sums_by_two_at_most_and_by_two_if_it_must() -> None:
+    rows, centroids = 10 * random(30, 3), random(4, 3, seed=1)
+    moves = []
+    for row in range(30):
+        other = rows.clone()
+        other[row] = random(3, seed=row)
+        moves.append(float((cluster_sums(other, centroids) - cluster_sums(rows, centroids)).norm()))
+    assert max(moves) <= 2
+    assert max(moves) > 1.4  # the square root of 2, where the row goes to another cluster
+    there, back = (cluster_sums(torch.tensor([[0.0, sign]]), torch.tensor([[1.0, 0.0]])) for sign in (1.0, -1.0))
+    assert float((there - back).norm()) == 2
+
+
+def test_sums_are_in_full_precision_under_autocast() -> None:
+    rows, centroids = random(300, 16), random(4, 16, seed=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = cluster_sums(rows, centroids)
+    assert torch.equal(rounded, cluster_sums(rows, centroids))

@@ -1,15 +1,19 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from benchmark.privacy import epsilon
 from methods import trees
-from methods.base import MethodError
-from methods.orchestra import Clustering, global_clusters
+from methods.base import Client, MethodError, Phase, Visit
+from methods.maths import gaussian_sigma, global_clusters
+from methods.orchestra import Clustering, Orchestra
 from tests import playing
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
 from tests.methods.objectives import batch, encoder, views
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")
-ONLINE = 4 * (ENCODER + PROJECTOR + STATISTICS)
+ONLINE = 4 * (ENCODER + PROJECTOR - 8 + STATISTICS + 2 * 8)  # BatchNorm on the embeddings in the place of a bias
 TARGET = ONLINE
 HEAD = 4 * (8 * 4 + 4)
 
@@ -86,6 +90,245 @@ class TestOrchestra(MethodContract):
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
             playing.prepared(tmp_path, "orchestra", override)
+
+
+class TestOrchestraStateful(MethodContract):
+    method = "orchestra"
+    overrides = (*SMALL, "method.stateful=true")
+    falls = False
+
+    def bill(self, run):
+        networks = ONLINE + HEAD
+        return {
+            ("initialise", "down", "weights"): networks,
+            ("initialise", "up", "centroids"): 4 * 3 * 8,
+            ("fit", "down", "weights"): networks,
+            ("fit", "down", "centroids"): 4 * 6 * 8,
+            ("fit", "up", "weights"): networks,
+            ("fit", "up", "centroids"): 4 * 3 * 8,
+        }
+
+
+class TestOrchestraPrivate(MethodContract):
+    method = "orchestra"
+    overrides = (*SMALL, "method.epsilon=1")
+    batch_norm = ("average", "recalibrate")
+    falls = False
+
+    def bill(self, run):
+        networks = ONLINE + TARGET + HEAD
+        return {
+            ("cluster", "down", "weights"): networks,
+            ("cluster", "down", "starts"): 4 * 3 * 8,
+            ("cluster", "up", "centroids"): 4 * 3 * 8,
+            ("fit", "down", "centroids"): 4 * 6 * 8,
+            ("fit", "up", "weights"): networks,
+        }
+
+    def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
+        run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=1")
+        federation, seen = run.federation, {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "cluster":
+                    seen[done.visit.client.id] = done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]
+
+        federation.callbacks = [Spy()]
+        federation.start()
+        method, streams = federation.method.eval(), federation.streams
+        expected = {}
+        for client in range(4):
+            views = streams.generator("views", round=0, phase="cluster", client=client)
+            shown = run.data.batches(client, ("augment",), 8, order=None, views=views)
+            expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
+        federation.play(0)
+        moved = 0
+        for client, rows in expected.items():
+            assert len(rows) == federation.clients[client].examples
+            starts, released = seen[client]
+            nearest = (rows @ starts.T).argmax(dim=1)
+            for cluster, start in enumerate(starts):
+                own = rows[nearest == cluster]
+                centroid = torch.nn.functional.normalize(own.sum(dim=0), dim=0) if len(own) else start
+                torch.testing.assert_close(released[cluster], centroid, rtol=0, atol=1e-5)
+                moved += bool(len(own))
+        assert 4 <= moved < 12  # some have rows, some have none
+
+    def test_an_exchanged_image_moves_its_own_clients_sums_alone_and_by_two_at_most(self, tmp_path):
+        sums = [{}, {}]
+
+        class Spy:
+            def __init__(self, seen):
+                self.seen = seen
+
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "cluster":
+                    self.seen[done.visit.client.id] = done.visit.observed["sums"]["z"]
+
+        for exchanged, seen in enumerate(sums):
+            run = playing.prepared(
+                tmp_path / str(exchanged), "orchestra", *self.overrides, "federation.participation=1"
+            )
+            run.federation.callbacks = [Spy(seen)]
+            run.federation.start()
+            run.federation.play(0)
+            if exchanged:
+                source = run.data.source
+                images = source.train.images.copy()
+                images[run.data.parts[2][1]] = 255 - images[run.data.parts[2][1]]
+                run.data.source = replace(source, train=replace(source.train, images=images))
+            run.federation.play(1)
+        for client in range(4):
+            moved = float((sums[0][client] - sums[1][client]).norm())
+            assert 0 < moved <= 2 if client == 2 else moved == 0
+
+    def test_starts_are_global_centroids_and_differ_between_clients(self, tmp_path):
+        run, starts = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=1"), {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "cluster":
+                    starts[done.visit.client.id] = {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}
+
+        run.federation.callbacks = [Spy()]
+        run.federation.start()
+        known = {tuple(row) for row in run.federation.server["centroids"]["mu"].tolist()}
+        run.federation.play(0)
+        assert all(len(own) == 3 and own <= known for own in starts.values())
+        assert len(set.union(*starts.values())) > 3
+
+    def test_everyone_clusters_first_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
+        method = unbroken.federation.method
+        planned = [[(phase.name, phase.cohort, set(phase.uplink)) for phase in method.plan(round)] for round in (0, 1)]
+        fit = ("fit", "sampled", {"weights"})
+        assert planned == [[("cluster", "all", {"centroids"}), fit], [("cluster", "sampled", {"centroids"}), fit]]
+
+    def test_every_clients_releases_are_in_the_record(self, tmp_path):
+        run = playing.prepared(tmp_path, "orchestra", *self.overrides)
+        record = run.play()
+        federation, multiplier = run.federation, gaussian_sigma(1, 1e-3)
+        number = dict.fromkeys(range(4), 1)
+        for round in (1, 2):
+            for client in federation.streams.cohort(round, 4, 0.5):
+                number[client] += 1
+        spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in number.items()}
+        assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
+        assert record["epsilon"] == pytest.approx(max(spent.values()))
+
+    @pytest.mark.parametrize(
+        ("override", "says"),
+        [
+            ("method.stateful=true", "a target that stays"),
+            ("method.least=2", "in a cluster of any size"),
+            ("federation.batch_norm=local", "batch_norm=local"),
+            ("method.delta=1", "method.delta"),
+        ],
+    )
+    def test_what_would_make_it_untrue_is_refused(self, override, says, tmp_path):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, "orchestra", *self.overrides, override)
+
+
+class TestRelease:
+    def replied(self, sums, starts, **settings):
+        """The centroids a client sends for these sums `[L, d]`, and the method."""
+        clusters, width = sums.shape
+        method = Orchestra(
+            Clustering(encoder(), projector=(5, width), clusters=clusters), local_clusters=clusters, **settings
+        )
+        stream = torch.Generator().manual_seed(0)
+        visit = Visit(0, 1, Phase("cluster"), Client(0, 12), {"starts": {"mu": starts}}, {}, stream)
+        visit.observed = {"sums": {"z": sums}}
+        return method.reply_cluster(visit)[0]["centroids"]["rows"], method
+
+    def test_the_noise_is_what_the_epsilon_asks_for(self):
+        long = 1e4 * torch.eye(64)[:1].repeat(64, 1)
+        rows, method = self.replied(long, long, epsilon=1.0)
+        assert float((1e4 * rows[:, 1:]).std()) == pytest.approx(2 * gaussian_sigma(1.0, 1e-3), rel=0.05)
+        assert method.noise(Phase("cluster"), Client(0, 12)) == {"centroids": gaussian_sigma(1.0, 1e-3)}
+
+    def test_noise_alone_moves_no_centroid(self):
+        starts = torch.nn.functional.normalize(random(64, 64), dim=1)
+        rows, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
+        assert float((rows == starts).all(dim=1).float().mean()) > 0.95
+        heard, _ = self.replied(3 * 8 * method.sigma * torch.eye(64), starts, epsilon=1.0)
+        assert float((heard * torch.eye(64)).sum(dim=1).min()) > 0.8
+
+    @pytest.mark.parametrize("settings", [{"local_clusters": None}, {"local_clusters": 33}])
+    def test_what_it_cannot_protect_is_refused(self, settings):
+        with pytest.raises(MethodError, match="does not go with method"):
+            Orchestra(Clustering(encoder(), projector=(5, 4), clusters=32), epsilon=1.0, **settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "says"),
+        [
+            ({}, "not enforced"),
+            ({"least": 4}, "at least 4 rows"),
+            ({"local_clusters": None}, "as they are"),
+            ({"epsilon": 1.0}, "epsilon 1 at delta 0.001"),
+        ],
+    )
+    def test_the_sheet_says_what_a_centroid_is(self, settings, says):
+        method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
+        assert says in method.guards()["centroids"]
+        assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
+
+
+class TestAnonymity:
+    def noted(self, rows, **settings):
+        """What a client of twelve images notes when it clusters these rows, and what it sends."""
+        method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
+        visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
+        sent = method.clustered(visit, rows)["centroids"]["rows"]
+        return visit.notes, sent
+
+    def test_it_is_the_smallest_cluster_and_not_what_equal_ones_would_be(self):
+        notes, sent = self.noted(torch.eye(4)[[0, 0, 0, 0, 1, 1]], local_clusters=2)
+        assert sorted(sent.tolist()) == torch.eye(4)[[1, 0]].tolist()
+        assert notes == {"anonymity": 2, "anonymity_claimed": 6}
+
+    def test_least_enforces_it(self):
+        rows = torch.eye(4)[[0, 0, 0, 0, 1, 1]]
+        for clusters in (2, 3):  # six rows make two clusters of three, whatever was asked for
+            notes, sent = self.noted(rows, local_clusters=clusters, least=3)
+            assert len(sent) == 2
+            assert notes == {"anonymity": 3, "anonymity_claimed": 6}
+
+    def test_a_cluster_without_rows_is_one_row(self):
+        notes, sent = self.noted(torch.eye(4)[:1].repeat(6, 1), local_clusters=3)
+        assert len(sent) == 3
+        assert notes == {"anonymity": 1, "anonymity_claimed": 4}
+
+    def test_whole_banks_hide_nobody(self):
+        notes, sent = self.noted(random(6, 4), local_clusters=None)
+        assert len(sent) == 6
+        assert notes == {"anonymity": 1, "anonymity_claimed": 1}
+
+    def test_it_is_in_the_rounds_lines_and_the_least_in_the_record(self, tmp_path):
+        run, seen = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1"), {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                seen.setdefault(done.visit.round, []).append(done.visit.notes)
+
+        federation = run.federation
+        federation.callbacks = [Spy()]
+        federation.fit()
+        sizes = [client.examples for client in federation.clients]
+        for round, row in enumerate(federation.history):
+            visits = len(seen[round])
+            assert visits == (8 if round == 0 else 4)
+            for name in ("anonymity", "anonymity_claimed"):
+                values = [notes[name] for notes in seen[round]]
+                summed = {"least": min(values), "mean": sum(values) / visits, "most": max(values)}
+                assert row["notes"][name] == pytest.approx(summed)
+            assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
+        record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").play()
+        assert record["privacy"] == {
+            "anonymity": min(notes["anonymity"] for round in seen.values() for notes in round),
+            "anonymity_claimed": pytest.approx(min(sizes) / 3),
+        }
 
 
 class TestClustering:
