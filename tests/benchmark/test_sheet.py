@@ -33,6 +33,7 @@ BY_HAND = {
     "fedsc": {"R": 512**2, "weights": RESNET + RUNNING + FEDSC},
     "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
+    "flesd": {"similarity": 5_000**2},
     "ldawa": {"weights": RESNET + RUNNING + 512 * 128 + 128},
     "local": {},
     "scaffold": {"delta_w": RESNET + RUNNING + DEFAULT + 2 * 512, "delta_c": RESNET + DEFAULT},
@@ -50,6 +51,13 @@ def _one_thread():
 def test_bytes_are_those_counted_by_hand(name):
     found = {entry.entry: entry.bytes for entry in COMMITTED[name].entries}
     assert found == {entry: 4 * numbers for entry, numbers in BY_HAND[name].items()}
+
+
+def test_a_quantised_matrix_is_values_and_columns():
+    (entry,) = sheet.asked("flesd", ["method.kept=0.01"]).entries
+    k = 51  # a hundredth of 5,000 images, and the image itself
+    assert entry.bytes == 5_000 * k * (4 + 4)
+    assert "the 1% largest of each row" in entry.protected
 
 
 def test_every_shipped_method_has_its_lines():
