@@ -24,7 +24,9 @@ SMALL, LARGE = Client(0, 5), Client(1, 10)
 
 
 class TestEpsilon:
-    @pytest.mark.parametrize(("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)])
+    @pytest.mark.parametrize(
+        ("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
+    )
     def test_two_libraries_agree(self, multiplier, number):
         other = rdp.RdpAccountant(orders=ORDERS)
         other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), number))
