@@ -11,7 +11,7 @@ DEVICES ?= auto
 BENCH ?=
 comma := ,
 
-.PHONY: help install benchmark test check ranks board bench clean
+.PHONY: help install benchmark test check ranks board privacy bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ ranks: install  ## the tests that run on two ranks
 
 board: install  ## print the committed results and write leaderboards/README.md
 	$(BIN)/python -m benchmark board
+
+privacy: install  ## ask every method what leaves a client and write docs/privacy.md
+	$(BIN)/python -m benchmark privacy
 
 bench: install  ## measure speed against floors and peers (BENCH=floor,ranks) and write docs/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))

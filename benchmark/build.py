@@ -5,10 +5,8 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -16,19 +14,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark import ranks
 from benchmark.classes import arguments, check, construct, locate
-from benchmark.compose import partition_parameters
 from benchmark.config import ConfigError
-from benchmark.privacy import Account
+from benchmark.holdings import dealt
+from benchmark.privacy import DELTA, Account
 from benchmark.ranks import Places
 from benchmark.recording import CudaGraphs
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.strategy import Ranks
 from benchmark.streams import Streams
-from benchmark.work import OneByOne, Pace, isolated
-from datamodules import partition
+from benchmark.work import ByKind, OneByOne, Pace, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
-from datamodules.sources import Source, load
+from datamodules.sources import Source
 from methods.base import Client, FederatedMethod, Objective
 
 
@@ -42,41 +39,6 @@ def schedule(config: DictConfig) -> Callable[[float], float]:
     }[config.schedule.name]
 
 
-def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
-    """The images, decoded once."""
-    data = config.data
-    if twice := sorted({"name", "root", "cache", "download", "image_size"} & set(data.options)):
-        raise ConfigError(f"data.options.{twice[0]}: set data.{twice[0]}")
-    return load(
-        data.name,
-        root=Path(data.root).expanduser(),
-        cache=Path(data.cache).expanduser(),
-        download=data.download,
-        image_size=data.image_size,
-        progress=progress,
-        **data.options,
-    )
-
-
-def parts(config: DictConfig, images: Source) -> list[np.ndarray]:
-    """Who holds which training images."""
-    name = config.partition.get("name")
-    known = {"clients": int, "seed": int | None, "share": float, **partition_parameters(str(name))}
-    given = {"clients": 10, "seed": None, "share": 1.0} | {
-        str(key): value for key, value in config.partition.items() if key != "name"
-    }
-    check(given, known, "partition", name)
-    clients, seed, share = (given.pop(key) for key in ("clients", "seed", "share"))
-    if not 0 < share <= 1:
-        raise ConfigError(f"partition.share={share}: give the part of its images that each client has, in (0, 1]")
-    seed = Streams(config.seed).number("partition") if seed is None else seed
-    try:
-        held = getattr(partition, name)(images.train.labels, clients, **given, seed=seed)
-    except TypeError as error:
-        raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
-    return held if share == 1 else partition.thinned(held, share, seed=seed)
-
-
 def recipe(config: DictConfig, images: Source) -> Recipe:
     """The recipe of views, at the images' own size unless it names another."""
     given = OmegaConf.to_container(config.views)
@@ -87,16 +49,37 @@ def recipe(config: DictConfig, images: Source) -> Recipe:
 
 
 def method(config: DictConfig, images: Source) -> FederatedMethod:
-    """The method over its objective and encoder, with initial weights that depend on the seed alone."""
+    """The method, and beside it in `others` the same over the other architectures of the federation."""
+    sections: Any = OmegaConf.to_container(config, resolve=True)
+    built = one_method(config, images, sections["encoder"], "encoder")
+    for kind, section in sections["federation"]["encoders"].items():
+        if not type(built).mixes:
+            raise ConfigError(
+                f"federation.encoders: {type(built).__name__} averages weights, so all clients need one architecture; "
+                "FLESD exchanges none"
+            )
+        where = f"federation.encoders.{kind}"
+        if kind in ("default", "global") or not isinstance(section, Mapping):
+            raise ConfigError(f"{where}: give another name and {{class: ..., clients: [...]}}")
+        own = {key: value for key, value in section.items() if key != "clients"}
+        built.others[kind] = one_method(config, images, own, where)
+    return built
+
+
+def one_method(config: DictConfig, images: Source, architecture: Mapping[str, Any], where: str) -> FederatedMethod:
+    """The method over its objective and an encoder, with initial weights that depend on the seed alone.
+
+    where: the encoder's section, for messages.
+    """
     sections = OmegaConf.to_container(config, resolve=True)
     assert isinstance(sections, dict)
     training, chosen, server = config.training, sections["method"], sections["server_optimizer"]
     addons = chosen.pop("addons", [])
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
-        encoder = construct(sections["encoder"], "encoder", offered={"in_channels": images.train.images.shape[1]})
+        encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
         if not isinstance(getattr(encoder, "dim", None), int):
             raise ConfigError(
-                f"encoder: {sections['encoder']['class']} makes a {type(encoder).__name__} without `dim`, the width of "
+                f"{where}: {architecture['class']} makes a {type(encoder).__name__} without `dim`, the width of "
                 "its features: wrap it in methods.networks.Encoder"
             )
         heads = {**sections["heads"], "num_classes": len(images.classes)}
@@ -125,7 +108,7 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
 
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
     """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
-    held = parts(config, images)
+    held, shown = dealt(config, images)
     largest, size = max(len(part) for part in held), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
@@ -140,34 +123,23 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,
+        public=shown.held if shown is not None else None,
+        public_images=shown.images if shown is not None else None,
         channels_last=config.training.channels_last,
         compiled=config.compile,
         seed=Streams(config.seed).number("trainer"),
     )
 
 
-class Clients(Sequence[Client]):
-    """Everyone, by id; made when asked for, so that a hundred thousand take no room.
-
-    Args:
-        parts: who holds which images.
-    """
-
-    def __init__(self, parts: Sequence[np.ndarray]) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __getitem__(self, client: Any) -> Any:
-        """Client `client`, or a list for a slice."""
-        which = range(len(self))[client]
-        return [self[k] for k in which] if isinstance(which, range) else Client(which, len(self.parts[which]))
-
-
-def account(config: DictConfig, built: FederatedMethod, clients: Clients) -> Account:
+def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> Account:
     """The clients' accounts; refuses a budget where nothing is ever released with noise."""
-    made = Account(built, delta=config.privacy.delta, budget=config.privacy.epsilon)
+    given = {"delta": DELTA, "epsilon": None, **config.privacy}
+    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the account")
+    if not 0 < given["delta"] < 1:
+        raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
+    if given["epsilon"] is not None and not given["epsilon"] > 0:
+        raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
+    made = Account(built, delta=given["delta"], budget=given["epsilon"])
     if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in built.plan(0)):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
@@ -182,8 +154,15 @@ def pace(config: DictConfig) -> Pace:
     return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
 
 
-def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide | Measured:
+def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide | Measured | ByKind:
     """Who visits the clients. On a CPU several at once are never faster, so there only the user chooses them."""
+    if reference.method.others:
+        if config.compile or config.executor == "side-by-side":
+            raise ConfigError(
+                "federation.encoders: clients of several architectures are visited one by one and not compiled: leave "
+                "executor and compile out"
+            )
+        return ByKind(reference)
     on_gpu = reference.fabric.device.type == "cuda"
     if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
         return reference

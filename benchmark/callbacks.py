@@ -38,8 +38,8 @@ class Monitor:
     def _look(self, federation: Any) -> list[dict[str, float]]:
         exported = federation.method.export(federation.server, Kept(federation.memory))
         return [
-            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated))
-            for weights in exported.values()
+            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
+            for name, weights in exported.items()
         ]
 
 
@@ -75,6 +75,7 @@ class RoundLog:
             "eval/monitor": row.get("monitor"),
             "comm/bytes_up": sum(row["bytes_up"].values()),
             "comm/bytes_down": sum(row["bytes_down"].values()),
+            "train/server_loss": row.get("server_loss"),
             "privacy/epsilon": max(row["epsilon"].values()) if "epsilon" in row else None,
             "sys/seconds": row["seconds"],
             "sys/client_seconds": row["client_seconds"],

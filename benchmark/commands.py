@@ -1,4 +1,4 @@
-"""The commands: run, resume, evaluate, tune, board, list. Heavy imports wait until a command needs them."""
+"""The commands: run, resume, evaluate, tune, board, privacy, list. Heavy imports wait until a command needs them."""
 
 import argparse
 import os
@@ -27,6 +27,7 @@ USAGE = """examples:
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
 
@@ -175,7 +176,7 @@ def tune(words: list[str], console: Console) -> None:
 
 def board(words: list[str], console: Console) -> None:
     """Print the committed results and write them into their pages; collect=RUNS takes finished runs in first."""
-    from leaderboards import pages, render, schema
+    from leaderboards import pages, render, schema, studies
 
     names, overrides = split(words)
     given = parse(overrides)
@@ -195,7 +196,41 @@ def board(words: list[str], console: Console) -> None:
     render.write(results, folder)
     if "folder" not in given:  # the checkout's own board; another is none of its pages' business
         pages.write(results, Path("docs") / "methods")
+        studies.write(results, Path("docs") / "studies")
     show(results, console)
+
+
+def privacy(words: list[str], console: Console) -> None:
+    """Ask methods what leaves a client; without a name all of them, for the board and docs/privacy.md."""
+    from benchmark import sheet as asking
+    from benchmark.callbacks import Display
+    from benchmark.starting import collect_from_here
+    from leaderboards import render, schema, sheet
+
+    names, overrides = split(words)
+    folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
+    if overrides and not names:
+        raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
+    if not names and not guide.is_file():
+        raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
+    collect_from_here()
+    found = []
+    with Display(console) as display:
+        display.begin("privacy sheet")
+        for name in names or available("method"):
+            with display.during(name):
+                found.append(asking.asked(name, overrides))
+    if names:
+        for method in found:
+            console.print(sheet.table(method))
+        return
+    whole = asking.sheet(found)
+    sheet.write(folder / sheet.SHEET, whole)
+    guide.write_text(sheet.filled(guide.read_text(encoding="utf-8"), whole), encoding="utf-8")
+    render.page(schema.collect(folder / "results"), folder)
+    console.print(
+        f"{len(found)} methods in {folder / sheet.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
+    )
 
 
 def listing(words: list[str], console: Console) -> None:
@@ -258,5 +293,6 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID]"),
     "tune": (tune, "SCENARIO METHOD key=value,value [key=value ...]"),
     "board": (board, "[collect=RUNS]"),
+    "privacy": (privacy, "[METHOD ... [key=value ...]]"),
     "list": (listing, "[GROUP]"),
 }

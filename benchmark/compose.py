@@ -25,7 +25,8 @@ from datamodules import partition
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 FREE = {
-    "partition": (), "views": (), "encoder": (), "heads": ("projector", "predictor", "head_norm", "last_norm"),
+    "partition": (), "public": ("name", "client", "share"), "privacy": ("epsilon", "delta"), "views": (), "encoder": (),
+    "heads": ("projector", "predictor", "head_norm", "last_norm"),
     "objective": (), "method": (),
     "optimizer": (), "server_optimizer": (),
 }  # fmt: skip
@@ -34,7 +35,7 @@ FREE = {
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for elsewhere."""
 
-ROW = ("objective", "method", "optimizer", "server_optimizer", "heads")
+ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public")
 """Sections whose change makes another row; a change elsewhere makes another scenario."""
 
 

@@ -44,6 +44,8 @@ class Federation:
     """Share of the clients drawn for a round, in (0, 1]."""
     batch_norm: str = "average"
     """Running statistics: average | local | recalibrate."""
+    encoders: dict[str, Any] = field(default_factory=dict)
+    """Other architectures, by a name: {class: ..., its arguments, clients: [ids]}; all other clients run `encoder`."""
 
 
 @dataclass
@@ -62,16 +64,6 @@ class Training:
     """32-true | bf16-mixed."""
     channels_last: bool = False
     """Memory format of images and weights."""
-
-
-@dataclass
-class Privacy:
-    """What clients may spend where a method releases something with noise; see docs/privacy.md."""
-
-    delta: float = 1e-5
-    """Of (epsilon, delta), in (0, 1): well below one over a client's images."""
-    epsilon: float | None = None
-    """No client spends more: the run ends before the round that would exceed it; None: no such end."""
 
 
 @dataclass
@@ -116,6 +108,10 @@ class Config:
     )
     """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
     images that each client has; its own parameters."""
+    public: dict[str, Any] = field(default_factory=dict)
+    """Images all may see, for methods that ask for some. name: client (those of client `client`, who then takes no
+    part) | a dataset, as data.name has it (`share` of each class of its training images; of data.name itself, they are
+    no client's); empty: none."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
@@ -129,7 +125,9 @@ class Config:
     schedule: Schedule = field(default_factory=Schedule)
     federation: Federation = field(default_factory=Federation)
     training: Training = field(default_factory=Training)
-    privacy: Privacy = field(default_factory=Privacy)
+    privacy: dict[str, Any] = field(default_factory=dict)
+    """What clients may spend where a method releases something with noise, see docs/privacy.md. epsilon: a budget,
+    which ends the run before the round that would exceed it; delta: of (epsilon, delta), 1e-5 unless given."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     output: str = "runs"
     """Folder of the run folders."""
@@ -242,10 +240,6 @@ def validate(config: DictConfig) -> None:
     late = [place for place in config.schedule.milestones if not 0 <= place <= 1]
     if late:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
-    if not 0 < config.privacy.delta < 1:
-        raise ConfigError(f"privacy.delta={config.privacy.delta}: give a number in (0, 1), e.g. 1e-5")
-    if config.privacy.epsilon is not None and not config.privacy.epsilon > 0:
-        raise ConfigError(f"privacy.epsilon={config.privacy.epsilon}: give a number above 0, or null for no budget")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
 

@@ -55,14 +55,15 @@ class Evaluator:
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
 
-    def encoder(self, weights: Tree, *, recalibrated: bool) -> nn.Module:
-        """The encoder of an exported weights Tree, in eval mode.
+    def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
+        """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
 
         recalibrated: its BatchNorm statistics are measured on the pooled training images first, for encoders whose
         statistics never travelled.
         """
-        self.method.load(weights)
-        network: nn.Module = self.method.part("encoder")
+        method = self.method.others.get(kind, self.method)
+        method.load(weights)
+        network: nn.Module = method.part("encoder")
         if recalibrated:
             recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()

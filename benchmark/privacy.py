@@ -13,6 +13,12 @@ from typing import Any
 
 from methods.base import Client, FederatedMethod, Phase
 
+DELTA = 1e-5
+"""Of (epsilon, delta) unless another is given; it should be well below one over a client's images."""
+
+ORDERS = [1 + tenth / 10 for tenth in range(1, 100)] + list(range(11, 64)) + [2**power for power in range(6, 17)]
+"""Of the Renyi divergences among which the tightest bound is looked for: the more noise, the higher the best one."""
+
 Releases = tuple[tuple[float, int], ...]
 """(noise multiplier, number of releases), sorted."""
 
@@ -87,4 +93,4 @@ def epsilon(released: Releases, delta: float) -> float:
 
     accountant = RDPAccountant()
     accountant.history = [(multiplier, 1.0, number) for multiplier, number in released]
-    return float(accountant.get_epsilon(delta))
+    return float(accountant.get_epsilon(delta, alphas=ORDERS))

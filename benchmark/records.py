@@ -142,6 +142,7 @@ def provenance(
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
+        **({"public": images_hash(data.public_images[data.public])} if data.public is not None else {}),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "python": platform.python_version(),
     }
@@ -164,6 +165,11 @@ def partition_hash(parts: Sequence[np.ndarray]) -> str:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
     return digest.hexdigest()
+
+
+def images_hash(images: np.ndarray) -> str:
+    """sha256 over shape and bytes."""
+    return hashlib.sha256(repr(images.shape).encode() + np.ascontiguousarray(images).tobytes()).hexdigest()
 
 
 def commit() -> str | None:

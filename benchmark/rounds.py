@@ -20,7 +20,7 @@ from benchmark.checkpoint import Checkpoint
 from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
-from benchmark.privacy import Account
+from benchmark.privacy import DELTA, Account
 from benchmark.reductions import Reductions, Staged
 from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
@@ -90,7 +90,7 @@ class Federation:
         self.costs = Costs(work.images)
         self.history: list[dict[str, Any]] = []
         self.commit = commit
-        self.account = account or Account(method, delta=1e-5, budget=None)
+        self.account = account or Account(method, delta=DELTA, budget=None)
         self.commits: list[str] = []
         self.round = 0
         self.server: Tree = {}
@@ -132,29 +132,28 @@ class Federation:
         inbox: dict[int, Message] = defaultdict(dict)
         visited: set[int] = set()
         reports: list[Report] = []
-        by_server = 0.0
+        by_server: list[Report] = []
         released: set[int] = set()
         for actor, phase in self.plan(round):
             members = self.members(phase, cohort)
             found = self.exchange(actor, phase, round, members, inbox)
             if phase.where == "server":
-                by_server += sum(report.seconds for report in found)
+                by_server += found
                 continue
             visited |= {client.id for client in members}
             released |= self.account.note(phase, members)
             reports += found
         self.ledger.attend(round, len(cohort) if visited else 0)  # a phase for all does not make the others take part
-        losses = [report.loss for report in reports if report.loss is not None]
         row: dict[str, Any] = {
             "round": round + 1,
-            "loss": sum(losses) / len(losses) if losses else None,
+            "loss": mean_loss(reports),
             "images": sum(report.images for report in reports),
             "client_seconds": sum(report.seconds for report in reports),
             "bytes_up": self.ledger.total("up", round),
             "bytes_down": self.ledger.total("down", round),
         }
         if by_server:
-            row["server_seconds"] = by_server
+            row |= {"server_loss": mean_loss(by_server), "server_seconds": sum(one.seconds for one in by_server)}
         if notes := summaries([report.notes for report in reports]):
             row["notes"] = notes
         if released:
@@ -280,6 +279,12 @@ class Federation:
                     | {"commits": self.commits}
                 )
                 self.memory.commit()
+
+
+def mean_loss(reports: Sequence[Report]) -> float | None:
+    """Over the visits that trained; None where none did."""
+    losses = [report.loss for report in reports if report.loss is not None]
+    return sum(losses) / len(losses) if losses else None
 
 
 def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:

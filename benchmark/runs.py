@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
-from benchmark import build, figures, ranks
+from benchmark import build, figures, holdings, ranks
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compilation import compile_networks
@@ -109,11 +109,12 @@ class Run:
         collect_from_here()
         streams = Streams(config.seed)
         self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
-        images = in_turn(self.fabric, lambda: build.source(config, self.display.decoding))
+        images = in_turn(self.fabric, lambda: holdings.source(config, self.display.decoding))
         method = build.method(config, images)
         self.data = build.data(config, images, method)
-        clients = build.Clients(self.data.parts)
-        method.to(self.fabric.device)  # Fabric would wrap nothing, and leave itself on the method
+        clients = holdings.clients(config, method, self.data.parts)
+        for one in (method, *method.others.values()):
+            one.to(self.fabric.device)  # Fabric would wrap nothing, and leave itself on the method
         work = OneByOne(self.fabric, method, self.data, build.pace(config), streams)
         self.federation = Federation(
             self.fabric,
@@ -185,7 +186,7 @@ class Run:
         encoders = dict(before)
         for name, weights in exported.items():
             with self.display.during(f"evaluating {name}"):
-                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated)
+                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 encoders[name] = {**before.get(name, {}), **self.evaluator.scores(encoder, protocols)}
         return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
 

@@ -32,9 +32,9 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
         named = {row.split()[0] for row in rows}
         lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
     elif "methods" in given and lists["scenarios"]:
-        lists["methods"] = _by_name(list(map(str, lists["methods"])), rows, name, lists["scenarios"][0])
+        lists["methods"] = _by_name(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
     configs = [
-        _composed(scenario, str(row), [*overrides, f"seed={seed}"])
+        _composed(str(scenario), str(row), [*overrides, f"seed={seed}"])
         for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"])
     ]
     folders = [folder(config) for config in configs]
@@ -62,10 +62,11 @@ def _by_name(wanted: list[str], rows: list[str], suite: str, scenario: str) -> l
     return [lines[word] if word in names else word for word in wanted]
 
 
-def _composed(scenario: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of a suite's line: a method and the words that change it."""
+def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
+    """The config of two of a suite's lines: a scenario and a method, each with the words that change it."""
+    scenario, *its = setting.split()
     method, *own = line.split()
-    return compose(scenario, method, [*own, *overrides])
+    return compose(scenario, method, [*its, *own, *overrides])
 
 
 def listed(value: Any) -> list[Any]:

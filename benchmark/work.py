@@ -7,7 +7,7 @@ pristine state, so that nothing of the previous client is left in targets, queue
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -157,7 +157,7 @@ class OneByOne:
         staying: Tree = {"memory": remembered} if remembered else {}
         if actor is not method:  # it only measures: what stays is not what it has loaded
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
-        else:
+        elif visit.phase.where == "clients":
             if method.staying:
                 staying["stays"] = {name: method.tensors(name) for name in method.staying}
             if method.batch_norm == "local" and method.travelling:
@@ -180,11 +180,13 @@ class OneByOne:
         epochs = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         look: Any = partial(self.data.look, self.fabric.device, held=held, batch_size=size)
         for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
-            if visit.steps % visit.batches == 0:
+            if visit.steps % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(look, epochs)
             within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
-            visit.lr_sum += set_learning_rate(optimizer, method.schedule((visit.round + within) / visit.rounds))
+            # the schedule is the clients'; what the server trains in a round begins anew each time
+            factor = method.schedule((visit.round + within) / visit.rounds) if phase.where == "clients" else 1.0
+            visit.lr_sum += set_learning_rate(optimizer, factor)
             take(batch)
             visit.steps += 1
             images += len(batch.index)
@@ -250,6 +252,26 @@ class OneByOne:
             labels=method.objective.labels,
         ):
             yield batch._replace(draws=draw(batch, draws))
+
+
+class ByKind:
+    """Clients of several architectures one after another, each on the resident model of its kind.
+
+    Args:
+        reference: of the clients that run the common architecture; its method has the other ones.
+    """
+
+    def __init__(self, reference: OneByOne) -> None:
+        own = (reference.data, reference.pace, reference.streams)
+        self.images = reference.images
+        others = reference.method.others.items()
+        self.of = {"default": reference} | {kind: type(reference)(reference.fabric, one, *own) for kind, one in others}
+
+    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
+        """Visits every client of the block; a message is to be used before the next one is asked for."""
+        for client in block:
+            work = self.of[client.kind]
+            yield work.finish(work.begin(replace(given, actor=work.method), client))
 
 
 @contextlib.contextmanager

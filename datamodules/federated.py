@@ -47,7 +47,8 @@ class FederatedDataModule(LightningDataModule):
         batch_size: images a step.
         view_names: recipe names for Trainer, which knows no phase.
         labels: whether Trainer's batches carry labels.
-        public: indices of the public set, where a method wants one.
+        public: indices of the public set, where a method wants one. public_images: `[N, C, H, W]` uint8, what they
+            are indices of; None: the training images.
         channels_last: hand out views in that memory format.
         compiled: make views by a compiled function, equal to the other to 1e-5, not bit by bit: seconds to compile,
             then about twice as fast.
@@ -64,6 +65,7 @@ class FederatedDataModule(LightningDataModule):
         view_names: Sequence[str] = ("augment", "augment"),
         labels: bool = False,
         public: np.ndarray | None = None,
+        public_images: np.ndarray | None = None,
         channels_last: bool = False,
         compiled: bool = False,
         seed: int = 0,
@@ -76,17 +78,20 @@ class FederatedDataModule(LightningDataModule):
                     "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
                 )
         self.source, self.parts, self.recipe, self.public = source, Parts(parts), recipe, public
+        self.public_images = source.train.images if public_images is None else public_images
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.make = apply_compiled if compiled else apply
         self.generator = torch.Generator().manual_seed(seed)
 
     def held_by(self, client: int | None) -> np.ndarray:
-        """Training indices of a client, or of the public set where `client` is None."""
+        """Training indices of a client; where `client` is None, of the public set in its images."""
         if client is not None:
             return self.parts[client]
         if self.public is None:
-            raise PartitionError("a phase asks for public images, but this run has none")
+            raise PartitionError(
+                "a phase asks for public images, but this run has none: set public.name to client or to a dataset"
+            )
         return self.public
 
     @property
@@ -102,7 +107,7 @@ class FederatedDataModule(LightningDataModule):
         held: training indices; None: those of all clients, as Trainer sees them. batch_size: None: Trainer's.
         """
         held = np.sort(self.parts.indices) if held is None else held
-        images = self._images(held, device)
+        images = self._images(held, device, self.source.train.images)
         for piece in torch.arange(len(held)).split(batch_size or self.batch_size):
             views, _ = make_views(images(piece), ("plain",), self.recipe, self.generator, self.make)
             yield Batch((views[0].contiguous(memory_format=self.layout),), piece.to(device, non_blocking=True))
@@ -133,8 +138,9 @@ class FederatedDataModule(LightningDataModule):
         The view `other` shows images of an epoch's second order, drawn after the first.
         """
         held = self.held_by(client)
-        images = self._images(held, device)
-        targets = torch.from_numpy(self.source.train.labels[held]).to(device) if labels else None
+        images = self._images(held, device, self.source.train.images if client is not None else self.public_images)
+        known = labels and client is not None  # nobody has labelled what is public
+        targets = torch.from_numpy(self.source.train.labels[held]).to(device) if known else None
         size = min(batch_size, len(held))
         count = number_of_batches(len(held), size) if order is not None else -(-len(held) // size)
         whole = max(1, CHUNK // size)
@@ -148,9 +154,8 @@ class FederatedDataModule(LightningDataModule):
                 yield from self._views(images, targets, pieces[start:end], others[start:end], names, views)
             made += len(pieces)
 
-    def _images(self, held: np.ndarray, device: torch.device | str) -> Callable[[Tensor], Tensor]:
-        """Positions among the held images, on the CPU -> those images, uint8, on the device."""
-        every = self.source.train.images
+    def _images(self, held: np.ndarray, device: torch.device | str, every: np.ndarray) -> Callable[[Tensor], Tensor]:
+        """Positions among the held ones of all images, on the CPU -> those images, uint8, on the device."""
         if len(held) * every[0].nbytes > WHOLE:
             return lambda chosen: torch.from_numpy(every[held[chosen.numpy()]]).to(device, non_blocking=True)
         images = torch.from_numpy(np.asarray(every[held])).to(device)

@@ -54,6 +54,13 @@ def thinned(lists: Sequence[np.ndarray], share: float, *, seed: int) -> list[np.
     return [one[np.sort(which)] for one, which in zip(lists, kept, strict=True)]
 
 
+def of_every_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
+    """Sorted indices of a random share of each class alike, at least one image: a public set (FLESD, Table 2)."""
+    rng = np.random.default_rng([seed, 2])
+    members = (np.flatnonzero(labels == one) for one in np.unique(labels))
+    return np.sort(np.concatenate([rng.permutation(own)[: max(1, round(share * len(own)))] for own in members]))
+
+
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     """Deal a random permutation in equal parts (sizes differ by at most one); labels play no role."""
     _check(labels, num_clients)

@@ -7,6 +7,7 @@ from leaderboards import render
 from leaderboards.curves import COMPARED
 from leaderboards.rank import FLOOR, HEADLINE, Difference, Row, board, differences
 from leaderboards.schema import Record
+from leaderboards.text import between, line
 
 START = "<!-- ours: written by the board command from the run records -->"
 END = "<!-- end of ours -->"
@@ -22,11 +23,7 @@ def filled(page: str, method: str, boards: Mapping[str, list[Row]]) -> str:
 
     method: the page's name; rows of `fedu-fedx` stand on the pages fedu and fedx.
     """
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        return page
-    return "\n".join([before + START, "", *_table(method, boards), "", END + after])
+    return between(page, START, END, _table(method, boards))
 
 
 def write(records: Sequence[Record], folder: str | Path) -> None:
@@ -48,7 +45,7 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
                 above = ""
                 if floor is not None and HEADLINE in row.cells and row.row != FLOOR:
                     above = f"{row.cells[HEADLINE].mean - floor:+z.1f}"
-                lines.append(render.line([scenario, *columns, above, _words(added.get(row.row))]))
+                lines.append(line([scenario, *columns, above, _words(added.get(row.row))]))
     if not lines:
         return ["No row of it has been recorded yet."]
     head = "| scenario | row | rank | linear (%) | kNN (%) | seeds | above untrained | adds to what it builds on |"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import yaml
 
@@ -60,8 +61,10 @@ class Row:
     """A row of a board; `cells` maps "protocol metric" (as in `HEADLINE`) to its Cell, `headline` a seed to its value.
 
     Bytes and client seconds are per client and round, None where no client was ever visited; bytes also where there is
-    only one client, who holds all and has nobody to exchange with. `rank` is None for the
-    floor, for a row without the headline and where no spread is known; `tied`: another row shares the rank.
+    only one client, who holds all and has nobody to exchange with. `epsilon` is the largest that a client of any seed
+    has spent, None where nothing was released with noise; it covers the entries of `covers` and no other, at `delta`.
+    `rank` is None for the floor, for a row without the headline and where no spread is known; `tied`: another row
+    shares the rank.
     """
 
     scenario: str
@@ -77,6 +80,9 @@ class Row:
     client_seconds: float | None
     rounds: int
     images: float
+    epsilon: float | None = None
+    covers: tuple[str, ...] = ()
+    delta: float | None = None
     rank: int | None = None
     tied: bool = False
 
@@ -189,7 +195,15 @@ def _row(group: Sequence[Record]) -> Row:
         client_seconds=_per_visit(group, [record["seconds"]["clients"] for record in group]),
         rounds=first["rounds"]["done"],
         images=fmean(record["images"] for record in group),
+        epsilon=max((record["epsilon"] for record in group if record["epsilon"] is not None), default=None),
+        covers=tuple(sorted({entry for record in group for entry in _of_noise(record, "covers", ())})),
+        delta=_of_noise(first, "delta", None),
     )
+
+
+def _of_noise(record: Record, key: str, default: Any) -> Any:
+    """What a record says of its releases with noise; records of before there were any say nothing."""
+    return record.get("privacy", {}).get(key, default)
 
 
 def _cell(sample: Sequence[float]) -> Cell:

@@ -1,6 +1,5 @@
 """A board for people: the Markdown page, the terminal table and the picture, all from run records alone."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,12 +13,13 @@ from rich.text import Text
 from leaderboards.curves import COMPARED, curves
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, differences, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
+from leaderboards.sheet import SHEET, Sheet, read, section
+from leaderboards.text import MISSING, escape, in_bytes, line, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MISSING = "–"
 COLUMNS = (
     "rank",
     "row",
@@ -33,6 +33,8 @@ COLUMNS = (
     "client seconds",
     "seeds",
 )
+EPSILON = "epsilon"
+"""One more column, of the boards where a row has spent any."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds")  # 80 columns
 INTRODUCTION = """\
 # Leaderboards
@@ -51,6 +53,10 @@ How to read the tables:
 - **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
   bytes.
 """
+SPENT = (
+    "epsilon is the largest that any client has spent on the entries in brackets, which leave it with noise; what else "
+    "it sends is not covered ([privacy](../docs/privacy.md))"
+)
 NO_SPREAD = "No row has its headline from two seeds: without a spread the order is not a ranking."
 
 BLUE, INK, GREY, BAND = "#3b6ea8", "#222222", "#777777", "#f1f1ee"
@@ -68,11 +74,12 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def markdown(records: Sequence[Record]) -> str:
-    """The whole page: how to read it, then one section a scenario, linking `figures/<scenario>.svg`."""
+def markdown(records: Sequence[Record], sheet: Sheet | None = None) -> str:
+    """The whole page: how to read it, one section a scenario, linking `figures/<scenario>.svg`, the privacy sheet."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    over_rounds = [f"## {_escape(name)}\n\n![{_escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
-    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds])
+    over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    sent = [section(sheet)] if sheet is not None else []
+    return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds, *sent])
 
 
 def table(rows: Iterable[Row], title: str) -> Table:
@@ -96,21 +103,27 @@ def figure(records: Sequence[Record], scenario: str, path: str | Path) -> None:
     A dot is a seed, a tick the mean of several, a bar one spread to either side, a band a group of tied rows, the
     dashed line the floor.
     """
-    _save(lambda: _draw(records, scenario), path)
+    save(lambda: _draw(records, scenario), path)
 
 
 def write(records: Sequence[Record], folder: str | Path) -> None:
     """Write `README.md` and its figures under `folder`: one a scenario, and those over rounds."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    (Path(folder) / "README.md").write_text(markdown(records), encoding="utf-8")
+    page(records, folder)
     for scenario in scenarios(records):
         figure(records, scenario, figures / f"{_stem(scenario)}.svg")
     for name, draw in curves(records).items():
-        _save(draw, figures / f"{name}.svg")
+        save(draw, figures / f"{name}.svg")
 
 
-def _save(draw: Callable[[], "Figure"], path: str | Path) -> None:
+def page(records: Sequence[Record], folder: str | Path) -> None:
+    """Write `README.md` alone, with the privacy sheet where the folder has one."""
+    sheet = read(Path(folder) / SHEET) if (Path(folder) / SHEET).exists() else None
+    (Path(folder) / "README.md").write_text(markdown(records, sheet), encoding="utf-8")
+
+
+def save(draw: Callable[[], "Figure"], path: str | Path) -> None:
     """An SVG whose bytes depend on what is drawn alone."""
     import matplotlib
 
@@ -136,9 +149,13 @@ def _stem(scenario: str) -> str:
 
 def _section(records: Sequence[Record], scenario: str) -> str:
     rows = board(records, scenario)
-    lines = [f"## {_escape(scenario)}", ""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(_rule(column) for column in COLUMNS) + "|"]
-    lines += [line(entries(row).values()) for row in rows]
+    lines = [f"## {escape(scenario)}", ""]
+    deltas = {row.delta for row in rows if row.epsilon is not None}
+    columns = (*COLUMNS, EPSILON) if deltas else COLUMNS
+    lines += ["| " + " | ".join(columns) + " |", "|" + "|".join(_rule(column) for column in columns) + "|"]
+    lines += [line(entries(row)[column] for column in columns) for row in rows]
+    if deltas:
+        lines += ["", f"{SPENT}, at delta {', '.join(f'{delta:g}' for delta in sorted(filter(None, deltas)))}."]
     if pooled_spread(rows) is None:
         lines += ["", NO_SPREAD]
     here = sorted(
@@ -147,12 +164,12 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
     if machines:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
-        lines += ["", f"Run on {_escape('; on '.join(machines))}{unlike}."]
+        lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
     for record in here:
         if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
-            lines += ["", f"Left out: {_escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
-    lines += ["", f"![{_escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
+            lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     return "\n".join([*lines, *_added(rows)])
 
 
@@ -174,16 +191,6 @@ def _rule(column: str) -> str:
     return "---" if column == "row" else "---:"
 
 
-def line(cells: Iterable[str]) -> str:
-    """A line of a Markdown table, whatever its cells hold."""
-    return "| " + " | ".join(map(_escape, cells)) + " |"
-
-
-def _escape(text: str) -> str:
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
-
-
 def entries(row: Row) -> dict[str, str]:
     """A row as text, by column."""
     uniformity = [row.cells.get(f"geometry/v1 uniformity{part}") for part in ("", "_within", "_between")]
@@ -195,12 +202,13 @@ def entries(row: Row) -> dict[str, str]:
         _cell(row.cells.get("geometry/v1 effective_rank"), 1),
         _cell(row.cells.get("geometry/v1 alignment"), 3),
         " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in uniformity),
-        _bytes(row.bytes_up),
-        _bytes(row.bytes_down),
-        MISSING if row.client_seconds is None else _three_digits(row.client_seconds),
+        in_bytes(row.bytes_up),
+        in_bytes(row.bytes_down),
+        MISSING if row.client_seconds is None else three_digits(row.client_seconds),
         str(len(row.seeds)),
+        MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     )
-    return dict(zip(COLUMNS, texts, strict=True))
+    return dict(zip((*COLUMNS, EPSILON), texts, strict=True))
 
 
 def _rank(row: Row) -> str:
@@ -212,21 +220,6 @@ def _cell(cell: Cell | None, decimals: int) -> str:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
     return f"{cell.mean:.{decimals}f}{spread}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
-def _bytes(count: float | None) -> str:
-    """Bytes in decimal units: 46800000 is "46.8 MB"."""
-    if count is None:
-        return MISSING
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{_three_digits(count)} {unit}"
-        count /= 1000
-    return f"{_three_digits(count)} TB"
 
 
 def _draw(records: Sequence[Record], scenario: str) -> "Figure":

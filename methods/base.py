@@ -65,6 +65,7 @@ class FederatedMethod(UnderTrainer):
         server_optimizer: what the server does with the clients' mean; None: it takes it.
     """
 
+    mixes: ClassVar[bool] = False  # whether clients may run different encoders
     warmup: ClassVar[tuple[Phase, ...]] = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
 
@@ -87,6 +88,7 @@ class FederatedMethod(UnderTrainer):
                 "nothing, leave it out"
             )
         self.places = {}
+        self.others: dict[str, FederatedMethod] = {}  # the same over other architectures, by kind; no submodules
         self.objective = objective
         taken = [name for name, _ in objective.named_children()]
         for addon in addons:
@@ -151,7 +153,10 @@ class FederatedMethod(UnderTrainer):
         return {**server, "weights": trees.overlay(mean, moved), "optimizer": state}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
-        """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay."""
+        """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay.
+
+        A name of one of `others` is of that architecture.
+        """
         return {"global": server["weights"]}
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:

@@ -72,6 +72,8 @@ class FedEMA(FedAvg):
         message, memory = super().reply(visit)
         if self.variant == "code":
             memory = self.measured(memory, divergence(self.before, convolutions(self.objective.encoder)))
+        if "d" in memory:
+            visit.notes["divergence"] = float(memory["d"])
         return message, {**memory, "round": torch.tensor(visit.round)}
 
     def measured(self, memory: Tree, d: Tensor) -> Tree:

@@ -78,6 +78,8 @@ class FedU(FedAvg):
         self.before = {name: weight.clone() for name, weight in convolutions(self.objective.encoder).items()}
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The online networks; how far this visit has moved the encoder is kept."""
+        """The online networks; how far this visit has moved the encoder is kept, and noted."""
         message, memory = super().reply(visit)
-        return message, {**memory, "d": divergence(self.before, convolutions(self.objective.encoder))}
+        d = divergence(self.before, convolutions(self.objective.encoder))
+        visit.notes["divergence"] = float(d)
+        return message, {**memory, "d": d}

@@ -1,6 +1,7 @@
 """Encoders and heads as plain constructors; an encoder maps images `[B, C, H, W]` to features `[B, encoder.dim]`."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -139,6 +140,60 @@ def convnet(
     for channels, width, stride in zip((in_channels, *widths), widths, strides, strict=False):
         blocks += [nn.Conv2d(channels, width, 3, stride, padding=1, bias=False), layer(width), nn.ReLU(inplace=True)]
     return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), widths[-1])
+
+
+class Shift(nn.Module):
+    """Adds one learned number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x + self.bias
+
+
+class FixupBlock(nn.Module):
+    """A residual block without normalisation (Zhang, Dauphin, Ma 2019): a shift around each layer, one scale.
+
+    Where the image shrinks the shortcut takes every second pixel and fills up its channels with zeros.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int, blocks: int) -> None:
+        super().__init__()
+        first = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        last = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        nn.init.normal_(first.weight, std=math.sqrt(2 / (width * 9)) * blocks**-0.5)
+        nn.init.zeros_(last.weight)
+        self.residual = nn.Sequential(Shift(), first, Shift(), nn.ReLU(), Shift(), last)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.shift = Shift()
+        self.stride, self.more = stride, width - channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, channels, H, W]` -> `[B, width, H / stride, W / stride]`."""
+        short = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        return torch.relu(self.shift(self.residual(x) * self.scale) + short)
+
+
+def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
+    """ResNet-20 without BatchNorm by Fixup initialisation, `width` times as wide: FedSC's encoder at 8, 512 features.
+
+    An image's features depend on that image alone, in training too.
+    """
+    if width < 1:
+        raise MethodError(f"encoder.width={width}: give a whole number of at least 1")
+    widths = [16 * width, 32 * width, 64 * width]
+    stem = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+    nn.init.normal_(stem.weight, std=math.sqrt(2 / (widths[0] * 9)))
+    blocks: list[nn.Module] = [stem, Shift(), nn.ReLU()]
+    channels = widths[0]
+    for stage, own in enumerate(widths):
+        for place in range(3):
+            blocks.append(FixupBlock(channels, own, 2 if stage and not place else 1, 9))
+            channels = own
+    return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Shift()), widths[-1])
 
 
 def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) -> nn.Sequential:

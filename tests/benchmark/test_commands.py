@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from benchmark import build
+from benchmark import holdings
 from benchmark.callbacks import Display
 from benchmark.commands import main
 from benchmark.compose import compose
@@ -23,7 +23,7 @@ from benchmark.runs import Run
 from benchmark.shelf import available
 from datamodules.sources import Source, Split
 from eval.protocol import PROTOCOLS
-from leaderboards import pages, schema
+from leaderboards import pages, schema, sheet
 from methods.fedavg import FedAvg
 from methods.scaffold import Scaffold
 from tests.playing import TINY, same
@@ -359,6 +359,46 @@ def test_list_of_one_group(call):
     assert not set(available("method")) & set(out.split())
 
 
+class TestPrivacy:
+    SMALL = "encoder.class=methods.networks.convnet"
+
+    def test_named_methods_are_shown(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        code, out, _ = call("privacy", "fedsc", "scaffold", self.SMALL)
+        assert code == 0
+        words = out.split()
+        assert {"correlate", "delta_w", "delta_c", "1,048,576"} <= set(words)
+        assert "fedsc: spectral, networks of reference; stays with the client: nothing" in out
+        assert "stays with the client: c, " in out
+        assert not list(tmp_path.iterdir())
+
+    def test_without_a_name_the_pages_are_written(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("benchmark.commands.available", lambda group: ["fedsc", "untrained"])
+        (tmp_path / "leaderboards" / "results").mkdir(parents=True)
+        (tmp_path / "docs").mkdir()
+        guide = tmp_path / "docs" / "privacy.md"
+        guide.write_text(f"before\n{sheet.START}\nold\n{sheet.END}\nafter\n")
+        assert call("privacy")[0] == 0
+        whole = sheet.read(tmp_path / "leaderboards" / "privacy.json")
+        assert [method.name for method in whole.methods] == ["fedsc", "untrained"]
+        page = guide.read_text()
+        assert page.startswith("before\n")
+        assert page.endswith("after\n")
+        assert "old" not in page
+        assert "| fedsc | correlate | R | 512 x 512 | 1,048,576 |" in page
+        board = (tmp_path / "leaderboards" / "README.md").read_bytes()
+        assert b"## What leaves a client" in board
+        assert call("board")[0] == 0
+        assert (tmp_path / "leaderboards" / "README.md").read_bytes() == board
+
+    def test_mistakes(self, refused, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        assert "unknown method 'fedvag' (did you mean 'fedavg'?)" in refused("privacy", "fedvag")
+        assert "of which method?" in refused("privacy", "method.sigma=1")
+        assert "docs/privacy.md" in refused("privacy")
+
+
 class TestBoard:
     def test_finished_runs_are_taken_in(self, call, tmp_path):
         for method in ("fedavg", "ssd"):
@@ -596,8 +636,8 @@ class TestTune:
                 found.classes, found.sha256,
             )  # fmt: skip
 
-        source = build.source
-        monkeypatch.setattr(build, "source", shuffled)
+        source = holdings.source
+        monkeypatch.setattr(holdings, "source", shuffled)
         assert call("tune", TINY, "fedavg", *self.GRID, where="shuffled")[0] == 0
         assert [line | {"evaluated": 0} for line in self.ranked(tmp_path, "shuffled")["tried"]] == [
             line | {"evaluated": 0} for line in lines

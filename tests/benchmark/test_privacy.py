@@ -4,7 +4,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
 
 from benchmark.config import ConfigError
-from benchmark.privacy import Account, epsilon
+from benchmark.privacy import ORDERS, Account, epsilon
 from methods.base import Client, Phase
 from tests import playing
 
@@ -24,9 +24,11 @@ SMALL, LARGE = Client(0, 5), Client(1, 10)
 
 
 class TestEpsilon:
-    @pytest.mark.parametrize(("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50)])
+    @pytest.mark.parametrize(
+        ("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
+    )
     def test_two_libraries_agree(self, multiplier, number):
-        other = rdp.RdpAccountant()
+        other = rdp.RdpAccountant(orders=ORDERS)
         other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), number))
         assert epsilon(((multiplier, number),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
 
@@ -36,6 +38,9 @@ class TestEpsilon:
         rho = number / (2 * 1.3**2)
         by_hand = rho + 2 * math.sqrt(rho * math.log(1e5))
         assert 0.8 * by_hand < epsilon(((1.3, number),), 1e-5) <= by_hand
+
+    def test_much_noise_costs_next_to_nothing(self):
+        assert epsilon(((900.0, 5),), 1e-5) < 0.02
 
     def test_releases_with_half_the_noise_cost_four_times_as_many(self):
         assert epsilon(((1.0, 1), (2.0, 4)), 1e-5) == pytest.approx(epsilon(((1.0, 2),), 1e-5), rel=1e-6)
@@ -116,3 +121,8 @@ class TestRuns:
         assert record["privacy"] == {}
         with pytest.raises(ConfigError, match="nothing with noise"):
             playing.prepared(tmp_path, "fedsc", "privacy.epsilon=8")
+
+    @pytest.mark.parametrize("words", ["privacy.delta=1", "privacy.epsilon=0", "privacy.epsilon=much"])
+    def test_what_no_account_can_be_is_refused(self, words, tmp_path):
+        with pytest.raises(ConfigError, match=words.partition("=")[0]):
+            playing.prepared(tmp_path, "fedsc", *NOISY, words)

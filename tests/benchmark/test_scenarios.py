@@ -5,7 +5,8 @@ import pytest
 
 from benchmark import build
 from benchmark.compose import compose
-from benchmark.shelf import available, summary
+from benchmark.shelf import available, read, summary
+from benchmark.suites import suite
 from datamodules.sources import Source, Split
 
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
@@ -41,7 +42,7 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
     line = summary("scenario", name)
     assert "GPU hour" in line
     assert any(word in line for word in ("Table", "table", "README", "no published cell"))
-    assert compose(name, "fedavg").federation.rounds >= 20
+    assert compose(name, "fedavg").federation.rounds * compose(name, "fedavg").training.epochs >= 100
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,13 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
         ("orchestra/cifar10-cross-silo", "fedu", "objective.momentum", 0.99),
         ("orchestra/cifar100-cross-silo", "orchestra", "method.local_clusters", 16),
         ("orchestra/cifar100-cross-silo", "orchestra", "objective.clusters", 256),
+        ("fedsc/cifar100", "fedsc", "partition.clients", 20),
+        ("fedsc/svhn", "fedavg objective=byol", "training.clip_norm", 1.0),
+        ("flesd/cifar10-a1", "fedavg", "federation.rounds", 10),
+        ("flesd/cifar100-a0.01", "flesd", "federation.rounds", 2),
+        ("flesd/cifar100-a0.01", "flesd", "training.epochs", 100),
+        ("flesd/cifar10-a100", "flesd-cc", "training.epochs", 200),
+        ("flesd/tiny-imagenet-a100", "fedprox", "objective.form", "one-way"),
     ],
 )
 def test_a_setting_of_its_paper(scenario, method, key, value):
@@ -114,7 +122,29 @@ def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
         ("ldawa/cifar100-e10", "linear-ldawa/v1"),
         ("fedema/cifar100", "linear-fedu/v1"),
         ("orchestra/cifar100-cross-silo", "linear-orchestra-cached/v1"),
+        ("flesd/cifar100-a1", "linear-flesd-cached/v1"),
     ],
 )
 def test_each_paper_is_measured_by_its_own_probe_too(scenario, protocol):
     assert {"linear/v1", protocol} <= set(compose(scenario, "fedavg").evaluation.protocols)
+
+
+@pytest.mark.parametrize("name", [name for name in available("suite") if name.startswith("flesd")])
+def test_flesds_tables_have_their_cells(name):
+    """Tables 1, 2 and 4 to 11: settings x rows."""
+    cells = {"table1": 12 * 6, "table2": 3 * 12, "table4": 18 * 2, "table5": 36 * 2, "table6": 12 * 2, "cases": 3 * 26}
+    content = read("suite", name)
+    assert len(content["scenarios"]) * len(content["methods"]) == cells[name.removeprefix("flesd-")]
+
+
+@pytest.mark.parametrize("name", ["flesd-table1", "flesd-table4"])
+def test_flesds_studies_keep_the_local_epochs_in_all(name):
+    configs = suite(name, {"scenarios": read("suite", name)["scenarios"][:6]}, [])
+    assert len({(config.scenario, config.row) for config in configs}) == len(configs)
+    training = [one for one in configs if one.method.name != "centralized"]
+    assert {one.federation.rounds * one.training.epochs for one in training} == {200}
+
+
+def test_flesds_heads_are_the_papers():
+    method = build.method(config := compose("flesd/cifar10-a1", "flesd"), source(config))
+    assert sum(leaf.numel() for leaf in method.tensors("projector").values()) == 328_320  # 512-512-128, no BatchNorm

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark import build
+from benchmark import build, holdings
 from benchmark.compose import compose
 from benchmark.speed import peers
 from benchmark.speed.peer import workload
@@ -136,7 +136,7 @@ class TestWorkload:
     def test_optimiser_and_clients(self, images):
         config = self.config("mirrored")
         assert {key: config.optimizer[key] for key in workload.SGD} == workload.SGD
-        assert [len(part) for part in build.parts(config, images)] == [100] * workload.CLIENTS
+        assert [len(part) for part in holdings.parts(config, images.train.labels)] == [100] * workload.CLIENTS
         assert config.federation.rounds == workload.ROUNDS
 
     def test_mirrored_views(self, images, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark import build
+from benchmark import holdings
 from benchmark.work import isolated
 from methods import trees
 from methods.base import MethodError
@@ -134,7 +134,7 @@ class TestLocalWork:
         """Clients of these sizes, batches of 8."""
         run = prepared(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
         run.data.parts = [np.arange(size) for size in self.SIZES]
-        run.federation.clients = build.Clients(run.data.parts)
+        run.federation.clients = holdings.Clients(run.data.parts)
         return run
 
     def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):

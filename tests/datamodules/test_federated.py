@@ -158,13 +158,21 @@ def test_a_batch_larger_than_the_client_is_the_client() -> None:
     assert [len(batch.index) for batch in batches(1, size=64, epochs=2)] == [3, 3]
 
 
-@pytest.mark.parametrize("client", [0, None])
-def test_labels_only_on_demand(client: int | None) -> None:
+def test_labels_only_on_demand_and_none_of_public_images() -> None:
     data = module(public=np.array([9, 4, 4, 60]))
-    assert all(batch.labels is None for batch in batches(client, data=data))
-    for batch in batches(client, data=data, labels=True):
+    for client in (0, None):
+        assert all(batch.labels is None for batch in batches(client, data=data))
+    assert all(batch.labels is None for batch in batches(None, data=data, labels=True))
+    for batch in batches(0, data=data, labels=True):
         assert batch.labels is not None
-        assert batch.labels.tolist() == LABELS[data.held_by(client)][batch.index].tolist()
+        assert batch.labels.tolist() == LABELS[data.held_by(0)][batch.index].tolist()
+
+
+def test_public_images_of_another_dataset() -> None:
+    other = 255 - IMAGES[:7]
+    data = module(public=np.array([4, 2]), public_images=other)
+    (batch,) = data.batches(None, ("plain",), 8, order=None, views=torch.Generator())
+    assert torch.equal(batch.views[0], plain(torch.from_numpy(other[[4, 2]]), RECIPE))
 
 
 def test_quarter_turns_come_with_the_rotated_view() -> None:

@@ -47,6 +47,18 @@ def test_a_single_client_has_nobody_to_exchange_with():
     assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, 1.6)
 
 
+def test_a_row_has_spent_what_its_worst_client_of_any_seed_has():
+    spent = [(2.5, ["R"]), (8.0, ["R", "S"]), (4.0, ["R"])]
+    noisy = [
+        record(seed=seed, epsilon=epsilon, privacy={"delta": 1e-05, "covers": covers, "clients": {"3": epsilon}})
+        for seed, (epsilon, covers) in enumerate(spent)
+    ]
+    (row,) = board(noisy, "cifar10-micro")
+    assert (row.epsilon, row.covers, row.delta) == (8.0, ("R", "S"), 1e-05)
+    (row,) = board([record()], "cifar10-micro")
+    assert (row.epsilon, row.covers, row.delta) == (None, (), None)
+
+
 def test_the_spread_is_pooled_over_rows_with_two_seeds_or_more():
     # a: variance 2 with 1 degree of freedom; b: variance 1 with 2; c: none. s^2 = (1 * 2 + 2 * 1) / 3
     rows = board(records(a=[50, 52], b=[40, 41, 42], c=[30]), "cifar10-micro")

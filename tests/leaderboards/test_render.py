@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from leaderboards.rank import board
-from leaderboards.render import _bytes, _draw, _three_digits, figure, markdown, scenarios, table, write
+from leaderboards.render import _draw, figure, markdown, scenarios, table, write
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -52,6 +52,19 @@ def test_every_line_of_a_table_has_the_same_number_of_cells():
     lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
     assert len(lines) == 6
     assert {line.count("|") for line in lines} == {12}
+
+
+def test_what_was_spent_has_a_column_where_a_row_has_spent_any():
+    assert "epsilon" not in markdown(RECORDS)
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
+    lines = markdown([*RECORDS, *noisy]).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in table} == {13}
+    assert table[0].endswith("| seeds | epsilon |")
+    assert next(line for line in table if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
+    assert next(line for line in table if " ssd " in line).endswith("| 2 | – |")
+    assert any("is not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
 
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
@@ -119,40 +132,6 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     narrow = terminal([*RECORDS, record("a-name-of-many-words" * 4)], width=66)
     assert "…" not in narrow
     assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.01234, "0.0123"),
-        (1.6, "1.6"),
-        (9.996, "10"),
-        (123.4, "123"),
-        (12345, "12,300"),
-        (1e9, "1,000,000,000"),
-    ],
-)
-def test_three_digits(value: float, text: str):
-    assert _three_digits(value) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "–"),
-        (0, "0 B"),
-        (999, "999 B"),
-        (999.6, "1 kB"),
-        (1235, "1.24 kB"),
-        (46_800_000, "46.8 MB"),
-        (999_600_000, "1 GB"),
-        (7.25e12, "7.25 TB"),
-        (1.5e15, "1,500 TB"),
-    ],
-)
-def test_bytes_are_in_decimal_units(count: float | None, text: str):
-    assert _bytes(count) == text
 
 
 def test_the_picture_shows_every_seed_its_mean_spread_ties_and_the_floor():

@@ -50,6 +50,13 @@ class TestFedU(MethodContract):
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
 
+    def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
+        noted = unbroken.federation.history[-1]["notes"]["divergence"]
+        kept = [
+            float(unbroken.federation.memory[k]["memory"]["d"]) for k in unbroken.federation.streams.cohort(2, 4, 0.5)
+        ]
+        assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
+
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
         run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
         assert playing.same(run.federation.server, limit(tmp_path / "b", LocalTarget).federation.server)

@@ -35,6 +35,25 @@ def test_resnet50_is_torchvisions_without_its_classifier() -> None:
     assert small.eval()(torch.zeros(1, 3, 16, 16)).shape == (1, 2048)
 
 
+def test_fixup_resnet20_has_the_published_size_and_looks_at_each_image_alone() -> None:
+    encoder = networks.fixup_resnet20(width=8)
+    assert encoder.dim == 512
+    assert parameters(encoder) == 17_108_399
+    assert not list(encoder.buffers())
+    small, images = networks.fixup_resnet20(width=1, in_channels=1), torch.randn(3, 1, 16, 16)
+    torch.testing.assert_close(small(images)[:1], small(images[:1]))
+
+
+def test_a_fixup_block_starts_as_its_shortcut() -> None:
+    block, x = networks.FixupBlock(4, 6, 2, blocks=9), torch.randn(2, 4, 8, 8)
+    out = block(x)
+    torch.testing.assert_close(out[:, :4], x[:, :, ::2, ::2].relu())
+    assert out.shape == (2, 6, 4, 4)
+    assert not out[:, 4:].any()
+    (out.sum()).backward()
+    assert block.residual[5].weight.grad.abs().sum() > 0  # the last convolution, which starts at zero, learns first
+
+
 def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
     encoder, reference = networks.resnet18(stem="imagenet").eval(), torchvision.models.resnet18()
     reference.fc = nn.Identity()

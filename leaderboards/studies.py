@@ -1,0 +1,129 @@
+"""Studies: one question a page, our rows along an axis beside what the paper reports along its own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from leaderboards import pages, render
+from leaderboards.curves import COLOURS
+from leaderboards.rank import HEADLINE, Cell, runs, values
+from leaderboards.schema import Record
+from leaderboards.text import MISSING, between, line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STUDIES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "studies.yaml").read_text(encoding="utf-8"))
+
+Curve = Mapping[float | str, Cell]
+"""Place on the axis -> the mean there; "flat": a row that has no place on it."""
+
+
+def write(records: Sequence[Record], folder: str | Path) -> None:
+    """Fills the pages `<study>.md` of a folder, where it is there, and draws their figures beside them."""
+    for study in STUDIES:
+        page = Path(folder) / f"{study['page']}.md"
+        if page.exists():
+            found = measured(study, records)
+            page.write_text(
+                between(page.read_text(encoding="utf-8"), pages.START, pages.END, table(study, found)), encoding="utf-8"
+            )
+            render.save(partial(_draw, study, found), page.with_suffix(".svg"))
+
+
+def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Curve]:
+    """Our lines by name, each over the seeds it has; a place without a record is left out."""
+    boards: dict[str, dict[str, list[Record]]] = {}
+
+    def cell(where: str) -> Cell | None:
+        scenario, row = where.split()
+        if scenario not in boards:
+            boards[scenario] = runs(records, scenario)
+        sample = values(boards[scenario].get(row, []), HEADLINE)
+        return Cell(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample)) if sample else None
+
+    found = {
+        name: {place: one for place, where in asked.items() if (one := cell(where)) is not None}
+        for name, asked in study["ours"]["lines"].items()
+    }
+    return {name: curve for name, curve in found.items() if curve}
+
+
+def reported(study: Mapping[str, Any]) -> dict[str, Curve]:
+    """The paper's lines by name: a number, or a number and its spread, at each place."""
+
+    def cell(given: Any) -> Cell:
+        mean, spread = given if isinstance(given, list) else (given, None)
+        return Cell(float(mean), spread, 1)
+
+    lines = study["paper"].get("lines", {})
+    return {name: {place: cell(given) for place, given in known.items()} for name, known in lines.items()}
+
+
+def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
+    """A row a place on the axis, a column a line: ours, then the paper's."""
+    if not ours:
+        return ["No row of it has been recorded yet."]
+    columns = [(f"{name}, ours", curve) for name, curve in ours.items()]
+    columns += [(f"{name}, paper", curve) for name, curve in reported(study).items()]
+    lines = [line([study["axis"], *(name for name, _ in columns)]), "|---:" * (len(columns) + 1) + "|"]
+    for place in places(curve for _, curve in columns):
+        lines.append(line([f"{place:g}", *(_shown(curve.get(place, curve.get("flat"))) for _, curve in columns)]))
+    seeds = sorted({cell.n for curve in ours.values() for cell in curve.values()})
+    behind = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    what = f"Ours: {study['ours']['title']}, linear/v1 (%), {behind} seeds. Paper: {study['paper']['title']}."
+    return [*lines, "", what, "", f"![{study['title']}]({study['page']}.svg)"]
+
+
+def places(curves: Iterable[Curve]) -> list[float]:
+    """All places on the axis, in order."""
+    return sorted({place for curve in curves for place in curve if not isinstance(place, str)})
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return MISSING
+    return f"{cell.mean:.1f}" + (f" ± {cell.spread:.1f}" if cell.spread is not None else "")
+
+
+def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    panels = [(f"ours: {study['ours']['title']}", ours), (f"paper: {study['paper']['title']}", reported(study))]
+    panels = [(title, lines) for title, lines in panels if lines]
+    picture = Figure(figsize=(5.2 * len(panels), 3.8), layout="constrained")
+    axes = picture.subplots(1, len(panels), squeeze=False)[0]
+    names = list(dict.fromkeys(name for _, lines in panels for name in lines))
+    colours = dict(zip(names, (COLOURS[3], COLOURS[4], *COLOURS[:3], *COLOURS[5:]), strict=False))
+    for one, (title, lines) in zip(axes, panels, strict=True):
+        _panel(one, study, title, lines, colours)
+    picture.suptitle(study["title"], fontsize=11, fontweight="bold")
+    return picture
+
+
+def _panel(
+    axes: "Axes", study: Mapping[str, Any], title: str, lines: Mapping[str, Curve], colours: Mapping[str, str]
+) -> None:
+    """Places are drawn at equal distances: axes run over orders of magnitude, and some begin at 0."""
+    along = places(lines.values())
+    for name, curve in lines.items():
+        if "flat" in curve:
+            axes.axhline(curve["flat"].mean, color=colours[name], linewidth=1.2, linestyle=(0, (4, 3)), label=name)
+        known = [place for place in along if place in curve]
+        if not known:
+            continue
+        at, means = [along.index(place) for place in known], [curve[place].mean for place in known]
+        spreads = [curve[place].spread or 0.0 for place in known]
+        axes.errorbar(at, means, yerr=spreads, color=colours[name], marker="o", markersize=4, capsize=3, label=name)
+    axes.set_xticks(range(len(along)), [f"{place:g}" for place in along])
+    axes.set_xlabel(study["axis"])
+    axes.set_ylabel("linear probe (%)")
+    axes.set_title(title, loc="left", fontsize=8)
+    axes.grid(axis="y", color="#e4e4e0", linewidth=0.6)
+    axes.spines[["right", "top"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)

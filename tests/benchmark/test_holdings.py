@@ -1,0 +1,76 @@
+"""Who holds what, what is public, and who takes part."""
+
+import numpy as np
+import pytest
+
+from benchmark import build, holdings
+from benchmark.compose import compose
+from benchmark.config import ConfigError
+from tests.playing import TINY
+
+PARTS = [np.arange(k + 2) for k in range(5)]
+
+
+def config(*words, method="flesd"):
+    return compose(TINY, method, list(words))
+
+
+def taking_part(*words, method="flesd"):
+    given = config(*words, method=method)
+    return holdings.clients(given, build.method(given, holdings.source(given)), PARTS)
+
+
+@pytest.mark.parametrize("absent", [None, 0, 2, 4])
+def test_places_lead_to_ids_and_ids_to_what_they_hold(absent):
+    found = holdings.Clients(PARTS, absent, {3: "wide"})
+    ids = [k for k in range(5) if k != absent]
+    assert len(found) == len(ids)
+    assert [client.id for client in found] == ids
+    assert [client.examples for client in found] == [k + 2 for k in ids]
+    assert [client.kind for client in found] == ["wide" if k == 3 else "default" for k in ids]
+    assert [client.id for client in found[1:3]] == ids[1:3]
+    assert found[-1].id == ids[-1]
+    with pytest.raises(IndexError):
+        found[len(ids)]
+
+
+def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
+    given = ("public.name=client", "public.client=2")
+    assert [client.id for client in taking_part(*given)] == [0, 1, 3, 4]
+    assert [client.id for client in taking_part(*given, method="fedavg")] == [0, 1, 2, 3, 4]
+    assert len(taking_part("public.name=synthetic")) == 5
+
+
+def test_public_images_of_the_runs_own_dataset_are_no_clients():
+    given = config("public.name=synthetic", "public.share=0.25")
+    images = holdings.source(given)
+    parts, shown = holdings.dealt(given, images)
+    held = np.concatenate(parts)
+    assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
+    for one in range(3):
+        mine = images.train.labels[shown.held] == one
+        assert mine.sum() == round(0.25 * (images.train.labels == one).sum())
+    other, again = (holdings.dealt(config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images)[1]
+                    for k in (1, 0))  # fmt: skip
+    assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("public.name=null", "public.share=0.5"), "say whose images"),
+        (("public.client=1", "public.name=synthetic"), "public.client means nothing"),
+        (("public.share=0", "public.name=synthetic"), r"in \(0, 1\]"),
+        (("public.who=1",), "public.who"),
+        (("public.client=one",), "public.client"),
+    ],
+)
+def test_what_cannot_be_public_is_refused(words, says):
+    with pytest.raises(ConfigError, match=says):
+        refused(words)
+
+
+def refused(words):
+    """Some are refused as they are read, some once there are images."""
+    given = config(*words)
+    holdings.dealt(given, holdings.source(given))

@@ -1,0 +1,278 @@
+import math
+
+import pytest
+import torch
+
+from benchmark.config import ConfigError
+from datamodules.federated import Batch
+from methods import trees
+from methods.base import MethodError, Visit
+from methods.maths import ensemble_similarity, similarity, similarity_distillation
+from tests import playing
+from tests.methods.contract import WEIGHTS, MethodContract
+
+SHORT = ("method.distil_epochs=2", "method.distil_batch_size=8", "method.anchors=12")
+OTHER = (
+    "federation.encoders.wide.class=methods.networks.convnet",
+    "federation.encoders.wide.widths=[10,8]",
+    "federation.encoders.wide.strides=[2,2]",
+    "federation.encoders.wide.clients=[2,3]",
+)
+EVERYONE = "federation.participation=1"
+
+
+def examples(run):
+    return len(run.data.parts[0])  # client 0's images are public
+
+
+class TestFLESD(MethodContract):
+    method = "flesd"
+    overrides = SHORT
+    falls = False  # a client begins a round with the student, whose embeddings are not its own
+
+    def bill(self, run):
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("infer", "up", "similarity"): 4 * examples(run) ** 2,
+        }
+
+    def test_who_gives_the_public_images_takes_no_part(self, unbroken):
+        federation = unbroken.federation
+        assert [client.id for client in federation.clients] == [1, 2, 3]
+        assert (unbroken.data.public == unbroken.data.parts[0]).all()
+
+    def test_no_weights_leave_a_client(self, unbroken):
+        assert set(unbroken.federation.ledger.total("up")) == {"similarity"}
+
+    def test_the_server_keeps_students_only(self, unbroken):
+        assert set(unbroken.federation.server) == {"students"}
+        assert not any(client < 0 for client in unbroken.federation.memory.index)
+
+    def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
+        """Its similarities are those of its own networks: of the student it was sent they would be other."""
+        run = playing.prepared(tmp_path, "flesd", *SHORT, "federation.rounds=1")
+        federation, sent = run.federation, {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "infer":
+                    sent[done.visit.client.id] = done.message["similarity"]["values"].clone()
+
+        federation.callbacks = [Spy()]
+        federation.fit()
+        for client, matrix in sent.items():
+            federation.method.load(federation.memory[client]["stays"])
+            assert torch.allclose(matrix, embedded(run), atol=1e-5)
+            federation.work.resident.reset()
+            assert not torch.allclose(matrix, embedded(run), atol=1e-3)
+            torch.testing.assert_close(matrix, matrix.T)
+            torch.testing.assert_close(matrix.diagonal(), torch.ones(len(matrix)))
+
+    def test_the_cc_form_is_one_round(self, tmp_path):
+        once = playing.played(tmp_path / "a", "flesd-cc", *SHORT)
+        plain = playing.played(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")
+        assert playing.same(playing.state(once), playing.state(plain))
+
+    def test_everything_kept_is_no_quantisation(self, tmp_path, unbroken):
+        """As values and columns, all of every row makes the same ensemble and the same student."""
+        most = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
+        assert playing.difference(most.federation.server, unbroken.federation.server) < 1e-5
+        sent = most.federation.ledger.total("up")["similarity"]
+        assert sent == 2 * unbroken.federation.ledger.total("up")["similarity"]
+
+    def test_what_is_kept_is_sent_as_values_and_columns_and_billed_so(self, tmp_path, unbroken):
+        run = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.1")
+        n = examples(run)
+        k = int(0.1 * n) + 1
+        assert run.federation.ledger.lines[0, "infer", "up", "similarity"] == 2 * (4 + 4) * n * k  # two clients a round
+        assert playing.difference(run.federation.server, unbroken.federation.server) > 1e-4
+
+    @pytest.mark.parametrize("name", ["in-domain", "other"])
+    def test_public_images_of_a_dataset(self, name, tmp_path):
+        public = ("public.name=synthetic", "public.share=0.2") if name == "in-domain" else ("public.name=digits",)
+        given = ("data.options={examples: 100, classes: 3, channels: 1}",) if name == "other" else ()
+        run = playing.played(tmp_path, "flesd", *SHORT, *public, *given, "federation.rounds=1")
+        assert len(run.federation.clients) == 4
+        held = set(run.data.parts.indices.tolist())
+        if name == "in-domain":
+            labels = run.data.source.train.labels
+            public_labels = labels[run.data.public]
+            assert not held & set(run.data.public.tolist())
+            for one in range(3):
+                assert (public_labels == one).sum() == round(0.2 * (labels == one).sum())
+        else:
+            assert run.data.public_images.shape[1:] == (1, 8, 8)
+            assert len(held) == len(run.data.source.train.labels)
+
+    @pytest.mark.parametrize(
+        ("overrides", "error", "says"),
+        [
+            (("public.name=fashion",), ValueError, "fashion"),
+            (("public.client=9",), ConfigError, "clients are 0 to 3"),
+            (("public.share=0.5",), ConfigError, "public.share means nothing"),
+            (("public.name=synthetic", "public.share=1"), ConfigError, "leaves no image"),
+            (("partition.name=iid", "partition.clients=1"), ConfigError, "nobody is left"),
+            (("public.name=digits",), ConfigError, "as many channels"),
+            (("method.kept=0",), MethodError, "above 0"),
+            ((*OTHER[:-1], "federation.encoders.wide.clients=[7]"), ConfigError, "none of the clients"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, overrides, error, says, tmp_path):
+        with pytest.raises(error, match=says):
+            playing.prepared(tmp_path, "flesd", *overrides)
+
+    def test_without_public_images_it_says_what_to_set(self, tmp_path):
+        with pytest.raises(ValueError, match=r"public\.name"):
+            playing.played(tmp_path, "flesd", *SHORT, "public.name=null")
+
+
+class TestQuantisedFLESD(MethodContract):
+    method = "flesd"
+    overrides = (*SHORT, "method.kept=0.1")
+    falls = False
+
+    def bill(self, run):
+        n = examples(run)
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("infer", "up", "similarity"): (4 + 4) * n * (int(0.1 * n) + 1),
+        }
+
+
+class TestTwoArchitectures:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def run(cls, tmp_path_factory):
+        return playing.played(tmp_path_factory.mktemp("two"), "flesd", *SHORT, *OTHER, EVERYONE)
+
+    def test_both_train_and_distil(self, run):
+        assert set(run.federation.server["students"]) == {"default", "wide"}
+        assert [client.kind for client in run.federation.clients] == ["default", "wide", "wide"]
+        for kind, method in {"default": run.federation.method, **run.federation.method.others}.items():
+            fresh = method.weights()
+            run.federation.work.of[kind].resident.reset()
+            student = run.federation.server["students"][kind]
+            moved = {part: student[part] for part in fresh}
+            assert playing.difference(moved, fresh) > 1e-3
+        widths = [run.federation.server["students"][kind]["encoder"] for kind in ("default", "wide")]
+        assert [next(iter(one.values())).shape[0] for one in widths] == [6, 10]
+
+    def test_each_is_evaluated_by_its_own_network(self, tmp_path):
+        record = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").play()
+        assert set(record["encoders"]) == {"global", "wide"}
+        assert record["scores"]["knn/v1"]["accuracy"] == min(
+            scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()
+        )
+
+    def test_two_ranks_give_the_same(self, run, tmp_path):
+        playing.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
+        both = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
+        both.federation.start()
+        assert playing.same(playing.state(both), playing.state(run))
+
+    def test_a_method_that_averages_refuses(self, tmp_path):
+        with pytest.raises(ConfigError, match="averages weights"):
+            playing.prepared(tmp_path, "fedavg", *OTHER)
+
+    def test_clients_side_by_side_are_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="one by one"):
+            playing.prepared(tmp_path, "flesd", *OTHER, "executor=side-by-side")
+
+
+class TestDistillation:
+    """The server's steps, against the pure functions, on one client's similarities."""
+
+    @pytest.fixture
+    def seat(self, tmp_path):
+        run = playing.prepared(
+            tmp_path, "flesd", "method.anchors=64", "method.momentum=0", "method.distil_lr=0", EVERYONE
+        )
+        run.federation.start()
+        federation, method = run.federation, run.federation.method
+        distil = method.plan(0)[2]
+        (client,) = method.seats(federation.server)
+        own = embedded(run)
+        targets = {"M": ensemble_similarity([own], method.teacher_temperature)}
+        visit = Visit(
+            0, 1, distil, client, {"weights": federation.server["students"]["default"], "targets": targets}, {},
+            torch.Generator(),
+        )  # fmt: skip
+        method.eval()
+        method.start_visit(visit)
+        return run, method, own
+
+    def shown(self, run):
+        (batch,) = run.data.batches(None, ("plain", "plain"), 1000, order=None, views=torch.Generator(), device="cpu")
+        return batch
+
+    def test_a_client_that_is_the_student_has_nothing_to_teach_it(self, seat):
+        """Equal temperatures, the same networks, all images current anchors: KL 0."""
+        run, method, own = seat
+        step = method.hook("training_step", method.phase)
+        assert abs(float(step(self.shown(run))["loss"])) < 1e-6
+        method.context["targets"] = {"M": another(len(own))}
+        assert float(step(self.shown(run))["loss"]) > 0.1
+
+    def test_one_client_is_plain_similarity_distillation_of_it(self, seat):
+        run, method, own = seat
+        batch = self.shown(run)
+        method.context["targets"] = {"M": another(len(own))}
+        loss = method.hook("training_step", method.phase)(batch)["loss"]
+        queries, anchors = (method.objective.embed(view)[1] for view in batch.views)
+        cosines = similarity(spread(len(own)))
+        by_hand = similarity_distillation(queries, anchors, (cosines / 0.1).exp(), 0.1)
+        assert float(loss) == pytest.approx(float(by_hand), rel=1e-4)
+
+    def test_anchors_are_first_in_first_out_and_the_key_encoder_follows(self, seat):
+        run, method, _ = seat
+        batch = self.shown(run)
+        n = len(batch.index)
+        step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
+        end(step(batch), batch)
+        assert int(method.anchors_filled) == n
+        first = Batch(tuple(view[:5] for view in batch.views), batch.index[:5])
+        with torch.no_grad():
+            for parameter in method.objective.parameters():
+                parameter.add_(0.1)
+        end(step(first), first)
+        assert method.anchor_images[:5].tolist() == [0, 1, 2, 3, 4]
+        assert method.anchor_images[5 : 5 + n].tolist() == list(range(n))
+        assert int(method.anchors_filled) == min(64, n + 5)
+        pairs = zip(method.key.parameters(), method.objective.parameters(), strict=True)
+        assert all(torch.equal(own, lead) for own, lead in pairs)  # momentum 0: it is the student
+
+    def test_anchors_that_are_not_there_yet_play_no_role(self, seat):
+        run, method, _ = seat
+        step = method.hook("training_step", method.phase)
+        batch = self.shown(run)
+        first = Batch(tuple(view[:5] for view in batch.views), batch.index[:5])
+        before = step(first)["loss"]
+        method.anchor_rows.normal_(generator=torch.Generator().manual_seed(0))
+        assert float(step(first)["loss"]) == pytest.approx(float(before), rel=1e-6)
+        assert math.isfinite(float(before))
+
+
+def spread(n):
+    return torch.randn(n, 6, generator=torch.Generator().manual_seed(3))
+
+
+def another(n):
+    """The ensemble of one client that finds the images unlike."""
+    return ensemble_similarity([similarity(spread(n))], 0.1)
+
+
+def embedded(run):
+    """Similarities of the public images by the resident networks, in eval mode."""
+    method = run.federation.method.eval()
+    (batch,) = run.data.batches(None, ("plain",), 1000, order=None, views=torch.Generator(), device="cpu")
+    with torch.no_grad():
+        return similarity(method.objective.embed(batch.views[0])[1])
+
+
+def test_a_students_start_is_the_common_one(tmp_path):
+    flesd = playing.prepared(tmp_path / "a", "flesd")
+    fedavg = playing.prepared(tmp_path / "b", "fedavg")
+    for run in (flesd, fedavg):
+        run.federation.start()
+    student = flesd.federation.server["students"]["default"]
+    assert playing.same(trees.clone(student), trees.clone(fedavg.federation.server["weights"]))
