@@ -108,7 +108,7 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
 
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
     """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
-    held, shown = dealt(config, images)
+    held, shown = dealt(config, images, built.asks_for_public)
     largest, size = max(len(part) for part in held), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(

@@ -93,8 +93,9 @@ def _parameters(function: Any) -> dict[str, inspect.Parameter]:
 def defaults(config: DictConfig) -> dict[str, Any]:
     """Dotted key -> value of what the config left to the code: plain defaults of the classes it names."""
     left = {}
-    for where in ("encoder", "objective", "method", "optimizer"):
-        section = config[where]
+    sections = {where: config[where] for where in ("encoder", "objective", "method", "optimizer")}
+    sections |= {f"federation.encoders.{kind}": section for kind, section in config.federation.encoders.items()}
+    for where, section in sections.items():
         for name, one in arguments(locate(section, where)).items():
             plain = one.default is None or isinstance(one.default, bool | int | float | str)
             if plain and name not in (*section, *config.heads, *RESERVED, "in_channels", "num_classes"):

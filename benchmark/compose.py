@@ -171,6 +171,10 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
         # another class brings its own arguments; those of the class it replaces go
         if isinstance(chosen, Mapping) and chosen.get("class") not in (None, config[section].get("class")):
             config[section] = {key: value for key, value in config[section].items() if key == "name"}
+    for kind, chosen in (layer.get("federation", {}).get("encoders") or {}).items():
+        before = config.federation.encoders.get(kind, {})
+        if isinstance(chosen, Mapping) and chosen.get("class") not in (None, before.get("class")):
+            config.federation.encoders[kind] = {key: value for key, value in before.items() if key == "clients"}
     name = layer.get("partition", {}).get("name")
     if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
         shared = ("clients", "seed", "share", *partition_parameters(str(name)))

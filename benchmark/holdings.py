@@ -41,8 +41,8 @@ class Public(NamedTuple):
     held: np.ndarray
 
 
-def dealt(config: DictConfig, images: Source) -> tuple[list[np.ndarray], Public | None]:
-    """Who holds which training images, and what is public."""
+def dealt(config: DictConfig, images: Source, asked: bool) -> tuple[list[np.ndarray], Public | None]:
+    """Who holds which training images, and what is public; asked: whether the method looks at public images."""
     shown, labels = public(config, images), images.train.labels
     if shown is not None and shown.images is images.train.images:  # the clients have the rest
         rest = np.setdiff1d(np.arange(len(labels)), shown.held)
@@ -50,7 +50,7 @@ def dealt(config: DictConfig, images: Source) -> tuple[list[np.ndarray], Public 
             raise ConfigError("public.share=1 of data.name itself leaves no image for the clients: lower it")
         return [rest[part] for part in parts(config, labels[rest])], shown
     held = parts(config, labels)
-    if (whose := giver(config)) is None:
+    if (whose := giver(config)) is None or not asked:
         return held, shown
     if not 0 <= whose < len(held):
         raise ConfigError(f"public.client={whose}: clients are 0 to {len(held) - 1}")
@@ -129,11 +129,14 @@ class Clients(Sequence[Client]):
 
 def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarray]) -> Clients:
     """Those who take part; whose images are public does not, where the method learns from public images."""
-    asks = any(phase.data == "public" for phase in (*built.warmup, *built.phases))
-    absent = giver(config) if asks else None
+    absent = giver(config) if built.asks_for_public else None
     kinds: dict[int, str] = {}
-    for kind, section in config.federation.encoders.items():
-        for client in section.get("clients", []):
+    others: Any = OmegaConf.to_container(config.federation.encoders)
+    for kind, section in others.items():
+        chosen = section.get("clients", [])
+        if not fits(chosen, list[int]):
+            raise ConfigError(f"federation.encoders.{kind}.clients={chosen}: give a list of ids, e.g. [0,1]")
+        for client in chosen:
             if not fits(client, int) or not 0 <= client < len(parts) or client in kinds:
                 raise ConfigError(
                     f"federation.encoders.{kind}.clients: {client!r} is none of the clients 0 to {len(parts) - 1}, "

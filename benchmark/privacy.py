@@ -64,7 +64,7 @@ class Account:
         for client in sorted(ahead):
             then = epsilon(releases(self.releases.get(client, Counter()) + ahead[client]), self.delta)
             if then > self.budget:
-                return f"client {client} would spend epsilon {then:.3g} of its budget of {self.budget:g}"
+                return f"client {client} would spend epsilon {then:.4g} of its budget of {self.budget:g}"
         return None
 
     def state(self) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def provenance(
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
-        **({"public": images_hash(data.public_images[data.public])} if data.public is not None else {}),
+        **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "python": platform.python_version(),
     }
@@ -167,9 +167,12 @@ def partition_hash(parts: Sequence[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def images_hash(images: np.ndarray) -> str:
-    """sha256 over shape and bytes."""
-    return hashlib.sha256(repr(images.shape).encode() + np.ascontiguousarray(images).tobytes()).hexdigest()
+def images_hash(images: np.ndarray, held: np.ndarray) -> str:
+    """sha256 over the shape of an image and the bytes of some, a few at a time."""
+    digest = hashlib.sha256(repr(images.shape[1:]).encode())
+    for few in np.array_split(held, max(1, len(held) // 256)):
+        digest.update(np.ascontiguousarray(images[few]).tobytes())
+    return digest.hexdigest()
 
 
 def commit() -> str | None:
@@ -195,6 +198,7 @@ def foreign(config: DictConfig) -> list[str]:
     """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
     named = [("method.addons", addon) for addon in config.method.get("addons", [])]
     named += [(name, config[name]) for name in ("objective", "method", "encoder", "optimizer", "server_optimizer")]
+    named += [(f"federation.encoders.{kind}", section) for kind, section in config.federation.encoders.items()]
     lines = []
     for where, section in named:
         if not section:

@@ -252,7 +252,7 @@ class Federation:
         if state is not None:
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
             self.ledger.load(state["ledger"])
-            self.account.load(state["account"])
+            self.account.load(state.get("account", {"releases": [], "covers": []}))  # older ones knew no noise
             self.commits = state["commits"]
             self.memory.restore(state["memory"])
             self.fabric.barrier()

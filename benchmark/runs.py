@@ -129,6 +129,8 @@ class Run:
             commit=_COMMIT,
             account=build.account(config, method, clients),
         )
+        if (why := self.federation.refusal()) is not None:
+            raise ConfigError(f"privacy.epsilon: the first round is too dear already: {why}; give more, or more noise")
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
         )
@@ -139,7 +141,8 @@ class Run:
             self.compiled = verdict is not None and verdict.kept
             self.display.say(f"compile: {verdict or 'nothing is trained'}")
         untouched = not method.phases or self.federation.rounds == 0
-        self.recalibrated = has_batch_norm(method) and (untouched or method.batch_norm == "local")
+        normalised = any(has_batch_norm(one) for one in (method, *method.others.values()))
+        self.recalibrated = normalised and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:

@@ -170,7 +170,8 @@ class OneByOne:
         method, phase, pace = self.method, visit.phase, self.pace
         optimizer = method.hook("configure_optimizers", phase)()
         size = phase.batch_size or pace.batch_size
-        held = self.data.held_by(self._holder(visit))
+        holder = self._holder(visit)
+        held = self.data.held_by(holder)
         examples = len(held)
         visit.batches = number_of_batches(examples, min(size, examples))
         steps = pace.steps if phase.epochs is None else None
@@ -178,7 +179,7 @@ class OneByOne:
         take, summed = self._stepper(visit, optimizer)
         images = 0
         epochs = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
-        look: Any = partial(self.data.look, self.fabric.device, held=held, batch_size=size)
+        look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
         for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
             if visit.steps % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
@@ -269,6 +270,7 @@ class ByKind:
 
     def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
+        assert given.actor is self.of["default"].method  # what measures BatchNorm refuses several encoders
         for client in block:
             work = self.of[client.kind]
             yield work.finish(work.begin(replace(given, actor=work.method), client))

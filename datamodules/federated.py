@@ -94,20 +94,30 @@ class FederatedDataModule(LightningDataModule):
             )
         return self.public
 
+    def pool(self, client: int | None) -> np.ndarray:
+        """The images that `held_by` gives indices of."""
+        return self.source.train.images if client is not None else self.public_images
+
     @property
     def examples(self) -> int:
         """Training images of all clients together."""
         return len(self.parts.indices)
 
     def look(
-        self, device: torch.device | str, *, held: np.ndarray | None = None, batch_size: int | None = None
+        self,
+        device: torch.device | str,
+        *,
+        held: np.ndarray | None = None,
+        pool: np.ndarray | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """Passes over images as they are, in their order.
 
-        held: training indices; None: those of all clients, as Trainer sees them. batch_size: None: Trainer's.
+        held: indices of `pool`; None: those of all clients, as Trainer sees them. pool: None: the training images.
+        batch_size: None: Trainer's.
         """
         held = np.sort(self.parts.indices) if held is None else held
-        images = self._images(held, device, self.source.train.images)
+        images = self._images(held, device, self.source.train.images if pool is None else pool)
         for piece in torch.arange(len(held)).split(batch_size or self.batch_size):
             views, _ = make_views(images(piece), ("plain",), self.recipe, self.generator, self.make)
             yield Batch((views[0].contiguous(memory_format=self.layout),), piece.to(device, non_blocking=True))
@@ -138,7 +148,7 @@ class FederatedDataModule(LightningDataModule):
         The view `other` shows images of an epoch's second order, drawn after the first.
         """
         held = self.held_by(client)
-        images = self._images(held, device, self.source.train.images if client is not None else self.public_images)
+        images = self._images(held, device, self.pool(client))
         known = labels and client is not None  # nobody has labelled what is public
         targets = torch.from_numpy(self.source.train.labels[held]).to(device) if known else None
         size = min(batch_size, len(held))

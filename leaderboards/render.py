@@ -166,6 +166,10 @@ def _section(records: Sequence[Record], scenario: str) -> str:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
         lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
     for record in here:
+        if (why := record["rounds"].get("ended")) is not None:
+            done, planned = record["rounds"]["done"], record["rounds"]["planned"]
+            ended = f"{record['row']}, seed {record['seed']}, after {done} of {planned} rounds: {why}"
+            lines += ["", f"Ended early: {escape(ended)}."]
         if not finished(record):
             done, planned = record["rounds"]["done"], record["rounds"]["planned"]
             lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from methods import trees
+from methods.hooks import check_hooks
 from methods.objective import AddOn, Objective, Projected
 from methods.server import ServerOptimizer
 from methods.trainer import UnderTrainer, set_learning_rate
@@ -40,12 +41,6 @@ __all__ = [
     "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
     "choose", "number", "set_learning_rate",
 ]  # fmt: skip
-
-PHASE_HOOKS = (
-    "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",
-    "adjust_gradients", "configure_optimizers", "on_train_batch_end",
-)  # fmt: skip
-"""Hooks that may carry a phase's name: `update_correlate` is preferred to `update` in the phase `correlate`."""
 
 
 class FederatedMethod(UnderTrainer):
@@ -81,7 +76,8 @@ class FederatedMethod(UnderTrainer):
         server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         super().__init__()
-        averages = type(self).update is FederatedMethod.update and any("weights" in one.uplink for one in self.phases)
+        means = (one.uplink.get("weights") for one in self.phases if one.where == "clients")
+        averages = type(self).update is FederatedMethod.update and any(isinstance(how, Mean) for how in means)
         if server_optimizer is not None and not averages:
             raise MethodError(
                 f"{type(self).__name__} averages no weights, or by a step of its own: server_optimizer would change "
@@ -111,7 +107,7 @@ class FederatedMethod(UnderTrainer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _check_hooks(cls)
+        check_hooks(cls)
 
     def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
         """The hook `name` of `phase`: the one that carries the phase's name, else the plain one."""
@@ -124,6 +120,11 @@ class FederatedMethod(UnderTrainer):
     def plan(self, round: int) -> tuple[Phase, ...]:
         """The phases of a round, in order: those listed in `warmup` and `phases`, perhaps with fields replaced."""
         return (*self.warmup, *self.phases) if round == 0 else self.phases
+
+    @property
+    def asks_for_public(self) -> bool:
+        """Whether a phase looks at public images."""
+        return any(phase.data == "public" for phase in (*self.warmup, *self.phases))
 
     # --- the server: remember, speak, listen
 
@@ -285,26 +286,3 @@ class FederatedMethod(UnderTrainer):
 
 def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _check_hooks(cls: type[FederatedMethod]) -> None:
-    """Refuses a suffix that names no phase, and a plain hook that an older suffixed one would hide."""
-    phases = {phase.name for phase in (*cls.warmup, *cls.phases)}
-
-    def age(name: str) -> int:
-        """How far down the line of ancestors a hook is defined; a large number where it is nowhere."""
-        return next((place for place, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
-
-    for hook in PHASE_HOOKS:
-        for name in vars(cls):
-            suffix = name.removeprefix(f"{hook}_")
-            if suffix != name and name not in PHASE_HOOKS and suffix not in phases:
-                raise MethodError(
-                    f"{cls.__name__}.{name} names no phase of the method; its phases are {', '.join(sorted(phases))}"
-                )
-        for suffixed in (f"{hook}_{phase}" for phase in sorted(phases)):
-            if age(hook) < age(suffixed) < len(cls.__mro__):
-                raise MethodError(
-                    f"{cls.__name__}.{hook} would never be called in the phase it is meant for: the inherited "
-                    f"{suffixed} is preferred; override {suffixed} as well"
-                )

@@ -18,7 +18,8 @@ Decisions
 - The noise is on every entry and R is not made symmetric again, as in the code: the trace with a symmetric matrix does
   not see the difference. Its cost follows from the sensitivity of R to the exchange of one image: a mean of N positive
   semidefinite matrices of trace mu at most moves by sqrt(2) mu / N. The paper's own Proposition 6.6 was not at hand.
-- Noise protects R alone. The weights leave as they are, as in the paper.
+- Noise protects R alone, given the weights and statistics it is measured with, which leave as they are, as in the
+  paper; statistics that never leave would let an image move R further, so sigma and `batch_norm: local` are refused.
 - The server keeps the latest R of every client, absent ones too; all clients send theirs in round 0.
 - The weights are averaged uniformly, as in the code.
 """
@@ -83,9 +84,15 @@ class FedSC(FederatedMethod):
                 "FedSC shares correlation matrices of the spectral loss: set objective=spectral and "
                 "objective.negatives=correlation"
             )
-        self.alpha_start, self.alpha_end = alpha_start, alpha_end
+        self.alpha_start = number("method.alpha_start", alpha_start, at_least=0, at_most=1)
+        self.alpha_end = number("method.alpha_end", alpha_end, at_least=0, at_most=1)
         self.passes = number("method.passes", passes, at_least=1)
         self.sigma = number("method.sigma", sigma, at_least=0)
+        if sigma and self.batch_norm == "local":
+            raise MethodError(
+                "method.sigma does not go with federation.batch_norm=local: statistics that stay are of all images, so "
+                "one image may move R by more than the noise is made for"
+            )
         self.mu: float = objective.mu  # type: ignore[assignment] # of `Spectral`, as just made sure
 
     def plan(self, round: int) -> tuple[Phase, ...]:

@@ -2,11 +2,11 @@
 
 | symbol | name | equation |
 |---|---|---|
-| M_k = R_k^T R_k | entry `similarity`, `methods.maths.similarity` of the public images | eq. 3 |
+| M_k = R_k^T R_k | entry `similarity`, `methods.maths.similarity` of the public images | eq. 4 |
 | top n % of each row | `kept`, sent as values and columns | quantisation |
 | M = mean_k exp(M_k / tau_T) | `targets`, `methods.maths.ensemble_similarity`, `teacher_temperature` | eqs. 5-6 |
 | p, q, KL(p || q), tau_S | `methods.maths.similarity_distillation`, `student_temperature` | eqs. 7-9 |
-| anchors Q, m; momentum encoder, zeta | `anchors`; `key`, `momentum` | section 3 |
+| anchors Q, m; momentum encoder, zeta | `anchors`; `key`, `momentum` | eq. 10 |
 | E, B', eta of the distillation | `distil_epochs`, `distil_batch_size`, `distil_lr` | section 4 |
 
 Decisions
@@ -20,7 +20,9 @@ Decisions
   Here the loss starts at once, over the anchors that are there.
 - Every architecture of the federation (`federation.encoders`) has a student at the server, all distilled from the same
   targets, and each client starts a round from its kind's: the paper names such federations and reports none.
-- The distillation's rate is its own and constant; the schedule is the clients'.
+- The distillation's rate is its own and constant; the schedule is the clients'. `training.clip_norm` holds for both.
+- Networks that distillation does not train (a predictor, the head of rotation) begin every round as they began the
+  first: they never leave a client, and the student does not know them.
 - FLESD-cc is one round (`flesd-cc`).
 - The server takes up every client's matrix, N x N floats each, before it makes the ensemble.
 """
@@ -43,6 +45,7 @@ from methods.base import (
     FederatedMethod,
     Mail,
     Message,
+    MethodError,
     Objective,
     Phase,
     Replies,
@@ -94,6 +97,11 @@ class FLESD(FederatedMethod):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
+        if own := [addon.name for addon in self.terms if addon.networks() is not None]:
+            raise MethodError(
+                f"FLESD sends no weights, and its student learns nothing of the networks of add-on {own[0]!r}: "
+                "leave it out"
+            )
         self.teacher_temperature = number("method.teacher_temperature", teacher_temperature, above=0)
         self.student_temperature = number("method.student_temperature", student_temperature, above=0)
         self.kept = number("method.kept", kept, above=0, at_most=1)
@@ -223,7 +231,7 @@ class FLESD(FederatedMethod):
 
     def guards(self) -> Mapping[str, str]:
         """Only public images are looked at; what is told of them comes from networks that never leave."""
-        most = "" if self.kept == 1 else f", the {self.kept:.0%} largest of each row"
+        most = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
         return {"similarity": f"cosines between public images only{most}; weights stay with the client"}
 
 

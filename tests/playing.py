@@ -47,7 +47,10 @@ def state(run: Run) -> dict[str, Any]:
     federation = run.federation
     timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in federation.history]
     memories = {client: federation.memory[client] for client in federation.memory}
-    return {"server": federation.server, "memory": memories, "ledger": federation.ledger.state(), "history": timeless}
+    spent = {client: dict(counted) for client, counted in federation.account.releases.items()}
+    return {"server": federation.server, "memory": memories, "history": timeless} | {
+        "ledger": federation.ledger.state(), "spent": spent,
+    }  # fmt: skip
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Knowledge as similarities of public images: ensembles of matrices, distillation from them (FLESD, eqs. 3-9)."""
+"""Knowledge as similarities of public images: ensembles of matrices, distillation from them (FLESD, eqs. 4-9)."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from methods.maths.losses import full_precision
 
 @full_precision
 def similarity(z: Tensor) -> Tensor:
-    """Cosines `[n, n]` of all pairs of rows `[n, d]` (FLESD, eq. 3)."""
+    """Cosines `[n, n]` of all pairs of rows `[n, d]` (FLESD, eq. 4)."""
     unit = normalize(z.float(), dim=1)
     return unit @ unit.T
 

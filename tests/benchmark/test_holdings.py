@@ -41,17 +41,24 @@ def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
     assert len(taking_part("public.name=synthetic")) == 5
 
 
+def test_who_would_give_its_images_is_not_asked_for_where_nobody_looks():
+    given = config("public.name=client", "public.client=9")
+    assert holdings.dealt(given, holdings.source(given), asked=False)[1] is None
+
+
 def test_public_images_of_the_runs_own_dataset_are_no_clients():
     given = config("public.name=synthetic", "public.share=0.25")
     images = holdings.source(given)
-    parts, shown = holdings.dealt(given, images)
+    parts, shown = holdings.dealt(given, images, asked=True)
     held = np.concatenate(parts)
     assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
     for one in range(3):
         mine = images.train.labels[shown.held] == one
         assert mine.sum() == round(0.25 * (images.train.labels == one).sum())
-    other, again = (holdings.dealt(config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images)[1]
-                    for k in (1, 0))  # fmt: skip
+    other, again = (
+        holdings.dealt(config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, asked=True)[1]
+        for k in (1, 0)
+    )
     assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
 
 
@@ -73,4 +80,4 @@ def test_what_cannot_be_public_is_refused(words, says):
 def refused(words):
     """Some are refused as they are read, some once there are images."""
     given = config(*words)
-    holdings.dealt(given, holdings.source(given))
+    holdings.dealt(given, holdings.source(given), asked=True)

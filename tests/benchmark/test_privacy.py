@@ -115,6 +115,10 @@ class TestRuns:
         again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
         assert again.play() == record
 
+    def test_a_budget_that_the_first_round_exceeds_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="first round is too dear"):
+            playing.prepared(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
+
     def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
         record = playing.prepared(tmp_path, "fedsc").play()
         assert record["epsilon"] is None

@@ -77,6 +77,7 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
         ("fedsc/svhn", "fedavg objective=byol", "training.clip_norm", 1.0),
         ("flesd/cifar10-a1", "fedavg", "federation.rounds", 10),
         ("flesd/cifar100-a0.01", "flesd", "federation.rounds", 2),
+        ("flesd/cifar100-a100", "flesd", "federation.rounds", 4),
         ("flesd/cifar100-a0.01", "flesd", "training.epochs", 100),
         ("flesd/cifar10-a100", "flesd-cc", "training.epochs", 200),
         ("flesd/tiny-imagenet-a100", "fedprox", "objective.form", "one-way"),
@@ -135,6 +136,14 @@ def test_flesds_tables_have_their_cells(name):
     cells = {"table1": 12 * 6, "table2": 3 * 12, "table4": 18 * 2, "table5": 36 * 2, "table6": 12 * 2, "cases": 3 * 26}
     content = read("suite", name)
     assert len(content["scenarios"]) * len(content["methods"]) == cells[name.removeprefix("flesd-")]
+
+
+def test_the_distillations_of_table_11_have_as_many_steps_each():
+    rows = [line for line in read("suite", "flesd-cases")["methods"] if "distil_batch_size" in line]
+    configs = [compose("flesd/cifar100-a1", *line.split()[:1], line.split()[1:]) for line in rows]
+    steps = [one.method.get("distil_epochs", 200) / one.method.distil_batch_size for one in configs]
+    assert len(steps) == 4
+    assert len(set(steps)) == 1
 
 
 @pytest.mark.parametrize("name", ["flesd-table1", "flesd-table4"])

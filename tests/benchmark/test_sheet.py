@@ -57,7 +57,7 @@ def test_a_quantised_matrix_is_values_and_columns():
     (entry,) = sheet.asked("flesd", ["method.kept=0.01"]).entries
     k = 51  # a hundredth of 5,000 images, and the image itself
     assert entry.bytes == 5_000 * k * (4 + 4)
-    assert "the 1% largest of each row" in entry.protected
+    assert "the 1 % largest of each row" in entry.protected
 
 
 def test_every_shipped_method_has_its_lines():

@@ -98,6 +98,14 @@ def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
     assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
 
 
+def test_a_run_that_its_budget_ended_counts_and_is_named():
+    rounds = {"done": 3, "planned": 5, "ended": "client 1 would spend epsilon 9 of its budget of 8"}
+    page = markdown([record("fedsc", 0, 50.0), record("fedsc", 1, 48.0, rounds=rounds)])
+    (line,) = [one for one in page.splitlines() if one.startswith("Ended early")]
+    assert line == f"Ended early: fedsc, seed 1, after 3 of 5 rounds: {rounds['ended']}."
+    assert "| 49.0 ± 1.4 |" in page
+
+
 def test_unfinished_runs_are_left_out_by_name():
     page = markdown([record(seed=3, rounds={"done": 2, "planned": 5})])
     assert "Left out: fedavg-byol, seed 3, 2 of 5 rounds." in page.splitlines()

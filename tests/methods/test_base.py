@@ -14,7 +14,6 @@ from benchmark.runs import Run
 from datamodules import federated
 from methods import trees
 from methods.base import (
-    PHASE_HOOKS,
     AddOn,
     Batch,
     FederatedMethod,
@@ -29,6 +28,7 @@ from methods.base import (
     Turn,
     Visit,
 )
+from methods.hooks import PHASE_HOOKS
 from methods.networks import convnet
 from methods.objectives.simclr import SimCLR
 from tests import playing

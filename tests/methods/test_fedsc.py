@@ -140,6 +140,39 @@ class TestFedSC(MethodContract):
         assert all(tree["R"].dtype == torch.float32 for tree in run.federation.server["R"].values())
         assert run.federation.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
 
+    def test_noise_is_drawn_anew_every_round(self, tmp_path):
+        """Of a client whose networks stand still, so that its matrix moves by noise and views alone."""
+        still = ("optimizer.lr=0", "federation.participation=1", "federation.rounds=2")
+        noisy = playing.prepared(tmp_path, "fedsc", *still, "method.sigma=0.3").federation
+        noise = []
+        noisy.start()
+        for round in range(2):
+            noisy.play(round)
+            noise.append([noisy.server["R"][k]["R"].clone() for k in range(4)])
+        for first, second in zip(*noise, strict=True):
+            assert float((first - second).std()) == pytest.approx(0.3 * 2**0.5, rel=0.25)
+
+    def test_noise_and_statistics_that_stay_are_refused(self, tmp_path):
+        with pytest.raises(MethodError, match="batch_norm=local"):
+            playing.prepared(tmp_path, "fedsc", "method.sigma=0.3", "federation.batch_norm=local")
+
     def test_another_objective_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match="objective=spectral"):
             playing.prepared(tmp_path, "fedsc", "objective=simclr")
+
+
+class TestNoisyFedSC(MethodContract):
+    """What clients have spent survives a kill, and is the same on two ranks."""
+
+    method = "fedsc"
+    overrides = ("method.sigma=0.05",)
+    batch_norm = ("average", "recalibrate")
+    falls = False  # noise of four rounds in a row is no smaller than the matrices
+
+    def bill(self, run):
+        return TestFedSC().bill(run)
+
+    def test_every_release_is_on_the_account(self, unbroken):
+        seen = {client: sum(counted.values()) for client, counted in unbroken.federation.account.releases.items()}
+        cohorts = [unbroken.federation.streams.cohort(round, 4, 0.5) for round in (1, 2)]
+        assert seen == {client: 1 + sum(client in cohort for cohort in cohorts) for client in range(4)}

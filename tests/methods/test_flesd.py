@@ -68,6 +68,39 @@ class TestFLESD(MethodContract):
             torch.testing.assert_close(matrix, matrix.T)
             torch.testing.assert_close(matrix.diagonal(), torch.ones(len(matrix)))
 
+    @pytest.mark.parametrize("clients", [1, 2])
+    def test_the_servers_targets_are_the_sharpened_ensemble_of_what_was_sent(self, clients, tmp_path, monkeypatch):
+        words = ("partition.name=iid", f"partition.clients={clients + 1}", EVERYONE, "method.teacher_temperature=0.3")
+        run = playing.prepared(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
+        sent, taught = [], []
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "infer":
+                    sent.append(done.message["similarity"]["values"].clone())
+                if done.visit.phase.name == "distil":
+                    taught.append(done.visit.message["targets"]["M"].clone())
+
+        run.federation.callbacks = [Spy()]
+        run.federation.fit()
+        assert len(sent) == clients
+        by_hand = sum(((matrix - 1) / 0.3).exp() for matrix in sent) / clients
+        torch.testing.assert_close(taught[0], by_hand)
+
+    def test_the_distillations_rate_is_its_own_whatever_the_clients_schedule(self, tmp_path):
+        run = playing.prepared(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
+        rates = {"fit": [], "distil": []}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name in rates:
+                    rates[done.visit.phase.name].append(done.visit.lr_sum / done.visit.steps)
+
+        run.federation.callbacks = [Spy()]
+        run.federation.fit()
+        assert rates["distil"] == pytest.approx([0.002] * 3)
+        assert rates["fit"][-1] < rates["fit"][0]
+
     def test_the_cc_form_is_one_round(self, tmp_path):
         once = playing.played(tmp_path / "a", "flesd-cc", *SHORT)
         plain = playing.played(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")
@@ -115,6 +148,9 @@ class TestFLESD(MethodContract):
             (("public.name=digits",), ConfigError, "as many channels"),
             (("method.kept=0",), MethodError, "above 0"),
             ((*OTHER[:-1], "federation.encoders.wide.clients=[7]"), ConfigError, "none of the clients"),
+            ((*OTHER[:-1], "federation.encoders.wide.clients=3"), ConfigError, "a list of ids"),
+            (("server_optimizer.class=methods.server.Adam",), MethodError, "would change nothing"),
+            (("method.addons=[{class: methods.fedx.CrossDistillation}]",), MethodError, "leave it out"),
         ],
     )
     def test_what_cannot_be_is_refused(self, overrides, error, says, tmp_path):
@@ -164,11 +200,18 @@ class TestTwoArchitectures:
             scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()
         )
 
+    @pytest.mark.ranks
     def test_two_ranks_give_the_same(self, run, tmp_path):
         playing.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
         both = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
         both.federation.start()
         assert playing.same(playing.state(both), playing.state(run))
+
+    def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
+        words = (*SHORT, *OTHER, EVERYONE, "federation.batch_norm=local", "encoder.norm=group", "heads.head_norm=false")
+        assert playing.prepared(tmp_path / "a", "flesd", *words).recalibrated
+        plain = (*words, "federation.encoders.wide.norm=group")
+        assert not playing.prepared(tmp_path / "b", "flesd", *plain).recalibrated
 
     def test_a_method_that_averages_refuses(self, tmp_path):
         with pytest.raises(ConfigError, match="averages weights"):
@@ -240,6 +283,35 @@ class TestDistillation:
         assert int(method.anchors_filled) == min(64, n + 5)
         pairs = zip(method.key.parameters(), method.objective.parameters(), strict=True)
         assert all(torch.equal(own, lead) for own, lead in pairs)  # momentum 0: it is the student
+
+    def test_the_key_encoder_keeps_its_share_of_its_past(self, seat):
+        run, method, _ = seat
+        method.momentum = 0.9
+        batch = self.shown(run)
+        before = [parameter.clone() for parameter in method.key.parameters()]
+        with torch.no_grad():
+            for parameter in method.objective.parameters():
+                parameter.add_(1.0)
+        step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
+        end(step(batch), batch)
+        for own, past in zip(method.key.parameters(), before, strict=True):
+            torch.testing.assert_close(own, past + 0.1)
+
+    def test_an_anchor_keeps_its_image(self, seat):
+        """The second batch's loss by hand: its own keys and the first batch's, each with its image's target."""
+        run, method, own = seat
+        method.context["targets"] = {"M": another(len(own))}
+        step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
+        whole = self.shown(run)
+        first, second = (
+            Batch(tuple(view[rows] for view in whole.views), whole.index[rows]) for rows in ([4, 1, 7], [2, 9, 5, 0])
+        )
+        end(step(first), first)
+        z = method.objective.embed(whole.views[0])[1]
+        images = [2, 9, 5, 0, 4, 1, 7]
+        targets = method.context["targets"]["M"][[2, 9, 5, 0]][:, images]
+        by_hand = similarity_distillation(z[[2, 9, 5, 0]], z[images], targets, 0.1)
+        assert float(step(second)["loss"]) == pytest.approx(float(by_hand), rel=1e-4)
 
     def test_anchors_that_are_not_there_yet_play_no_role(self, seat):
         run, method, _ = seat
