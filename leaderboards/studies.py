@@ -74,9 +74,9 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
     lines = [line([study["axis"], *(name for name, _ in columns)]), "|---:" * (len(columns) + 1) + "|"]
     for place in places(curve for _, curve in columns):
         lines.append(line([f"{place:g}", *(_shown(curve.get(place, curve.get("flat"))) for _, curve in columns)]))
-    seeds = sorted({cell.n for curve in ours.values() for cell in curve.values()})
-    behind = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    what = f"Ours: {study['ours']['title']}, linear/v1 (%), {behind} seeds. Paper: {study['paper']['title']}."
+    fewest, *_, most = sorted([cell.n for curve in ours.values() for cell in curve.values()] * 2)
+    behind = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
+    what = f"Ours: {study['ours']['title']}, linear/v1 (%), {behind}. Paper: {study['paper']['title']}."
     return [*lines, "", what, "", f"![{study['title']}]({study['page']}.svg)"]
 
 
