@@ -96,7 +96,7 @@ def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
 
     panels = [(f"ours: {study['ours']['title']}", ours), (f"paper: {study['paper']['title']}", reported(study))]
     panels = [(title, lines) for title, lines in panels if lines]
-    picture = Figure(figsize=(5.2 * len(panels), 3.8), layout="constrained")
+    picture = Figure(figsize=(max(6.4, 5.2 * len(panels)), 3.8), layout="constrained")
     axes = picture.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(name for _, lines in panels for name in lines))
     colours = dict(zip(names, (COLOURS[3], COLOURS[4], *COLOURS[:3], *COLOURS[5:]), strict=False))
