@@ -24,6 +24,8 @@ FEDX = 512 * 256 + 256 + 256 * 256 + 256  # 512-256-256 without BatchNorm
 FEDU2 = 512 * 2048 + 2 * 2048 + 2048 * 512 + 512  # 512-2048-512, as SSD's
 FEDU = 512 * 4096 + 2 * 4096 + 4096 * 2048 + 2048  # 512-4096-2048
 PREDICTOR = 2048 * 4096 + 2 * 4096 + 4096 * 2048 + 2048
+ORCHESTRA = 512 * 512 + 2 * 512 + 512 * 512 + 2 * (512 + 512)  # 512-BN-512-BN without biases, and their statistics
+TURNS = 512 * 4 + 4  # its rotation head
 FEDSC = 512 * 1024 + 1024 + 1024 * 512 + 512  # 512-1024-512 without BatchNorm
 
 BY_HAND = {
@@ -34,6 +36,7 @@ BY_HAND = {
     "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
     "flesd": {"similarity": 5_000**2},
+    "orchestra": {"weights": 2 * (RESNET + RUNNING + ORCHESTRA) + TURNS, "centroids": 8 * 512},
     "ldawa": {"weights": RESNET + RUNNING + 512 * 128 + 128},
     "local": {},
     "scaffold": {"delta_w": RESNET + RUNNING + DEFAULT + 2 * 512, "delta_c": RESNET + DEFAULT},
