@@ -24,7 +24,10 @@ class Recalibration:
         method: whose networks are measured; it exports one encoder.
     """
 
-    phase = Phase("recalibrate", work="observe", views=("augment",), uplink={"statistics": Mean("examples")})
+    # shuffled: statistics of batches of one class would miss what is between classes
+    phase = Phase(
+        "recalibrate", work="observe", views=("augment",), uplink={"statistics": Mean("examples")}, shuffled=True
+    )
 
     def __init__(self, method: FederatedMethod) -> None:
         self.method = method

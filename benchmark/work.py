@@ -225,8 +225,8 @@ class OneByOne:
         if measuring:  # each batch counts alike in BatchNorm's statistics, so none may be short
             examples = len(self.data.held_by(self._holder(visit)))
             size = -(-examples // -(-examples // size))
-        # shuffled too: statistics of batches of one class would miss what is between classes
-        for batch in self._batches(actor, visit, size, epochs=visit.phase.epochs or 1, shuffled=measuring):
+        shuffled = visit.phase.shuffled
+        for batch in self._batches(actor, visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
             with self.fabric.autocast():
                 gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
         visit.observed = gathered

@@ -33,7 +33,8 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
             page.write_text(
                 between(page.read_text(encoding="utf-8"), pages.START, pages.END, table(study, found)), encoding="utf-8"
             )
-            render.save(partial(_draw, study, found), page.with_suffix(".svg"))
+            if found:
+                render.save(partial(_draw, study, found), page.with_suffix(".svg"))
 
 
 def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Curve]:

@@ -83,6 +83,11 @@ class FederatedMethod(UnderTrainer):
                 f"{type(self).__name__} averages no weights, or by a step of its own: server_optimizer would change "
                 "nothing, leave it out"
             )
+        if objective.only_for and not any(one.__name__ == objective.only_for for one in type(self).__mro__):
+            raise MethodError(
+                f"{type(objective).__name__} is a part of {objective.only_for} and learns nothing without it: "
+                f"choose that method, or another objective than {type(objective).__name__}'s"
+            )
         self.places = {}
         self.others: dict[str, FederatedMethod] = {}  # the same over other architectures, by kind; no submodules
         self.objective = objective

@@ -157,7 +157,7 @@ class Shift(nn.Module):
 class FixupBlock(nn.Module):
     """A residual block without normalisation (Zhang, Dauphin, Ma 2019): a shift around each layer, one scale.
 
-    Where the image shrinks the shortcut takes every second pixel and fills up its channels with zeros.
+    Where the image shrinks the shortcut takes every second shifted pixel and fills up its channels with zeros.
     """
 
     def __init__(self, channels: int, width: int, stride: int, blocks: int) -> None:
@@ -173,7 +173,8 @@ class FixupBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, channels, H, W]` -> `[B, width, H / stride, W / stride]`."""
-        short = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        short = x if self.stride == 1 else self.residual[0](x)[:, :, :: self.stride, :: self.stride]
+        short = nn.functional.pad(short, (0, 0, 0, 0, 0, self.more))
         return torch.relu(self.shift(self.residual(x) * self.scale) + short)
 
 
@@ -186,7 +187,6 @@ def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
         raise MethodError(f"encoder.width={width}: give a whole number of at least 1")
     widths = [16 * width, 32 * width, 64 * width]
     stem = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
-    nn.init.normal_(stem.weight, std=math.sqrt(2 / (widths[0] * 9)))
     blocks: list[nn.Module] = [stem, Shift(), nn.ReLU()]
     channels = widths[0]
     for stage, own in enumerate(widths):

@@ -23,6 +23,7 @@ class Objective(nn.Module):
     queues: names of FIFO buffers `[rows, d]` fed from `Outputs.push`; a buffer `<name>_filled` counts their valid rows.
     stays: parts (submodules or queues) that stay with the client, whatever the method.
     labels: whether batches carry labels (supervised references only).
+    only_for: the method without which it does not work, by its class's name; empty: any method takes it.
     contrastive: whether the loss compares the images of a batch, so that its size is part of the loss.
     """
 
@@ -33,6 +34,7 @@ class Objective(nn.Module):
     queues: tuple[str, ...] = ()
     stays: tuple[str, ...] = ()
     labels = False
+    only_for: str = ""
     contrastive = False
 
     encoder: Encoder

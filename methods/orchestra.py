@@ -3,11 +3,8 @@ Clustering (ICML 2022).
 
 | symbol | name | equation |
 |---|---|---|
-| f_O, f_T | encoder and projector; `target_encoder` and `target_projector`, their moving average | section 4 |
-| mu^G, G | `centroids`, `clusters` | Algorithm 2 |
-| P(x) = softmax(mu^G . n(z) / tau) | `Clustering.assigned` | section 4 |
-| L_cluster = CE(P_T(x1), P_O(x2)) | `Clustering.loss` | Algorithm 1 |
-| L_deg, CE of the quarter turns of a third view | `rotation_weight` | Algorithm 1 |
+| the local loss | `methods.objectives.clustering` | Algorithm 1 |
+| mu^G, G | `centroids`, `clusters` of the objective | Algorithm 2 |
 | the client's memory, its L centroids | `bank`, `local_clusters`, `methods.maths.equal_clusters` | Algorithm 2 |
 | the server's clustering | `methods.maths.global_clusters` of all clients' centroids | Algorithm 2 |
 | epsilon, delta of a release | `epsilon`, `delta`, `methods.maths.gaussian_sigma` | section D.4, Table 7 |
@@ -18,10 +15,13 @@ Decisions
   cosines times 25, as in the code.
 - The target sees an augmented view, as in the code; `target_view: plain` is the paper's image as it is.
 - The target moves after each step; the code moves it before the next one, which differs at a visit's end only.
-- Before round 0 every client clusters what the untouched target makes of its images, with BatchNorm by the batch as in
-  training; nothing of that stays. A random `bank` of these embeddings is clustered; the code has the last batches'.
-- A client's clusters are of those embeddings that its visit has put into the bank. The code starts from random rows of
+- Before round 0 every client, where the code asks one round's cohort, clusters what the untouched target makes of its
+  images, in shuffled batches and with BatchNorm by the batch as in training; nothing of that stays. A random `bank` of
+  these embeddings is clustered; the code has the last batches'. The first mu is normal, the code's a linear layer's.
+- A client's clusters are of those embeddings that have been put into the bank. The code starts from random rows of
   another length, which remain where a client sees fewer images than the bank has room for.
+- The code's online pass over the first view is computed and not used: left out. The online encoder is evaluated, as in
+  the code; Algorithm 2 returns the target.
 - K-anonymity: a centroid hides a row among those it is the mean of. `anonymity`, in every round's line, is the smallest
   cluster that was made; `anonymity_claimed` is the paper's N / L, for a client of N images. They part because only the
   bank is clustered, not N, and because the code's ten scalings do not make clusters equal: an empty one is one row, as
@@ -32,7 +32,9 @@ Decisions
   on the sphere: from L global centroids that the server sends, the sums of the unit rows nearest to each, with Gaussian
   noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start where it was.
 - One image may move one row only: so it is over all images rather than the bank, before training rather than after, in
-  eval mode and by networks as they were sent, and goes with neither `stateful` nor BatchNorm `local`.
+  eval mode and by networks as they were sent, and goes with neither `stateful` nor BatchNorm `local` or `recalibrate`.
+  It begins in round 1, of everyone: in round 0 there are no statistics to embed by, and training goes by random mu.
+- `heard`, in the round's line, is the share of centroids that were told from noise; the others are starts sent back.
 - Epsilon is of one release; a client has one a round, and the record says what they come to. Weights are not protected.
 - The target is averaged apart from the online networks, as in the code; `stateful: true` keeps it and the bank with the
   client instead (cross-silo).
@@ -41,13 +43,12 @@ Decisions
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from methods.base import (
     Batch,
@@ -58,98 +59,21 @@ from methods.base import (
     Message,
     MethodError,
     Objective,
-    Outputs,
     Phase,
     Replies,
     Sum,
     Tree,
     Turn,
     Visit,
-    choose,
     number,
 )
 from methods.fedavg import FedAvg
-from methods.maths import cluster_sums, cosines, equal_clusters, gaussian_mechanism, gaussian_sigma, global_clusters
-from methods.networks import Encoder, by_batch
-from methods.objectives.rotation import Rotation
+from methods.maths import cluster_sums, equal_clusters, gaussian_mechanism, gaussian_sigma, global_clusters
+from methods.networks import by_batch
+from methods.objectives.clustering import Clustering
 
 SENSITIVITY = 2.0
 """What exchanging one image can move in a client's sums of unit rows, in Euclidean norm."""
-
-
-class Clustering(Rotation):
-    """Two views of an image shall be assigned to the same global centroids, and a third shall tell how it was turned.
-
-    Args:
-        encoder, projector, head_norm, last_norm: see `Projected`; embeddings are BatchNorm's, as in the code.
-        clusters: G, global centroids.
-        bank: rows of the memory of target embeddings.
-        temperature: tau of the assignments.
-        momentum: weight of the target's own past in its moving average.
-        rotation_weight: of L_deg; 0 leaves the third view out.
-        target: whether there are target networks; without, the online ones give the goals.
-        target_view: "augment" or "plain".
-    """
-
-    queues = ("bank",)
-    bank: Tensor
-    bank_filled: Tensor
-    centroids: Tensor
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        clusters: int = 128,
-        bank: int = 128,
-        temperature: float = 0.1,
-        momentum: float = 0.99,
-        rotation_weight: float = 1.0,
-        target: bool = True,
-        target_view: str = "augment",
-        last_norm: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(encoder, last_norm=last_norm, **kwargs)
-        self.temperature = number("objective.temperature", temperature, above=0)
-        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
-        self.rotation_weight = number("objective.rotation_weight", rotation_weight, at_least=0)
-        turned = ("rotate",) if rotation_weight else ()
-        self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *turned)
-        self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
-        if target:
-            self.target_encoder = deepcopy(encoder).requires_grad_(False)
-            self.target_projector = deepcopy(self.projector).requires_grad_(False)
-            self.ema = {"target_encoder": "encoder", "target_projector": "projector"}
-            self.travels = (*self.travels, *self.ema)
-        self.add_queue("bank", number("objective.bank", bank, at_least=2), self.width)
-        self.register_buffer("centroids", torch.zeros(number("objective.clusters", clusters, at_least=2), self.width))
-
-    @torch.no_grad()
-    def goals(self, images: Tensor) -> Tensor:
-        """The target's unit embeddings `[B, width]`; the online networks' where there is no target."""
-        if not self.ema:
-            return normalize(self.embed(images)[1].float(), dim=1)
-        return normalize(self.target_projector(self.target_encoder(images)).float(), dim=1)
-
-    def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
-        """The online pass over all views but the first, which is the target's."""
-        out = Objective.forward(self, *views[1:], extra=extra)
-        goals = self.goals(views[0])
-        turned = tuple(self.head(z) for z in out.z[1:2])
-        return out._replace(t=(goals,), p=turned, push={"bank": goals})
-
-    def assigned(self, z: Tensor) -> Tensor:
-        """Logits `[B, G]` of an assignment to the global centroids."""
-        return cosines(z, self.centroids) / self.temperature
-
-    def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """Cross-entropy of the target's and the online assignment, and of the turns."""
-        total = cross_entropy(self.assigned(out.z[0]), self.assigned(out.t[0]).softmax(dim=1))
-        if not self.rotation_weight:
-            return total
-        assert batch.turns is not None
-        return total + self.rotation_weight * cross_entropy(out.p[0].float(), batch.turns)
 
 
 class Orchestra(FedAvg):
@@ -166,11 +90,11 @@ class Orchestra(FedAvg):
     warmup: ClassVar[tuple[Phase, ...]] = (
         Phase(
             "initialise", work="observe", uplink={"centroids": Cat()}, gather={"rows": Cat()}, cohort="all",
-            views=("augment",),
+            shuffled=True,
         ),
     )  # fmt: skip
     phases: ClassVar[tuple[Phase, ...]] = (
-        Phase("cluster", work="observe", uplink={"centroids": Cat()}, gather={"sums": Sum()}, views=("augment",)),
+        Phase("cluster", work="observe", uplink={"centroids": Cat()}, gather={"sums": Sum()}),
         Phase("fit", uplink={"weights": Mean("examples"), "centroids": Cat()}),
     )
     objective: Clustering
@@ -196,14 +120,14 @@ class Orchestra(FedAvg):
         self.local_clusters = local_clusters
         if local_clusters is not None:
             number("method.local_clusters", local_clusters, at_least=1)
-        self.least = number("method.least", least, at_least=0)
+        self.least = number("method.least", least, at_least=0, at_most=len(objective.bank))
         self.server_steps = number("method.server_steps", server_steps, at_least=0)
         self.server_lr = number("method.server_lr", server_lr, above=0)
         self.epsilon, self.sigma = epsilon, 0.0
         self.delta = number("method.delta", delta, above=0, below=1)
         if epsilon is not None:
             self.check_private(stateful)
-            self.sigma = SENSITIVITY * gaussian_sigma(number("method.epsilon", epsilon, above=0), delta)
+            self.sigma = SENSITIVITY * gaussian_sigma(number("method.epsilon", epsilon, above=0, below=math.inf), delta)
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)
             self.stays = (*objective.ema, *objective.queues)
@@ -214,6 +138,8 @@ class Orchestra(FedAvg):
         wrong = {
             "method.stateful=true: a target that stays has learnt from all images": stateful,
             "federation.batch_norm=local: statistics that stay are of all images": self.batch_norm == "local",
+            "federation.batch_norm=recalibrate: the target's statistics are not measured": self.batch_norm
+            == "recalibrate",
             "method.local_clusters=null: rows of single images are sent": self.local_clusters is None,
             f"method.local_clusters above objective.clusters={clusters}": (self.local_clusters or 0) > clusters,
             "method.least: noise hides an image in a cluster of any size": self.least > 0,
@@ -222,13 +148,17 @@ class Orchestra(FedAvg):
             raise MethodError(f"method.epsilon does not go with {found[0]}")
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """Everyone's first centroids, then training that sends the next ones; or noisy ones before each training."""
+        """Everyone's first centroids, then training that sends the next ones; or noisy ones before each training.
+
+        Noisy ones are first asked for in round 1, of everyone: before that BatchNorm has no statistics to go by.
+        """
+        seen = self.objective.views[:1]  # what the target sees
         phases = {phase.name: phase for phase in super().plan(round)}
-        cluster, fit = phases.pop("cluster"), phases["fit"]
+        cluster, fit = replace(phases.pop("cluster"), views=seen), phases["fit"]
         if self.epsilon is None:
-            return tuple(phases.values())
+            return (*(replace(phase, views=seen) for phase in phases.values() if phase.name == "initialise"), fit)
         fit = replace(fit, uplink={"weights": fit.uplink["weights"]})
-        return replace(cluster, cohort="all" if round == 0 else "sampled"), fit
+        return (fit,) if round == 0 else (replace(cluster, cohort="all" if round == 1 else "sampled"), fit)
 
     def noise(self, phase: Phase, client: Client) -> Mapping[str, float]:
         """Of the sums that a client's centroids are made of."""
@@ -242,7 +172,11 @@ class Orchestra(FedAvg):
         elif self.local_clusters is None:
             words = "none: rows of the bank as they are"
         else:
-            size = f"at least {self.least} rows each" if self.least else "about equal size, not enforced (method.least)"
+            size = (
+                f"at least {self.least} rows each, or all it has"
+                if self.least
+                else "about equal size, not enforced (method.least)"
+            )
             words = f"means of clusters of the bank's rows, of {size}"
         return {"centroids": words}
 
@@ -260,21 +194,21 @@ class Orchestra(FedAvg):
 
     def send_fit(self, server: Tree, turn: Turn) -> Mail:
         """The global centroids, and the networks where no phase of the round has sent them."""
-        networks = {"weights": server["weights"]} if self.epsilon is None else {}
+        networks = {"weights": server["weights"]} if self.epsilon is None or turn.round == 0 else {}
         return Mail({**networks, "centroids": server["centroids"]})
 
     def receive(self, visit: Visit) -> None:
-        """Weights, and the global centroids where there are some."""
+        """Weights, and the global centroids where there are some; a target that stays starts at its first training."""
         super().receive(visit)
         if "centroids" in self.context:
             self.objective.centroids.copy_(self.context["centroids"]["mu"])
+        if self.stays and "trained" not in visit.memory:
+            self.start_targets()
 
     def observe_initialise(self, batch: Batch) -> Message:
-        """The target's embeddings of a batch, `[B, d]`; none of a single image, for which BatchNorm has no batch."""
-        images = batch.views[0]
+        """The target's embeddings `[B, d]` of a batch, normalised by the batch."""
         with by_batch(self.objective):
-            z = self.objective.goals(images) if len(images) > 1 else images.new_zeros(0, self.objective.width)
-        return {"rows": {"z": z}}
+            return {"rows": {"z": self.objective.goals(batch.views[0])}}
 
     def reply_initialise(self, visit: Visit) -> tuple[Message, Tree]:
         """Centroids `[L, d]` of some of the client's images."""
@@ -292,11 +226,14 @@ class Orchestra(FedAvg):
         # the length of noise alone is about sqrt(d) sigma, give or take sigma / sqrt(2): three times that is far
         heard = sums.norm(dim=1, keepdim=True) > self.sigma * (math.sqrt(sums.shape[1]) + 3 / math.sqrt(2))
         rows = torch.where(heard, normalize(sums, dim=1), visit.message["starts"]["mu"])
+        visit.notes["heard"] = float(heard.float().mean())  # of noisy sums: it tells no more than they do
         return {"centroids": {"rows": rows}}, visit.memory
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
         """The networks, and centroids `[L, d]` of the bank where none have been sent before training."""
         message, memory = self.reply(visit)
+        if self.stays:
+            memory = {**memory, "trained": torch.tensor(True)}
         if "centroids" not in visit.phase.uplink:
             return message, memory
         rows = self.objective.bank[: int(self.objective.bank_filled)]

@@ -99,6 +99,8 @@ class Phase:
     views: recipe names, augment | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: None: the scenario's.
+    shuffled: observe only: batches in random order, without a last one of a single image, as in training; for networks
+        that look at a batch together. Else the order of the data, which often is that of the classes, every image once.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Phase:
     views: tuple[str, ...] | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         choices = {

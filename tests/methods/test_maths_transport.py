@@ -120,3 +120,22 @@ def test_sums_are_in_full_precision_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = cluster_sums(rows, centroids)
     assert torch.equal(rounded, cluster_sums(rows, centroids))
+
+
+def test_the_centroid_of_an_empty_cluster_is_one_of_the_rows() -> None:
+    rows = torch.tensor([[1.0, 0.0]] * 5 + [[0.0, 1.0]])
+    emptied = 0
+    for seed in range(10):
+        centroids, nearest = equal_clusters(rows, 4, torch.Generator().manual_seed(seed))
+        for empty in set(range(4)) - set(nearest.tolist()):
+            assert any(torch.allclose(centroids[empty], row) for row in rows)
+            emptied += 1
+    assert emptied
+
+
+def test_clusters_are_near_equal_where_the_nearest_alone_would_not_be() -> None:
+    """Thirty rows near one direction and two near another: the scalings share the thirty out."""
+    rows = torch.cat([torch.tensor([[1.0, 0.0, 0.0]]).repeat(30, 1), torch.tensor([[0.0, 1.0, 0.0]]).repeat(2, 1)])
+    rows = rows + 0.05 * random(32, 3)
+    sizes = [torch.bincount(equal_clusters(rows, 2, torch.Generator().manual_seed(k))[1]) for k in range(5)]
+    assert max(int(one.max()) for one in sizes) < 24

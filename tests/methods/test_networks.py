@@ -44,6 +44,34 @@ def test_fixup_resnet20_has_the_published_size_and_looks_at_each_image_alone() -
     torch.testing.assert_close(small(images)[:1], small(images[:1]))
 
 
+def test_a_fixup_blocks_shortcut_is_shifted_where_the_image_shrinks() -> None:
+    for stride in (1, 2):
+        block, x = networks.FixupBlock(4, 4, stride, blocks=9), torch.randn(2, 4, 8, 8)
+        with torch.no_grad():
+            block.residual[0].bias.fill_(0.5)
+        expected = x if stride == 1 else x[:, :, ::2, ::2] + 0.5
+        torch.testing.assert_close(block(x), expected.relu())
+
+
+def test_fixups_first_convolutions_shrink_with_the_number_of_blocks() -> None:
+    deep, shallow = (networks.FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
+    assert float(shallow) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    assert float(shallow / deep) == pytest.approx(4, rel=0.05)
+
+
+def test_by_batch_normalises_by_the_batch_and_leaves_the_statistics_alone() -> None:
+    norm, x = nn.BatchNorm1d(3).eval(), 5 + 2 * torch.randn(64, 3)
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(7.0)
+    before = {name: value.clone() for name, value in norm.named_buffers() if value.is_floating_point()}
+    with networks.by_batch(norm):
+        torch.testing.assert_close(norm(x).mean(dim=0), torch.zeros(3), atol=1e-5, rtol=0)
+    assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
+    assert not norm.training
+    assert norm.momentum == 0.1
+    assert float(norm(x).mean()) < -1
+
+
 def test_a_fixup_block_starts_as_its_shortcut() -> None:
     block, x = networks.FixupBlock(4, 6, 2, blocks=9), torch.randn(2, 4, 8, 8)
     out = block(x)

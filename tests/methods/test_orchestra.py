@@ -1,3 +1,4 @@
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -5,9 +6,10 @@ import torch
 
 from benchmark.privacy import epsilon
 from methods import trees
-from methods.base import Client, MethodError, Phase, Visit
+from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
 from methods.maths import gaussian_sigma, global_clusters
-from methods.orchestra import Clustering, Orchestra
+from methods.objectives.clustering import Clustering
+from methods.orchestra import Orchestra
 from tests import playing
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
 from tests.methods.objectives import batch, encoder, views
@@ -68,6 +70,58 @@ class TestOrchestra(MethodContract):
         full = {part: unbroken.federation.server["weights"][part] for part in ("encoder", "projector")}
         assert playing.difference(same, full) > 1e-6
 
+    @pytest.mark.parametrize("phase", ["initialise", "fit", "cluster"])
+    def test_the_server_groups_what_was_sent_from_its_last_centroids_on(self, phase, tmp_path):
+        words = ("method.server_lr=0.3", "objective.temperature=0.2")
+        run = playing.prepared(tmp_path, "orchestra", *SMALL, *words)
+        run.federation.start()
+        server, method = run.federation.server, run.federation.method
+        rows = random(9, 8)
+        replies = Replies({"centroids": {"rows": rows}, "weights": server["weights"]}, [0, 1])
+        turn = Turn(1, 3, Phase(phase), [], [], torch.Generator())
+        moved = method.hook("update", Phase(phase))(server, turn, replies)["centroids"]["mu"]
+        by_hand = global_clusters(rows, server["centroids"]["mu"], steps=5, lr=0.3, temperature=0.2)
+        assert torch.equal(moved, by_hand)
+        assert not torch.equal(moved, server["centroids"]["mu"])
+
+    def test_the_first_clusters_are_made_of_mixed_batches(self, tmp_path):
+        run = playing.prepared(tmp_path, "orchestra", *SMALL)
+        method, seen = run.federation.method, []
+        observe = method.observe_initialise
+
+        def spied(batch):
+            seen.append(batch.index.tolist())
+            return observe(batch)
+
+        method.observe_initialise = spied
+        run.federation.start()
+        run.federation.play(0)
+        sizes = [client.examples for client in run.federation.clients]
+        assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last one alone is left out
+        assert all(indices != sorted(indices) for indices in seen if len(indices) > 4)
+
+    def test_the_target_of_a_client_that_keeps_one_starts_at_its_first_training(self, tmp_path):
+        words = (*SMALL, "method.stateful=true", "objective.momentum=1", "federation.rounds=3")
+        run, apart = playing.prepared(tmp_path, "orchestra", *words), {}
+
+        class Spy:
+            def on_visit_end(self, federation, done):
+                if done.visit.phase.name == "fit":
+                    sent, kept = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
+                    keys = [key for key in sent if "running" not in key]
+                    apart.setdefault(done.visit.client.id, []).append(
+                        max(float((sent[key] - kept[key]).abs().max()) for key in keys)
+                    )
+
+        run.federation.callbacks = [Spy()]
+        run.federation.fit()
+        assert all(first < 1e-6 and all(later > 1e-4 for later in rest) for first, *rest in apart.values())
+        assert any(len(one) > 1 for one in apart.values())
+
+    def test_another_method_does_not_take_its_objective(self, tmp_path):
+        with pytest.raises(MethodError, match="a part of Orchestra"):
+            playing.prepared(tmp_path, "fedavg", "objective=orchestra")
+
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = playing.played(tmp_path, "orchestra", *SMALL, "method.stateful=true")
         kept = run.federation.memory
@@ -85,6 +139,8 @@ class TestOrchestra(MethodContract):
             ("objective.target_view=x", "augment or plain"),
             ("method.local_clusters=0", "of at least 1"),
             ("objective.clusters=1", "of at least 2"),
+            ("method.least=129", "at most 128"),
+            ("method.epsilon=.inf", "below inf"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
@@ -112,21 +168,24 @@ class TestOrchestraStateful(MethodContract):
 class TestOrchestraPrivate(MethodContract):
     method = "orchestra"
     overrides = (*SMALL, "method.epsilon=1")
-    batch_norm = ("average", "recalibrate")
+    batch_norm = ("average",)
     falls = False
 
-    def bill(self, run):
-        networks = ONLINE + TARGET + HEAD
-        return {
-            ("cluster", "down", "weights"): networks,
-            ("cluster", "down", "starts"): 4 * 3 * 8,
-            ("cluster", "up", "centroids"): 4 * 3 * 8,
-            ("fit", "down", "centroids"): 4 * 6 * 8,
-            ("fit", "up", "weights"): networks,
-        }
+    def test_ledger_equals_a_hand_count(self, unbroken):
+        """Two clients a round train; all four cluster in round 1, the two of the cohort in round 2."""
+        networks, expected = ONLINE + TARGET + HEAD, {}
+        for round in range(3):
+            expected[round, "fit", "down", "centroids"] = 2 * 4 * 6 * 8
+            expected[round, "fit", "up", "weights"] = 2 * networks
+        expected[0, "fit", "down", "weights"] = 2 * networks
+        for round, clients in ((1, 4), (2, 2)):
+            expected[round, "cluster", "down", "weights"] = clients * networks
+            expected[round, "cluster", "down", "starts"] = clients * 4 * 3 * 8
+            expected[round, "cluster", "up", "centroids"] = clients * 4 * 3 * 8
+        assert unbroken.federation.ledger.lines == expected
 
     def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=1")
+        run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
         federation, seen = run.federation, {}
 
         class Spy:
@@ -136,13 +195,18 @@ class TestOrchestraPrivate(MethodContract):
 
         federation.callbacks = [Spy()]
         federation.start()
-        method, streams = federation.method.eval(), federation.streams
+        federation.play(0)
+        assert seen == {}
+        method, streams = federation.method, federation.streams
         expected = {}
+        federation.work.resident.reset()
+        method.load(federation.server["weights"])
+        method.eval()
         for client in range(4):
-            views = streams.generator("views", round=0, phase="cluster", client=client)
+            views = streams.generator("views", round=1, phase="cluster", client=client)
             shown = run.data.batches(client, ("augment",), 8, order=None, views=views)
             expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
-        federation.play(0)
+        federation.play(1)
         moved = 0
         for client, rows in expected.items():
             assert len(rows) == federation.clients[client].examples
@@ -184,7 +248,7 @@ class TestOrchestraPrivate(MethodContract):
             assert 0 < moved <= 2 if client == 2 else moved == 0
 
     def test_starts_are_global_centroids_and_differ_between_clients(self, tmp_path):
-        run, starts = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=1"), {}
+        run, starts = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=2"), {}
 
         class Spy:
             def on_visit_end(self, federation, done):
@@ -195,23 +259,24 @@ class TestOrchestraPrivate(MethodContract):
         run.federation.start()
         known = {tuple(row) for row in run.federation.server["centroids"]["mu"].tolist()}
         run.federation.play(0)
+        run.federation.play(1)
         assert all(len(own) == 3 and own <= known for own in starts.values())
         assert len(set.union(*starts.values())) > 3
 
-    def test_everyone_clusters_first_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
-        method = unbroken.federation.method
-        planned = [[(phase.name, phase.cohort, set(phase.uplink)) for phase in method.plan(round)] for round in (0, 1)]
-        fit = ("fit", "sampled", {"weights"})
-        assert planned == [[("cluster", "all", {"centroids"}), fit], [("cluster", "sampled", {"centroids"}), fit]]
+    def test_everyone_clusters_after_a_round_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
+        plan, fit = unbroken.federation.method.plan, ("fit", "sampled", {"weights"})
+        planned = [[(phase.name, phase.cohort, set(phase.uplink)) for phase in plan(round)] for round in (0, 1, 2)]
+        assert planned == [
+            [fit], [("cluster", "all", {"centroids"}), fit], [("cluster", "sampled", {"centroids"}), fit]
+        ]  # fmt: skip
 
     def test_every_clients_releases_are_in_the_record(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *self.overrides)
         record = run.play()
         federation, multiplier = run.federation, gaussian_sigma(1, 1e-3)
         number = dict.fromkeys(range(4), 1)
-        for round in (1, 2):
-            for client in federation.streams.cohort(round, 4, 0.5):
-                number[client] += 1
+        for client in federation.streams.cohort(2, 4, 0.5):
+            number[client] += 1
         spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in number.items()}
         assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
         assert record["epsilon"] == pytest.approx(max(spent.values()))
@@ -222,6 +287,7 @@ class TestOrchestraPrivate(MethodContract):
             ("method.stateful=true", "a target that stays"),
             ("method.least=2", "in a cluster of any size"),
             ("federation.batch_norm=local", "batch_norm=local"),
+            ("federation.batch_norm=recalibrate", "are not measured"),
             ("method.delta=1", "method.delta"),
         ],
     )
@@ -231,16 +297,18 @@ class TestOrchestraPrivate(MethodContract):
 
 
 class TestRelease:
-    def replied(self, sums, starts, **settings):
+    def replied(self, sums, starts, seed=0, **settings):
         """The centroids a client sends for these sums `[L, d]`, and the method."""
         clusters, width = sums.shape
         method = Orchestra(
             Clustering(encoder(), projector=(5, width), clusters=clusters), local_clusters=clusters, **settings
         )
-        stream = torch.Generator().manual_seed(0)
+        stream = torch.Generator().manual_seed(seed)
         visit = Visit(0, 1, Phase("cluster"), Client(0, 12), {"starts": {"mu": starts}}, {}, stream)
         visit.observed = {"sums": {"z": sums}}
-        return method.reply_cluster(visit)[0]["centroids"]["rows"], method
+        rows = method.reply_cluster(visit)[0]["centroids"]["rows"]
+        self.heard = visit.notes["heard"]
+        return rows, method
 
     def test_the_noise_is_what_the_epsilon_asks_for(self):
         long = 1e4 * torch.eye(64)[:1].repeat(64, 1)
@@ -251,9 +319,23 @@ class TestRelease:
     def test_noise_alone_moves_no_centroid(self):
         starts = torch.nn.functional.normalize(random(64, 64), dim=1)
         rows, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
+        assert self.heard < 0.05
         assert float((rows == starts).all(dim=1).float().mean()) > 0.95
         heard, _ = self.replied(3 * 8 * method.sigma * torch.eye(64), starts, epsilon=1.0)
         assert float((heard * torch.eye(64)).sum(dim=1).min()) > 0.8
+
+    def test_what_is_told_from_noise_is_decided_after_the_noise(self):
+        """Sums a little shorter than the threshold are longer with noise."""
+        starts = torch.nn.functional.normalize(random(64, 64), dim=1)
+        _, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
+        threshold = method.sigma * (8 + 3 / 2**0.5)
+        self.replied(0.95 * threshold * torch.eye(64), starts, epsilon=1.0)
+        assert self.heard > 0.9
+
+    def test_every_release_has_noise_of_its_own(self):
+        long = 1e3 * torch.eye(16)
+        first, second = (self.replied(long, long, seed=seed, epsilon=1.0)[0] for seed in (0, 1))
+        assert float((1e3 * (first - second)).std()) > 5
 
     @pytest.mark.parametrize("settings", [{"local_clusters": None}, {"local_clusters": 33}])
     def test_what_it_cannot_protect_is_refused(self, settings):
@@ -350,6 +432,44 @@ class TestClustering:
         torch.testing.assert_close(objective.loss(out, shown), clustering + turns, rtol=1e-4, atol=1e-5)
         entropy = -(goal * goal.log()).sum(dim=1).mean()
         assert float(clustering) >= float(entropy)
+
+    def test_the_goals_are_the_targets_embeddings_of_the_first_view_and_fill_the_bank(self, objective):
+        with torch.no_grad():
+            for parameter in objective.target_projector.parameters():
+                parameter.add_(0.3)
+        copied = deepcopy(objective)
+        first, second, third = (*views(2), *views(1, seed=3))
+        out = objective(first, second, third)
+        by_hand = torch.nn.functional.normalize(copied.target_projector(copied.target_encoder(first)), dim=1)
+        torch.testing.assert_close(out.t[0], by_hand)
+        objective.after_step(out.push)
+        torch.testing.assert_close(objective.bank[: len(first)], by_hand)
+        assert len(objective.bank) == 8
+
+    @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+    def test_the_target_follows_with_the_momentum_asked_for(self, momentum):
+        objective = Clustering(encoder(), projector=(5, 4), clusters=3, bank=8, momentum=momentum)
+        before = [parameter.clone() for parameter in objective.target_encoder.parameters()]
+        with torch.no_grad():
+            for parameter in objective.encoder.parameters():
+                parameter.add_(1.0)
+        objective.after_step({"bank": torch.zeros(2, 4)})
+        for own, past in zip(objective.target_encoder.parameters(), before, strict=True):
+            torch.testing.assert_close(own, past + (1 - momentum))
+
+    def test_the_turns_weigh_what_they_are_told(self, objective):
+        shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
+        out, losses = objective(*shown.views), []
+        for weight in (1.0, 3.0):
+            objective.rotation_weight = weight
+            losses.append(float(objective.loss(out, shown)))
+        turns = torch.nn.functional.cross_entropy(out.p[0], shown.turns)
+        assert losses[1] - losses[0] == pytest.approx(2 * float(turns), rel=1e-4)
+
+    def test_the_target_may_see_an_image_as_it_is(self):
+        plain = Clustering(encoder(), projector=(5, 4), target_view="plain")
+        assert plain.views == ("plain", "augment", "rotate")
+        assert Orchestra(plain).plan(0)[0].views == ("plain",)
 
     def test_neither_target_nor_centroids_get_a_gradient(self, objective):
         shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
