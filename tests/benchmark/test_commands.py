@@ -368,7 +368,7 @@ class TestPrivacy:
         assert code == 0
         words = out.split()
         assert {"correlate", "delta_w", "delta_c", "1,048,576"} <= set(words)
-        assert "fedsc: spectral, networks of reference; stays with the client: nothing" in out
+        assert "fedsc: spectral, networks of fedsc/cifar10; stays with the client: nothing" in out
         assert "stays with the client: c, " in out
         assert not list(tmp_path.iterdir())
 
