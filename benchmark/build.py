@@ -140,10 +140,12 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
     if given["epsilon"] is not None and not given["epsilon"] > 0:
         raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
     made = Account(built, delta=given["delta"], budget=given["epsilon"])
-    if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in built.plan(0)):
+    phases = (phase for round in range(config.federation.rounds) for phase in built.plan(round))
+    if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in phases):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
-            "there is nothing to keep to a budget: give it some (FedSC: method.sigma), or leave the budget out"
+            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or leave "
+            "the budget out"
         )
     return made
 

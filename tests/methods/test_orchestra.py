@@ -247,6 +247,13 @@ class TestOrchestraPrivate(MethodContract):
             moved = float((sums[0][client] - sums[1][client]).norm())
             assert 0 < moved <= 2 if client == 2 else moved == 0
 
+    def test_a_budget_holds_though_the_first_round_releases_nothing(self, tmp_path):
+        multiplier = gaussian_sigma(1, 1e-3)
+        words = (*self.overrides, "federation.participation=1", f"privacy.epsilon={epsilon(((multiplier, 1),), 1e-5)}")
+        record = playing.prepared(tmp_path, "orchestra", *words).play()
+        assert record["rounds"]["done"] == 2
+        assert "budget" in record["rounds"]["ended"]
+
     def test_starts_are_global_centroids_and_differ_between_clients(self, tmp_path):
         run, starts = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=2"), {}
 
