@@ -51,7 +51,7 @@ def recipe(config: DictConfig, images: Source) -> Recipe:
 def method(config: DictConfig, images: Source) -> FederatedMethod:
     """The method, and beside it in `others` the same over the other architectures of the federation."""
     sections: Any = OmegaConf.to_container(config, resolve=True)
-    built = one_method(config, images, sections["encoder"], "encoder")
+    built = one_method(config, sections, images, sections["encoder"], "encoder")
     for kind, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
             raise ConfigError(
@@ -62,18 +62,18 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
         if kind in ("default", "global") or not isinstance(section, Mapping):
             raise ConfigError(f"{where}: give another name and {{class: ..., clients: [...]}}")
         own = {key: value for key, value in section.items() if key != "clients"}
-        built.others[kind] = one_method(config, images, own, where)
+        built.others[kind] = one_method(config, sections, images, own, where)
     return built
 
 
-def one_method(config: DictConfig, images: Source, architecture: Mapping[str, Any], where: str) -> FederatedMethod:
+def one_method(
+    config: DictConfig, sections: Mapping[str, Any], images: Source, architecture: Mapping[str, Any], where: str
+) -> FederatedMethod:
     """The method over its objective and an encoder, with initial weights that depend on the seed alone.
 
-    where: the encoder's section, for messages.
+    sections: the config, resolved. where: the encoder's section, for messages.
     """
-    sections = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(sections, dict)
-    training, chosen, server = config.training, sections["method"], sections["server_optimizer"]
+    training, chosen, server = config.training, dict(sections["method"]), sections["server_optimizer"]
     addons = chosen.pop("addons", [])
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
         encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
@@ -144,8 +144,8 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
     if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in phases):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
-            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or leave "
-            "the budget out"
+            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or "
+            "leave the budget out"
         )
     return made
 

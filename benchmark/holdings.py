@@ -137,7 +137,7 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
         if not fits(chosen, list[int]):
             raise ConfigError(f"federation.encoders.{kind}.clients={chosen}: give a list of ids, e.g. [0,1]")
         for client in chosen:
-            if not fits(client, int) or not 0 <= client < len(parts) or client in kinds:
+            if not 0 <= client < len(parts) or client in kinds:
                 raise ConfigError(
                     f"federation.encoders.{kind}.clients: {client!r} is none of the clients 0 to {len(parts) - 1}, "
                     "or has another encoder already"

@@ -116,7 +116,7 @@ class Federation:
 
     def refusal(self) -> str | None:
         """Why the next round may not be played, though some are left; None: it may."""
-        if self.round >= self.rounds:
+        if self.round >= self.rounds or self.account.budget is None:  # then nobody need be drawn
             return None
         cohort = self.cohort(self.round)
         theirs = [phase for _, phase in self.plan(self.round) if phase.where == "clients"]

@@ -57,8 +57,7 @@ def thinned(lists: Sequence[np.ndarray], share: float, *, seed: int) -> list[np.
 def of_every_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
     """Sorted indices of a random share of each class alike, at least one image: a public set (FLESD, Table 2)."""
     rng = np.random.default_rng([seed, 2])
-    members = (np.flatnonzero(labels == one) for one in np.unique(labels))
-    return np.sort(np.concatenate([rng.permutation(own)[: max(1, round(share * len(own)))] for own in members]))
+    return _join([rng.permutation(own)[: max(1, round(share * len(own)))] for own in _by_class(labels)])
 
 
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:

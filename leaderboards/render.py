@@ -166,12 +166,11 @@ def _section(records: Sequence[Record], scenario: str) -> str:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
         lines += ["", f"Run on {escape('; on '.join(machines))}{unlike}."]
     for record in here:
+        done, planned = record["rounds"]["done"], record["rounds"]["planned"]
         if (why := record["rounds"].get("ended")) is not None:
-            done, planned = record["rounds"]["done"], record["rounds"]["planned"]
             ended = f"{record['row']}, seed {record['seed']}, after {done} of {planned} rounds: {why}"
             lines += ["", f"Ended early: {escape(ended)}."]
         if not finished(record):
-            done, planned = record["rounds"]["done"], record["rounds"]["planned"]
             lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
     lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     return "\n".join([*lines, *_added(rows)])
@@ -201,10 +200,10 @@ def entries(row: Row) -> dict[str, str]:
     texts = (
         _rank(row),
         row.row,
-        _cell(row.cells.get(HEADLINE), 1),
-        _cell(row.cells.get("knn/v1 accuracy"), 1),
-        _cell(row.cells.get("geometry/v1 effective_rank"), 1),
-        _cell(row.cells.get("geometry/v1 alignment"), 3),
+        with_spread(row.cells.get(HEADLINE), 1),
+        with_spread(row.cells.get("knn/v1 accuracy"), 1),
+        with_spread(row.cells.get("geometry/v1 effective_rank"), 1),
+        with_spread(row.cells.get("geometry/v1 alignment"), 3),
         " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in uniformity),
         in_bytes(row.bytes_up),
         in_bytes(row.bytes_down),
@@ -219,7 +218,8 @@ def _rank(row: Row) -> str:
     return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
 
 
-def _cell(cell: Cell | None, decimals: int) -> str:
+def with_spread(cell: Cell | None, decimals: int) -> str:
+    """`48.0 ± 0.4`, without a spread where there is none."""
     if cell is None:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
@@ -250,7 +250,7 @@ def _dots(axes: "Axes", place: int, cell: Cell, sample: Sequence[float]) -> None
         axes.plot(ends, [place, place], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
         axes.plot(cell.mean, place, "|", color=INK, markersize=11, markeredgewidth=1.6)
     axes.plot(sample, [place] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
-    axes.text(1.095, place, _cell(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+    axes.text(1.095, place, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
 
 
 def _floor(axes: "Axes", mean: float) -> None:

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from leaderboards import pages, render
 from leaderboards.curves import COLOURS
-from leaderboards.rank import HEADLINE, Cell, runs, values
+from leaderboards.rank import HEADLINE, Cell, runs, summary, values
 from leaderboards.schema import Record
-from leaderboards.text import MISSING, between, line
+from leaderboards.text import between, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +45,7 @@ def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, C
         if scenario not in boards:
             boards[scenario] = runs(records, scenario)
         sample = values(boards[scenario].get(row, []), HEADLINE)
-        return Cell(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample)) if sample else None
+        return summary(sample) if sample else None
 
     found = {
         name: {place: one for place, where in asked.items() if (one := cell(where)) is not None}
@@ -74,7 +73,9 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
     columns += [(f"{name}, paper", curve) for name, curve in reported(study).items()]
     lines = [line([study["axis"], *(name for name, _ in columns)]), "|---:" * (len(columns) + 1) + "|"]
     for place in places(curve for _, curve in columns):
-        lines.append(line([f"{place:g}", *(_shown(curve.get(place, curve.get("flat"))) for _, curve in columns)]))
+        lines.append(
+            line([f"{place:g}", *(render.with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns)])
+        )
     fewest, *_, most = sorted([cell.n for curve in ours.values() for cell in curve.values()] * 2)
     behind = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
     what = f"Ours: {study['ours']['title']}, linear/v1 (%), {behind}. Paper: {study['paper']['title']}."
@@ -84,12 +85,6 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
 def places(curves: Iterable[Curve]) -> list[float]:
     """All places on the axis, in order."""
     return sorted({place for curve in curves for place in curve if not isinstance(place, str)})
-
-
-def _shown(cell: Cell | None) -> str:
-    if cell is None:
-        return MISSING
-    return f"{cell.mean:.1f}" + (f" ± {cell.spread:.1f}" if cell.spread is not None else "")
 
 
 def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":

@@ -33,7 +33,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from methods import trees
@@ -55,6 +55,7 @@ from methods.base import (
     number,
 )
 from methods.maths import dense, ensemble_similarity, kept, similarity, similarity_distillation
+from methods.objective import follow
 
 
 class FLESD(FederatedMethod):
@@ -191,12 +192,10 @@ class FLESD(FederatedMethod):
 
     # --- the distillation, at a seat
 
-    @torch.no_grad()
     def receive_distil(self, visit: Visit) -> None:
         """The student, a key encoder that is the same, the targets, and a queue without anchors."""
         self.receive(visit)
-        for own, lead in zip(_numbers(self.key), _numbers(self.objective), strict=True):
-            own.copy_(lead)
+        self.key.load_state_dict(self.objective.state_dict())
 
     def configure_optimizers_distil(self) -> torch.optim.Optimizer:
         """Adam over the student."""
@@ -213,17 +212,15 @@ class FLESD(FederatedMethod):
         targets = self.context["targets"]["M"][images][:, held] * there
         queries = self.objective.embed(batch.views[0])[1]
         loss = similarity_distillation(queries, rows, targets, self.student_temperature)
-        return {"loss": loss, "push": {"rows": keys, "images": images}}
+        return {"loss": loss, "push": {"rows": rows, "images": held}}
 
     @torch.no_grad()
     def on_train_batch_end_distil(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
         """The keys become anchors, the oldest go; the key encoder follows the student."""
-        anchors = len(self.anchor_rows)
-        self.anchor_rows.copy_(torch.cat([outputs["push"]["rows"], self.anchor_rows])[:anchors])
-        self.anchor_images.copy_(torch.cat([outputs["push"]["images"], self.anchor_images])[:anchors])
-        self.anchors_filled.add_(len(batch.index)).clamp_(max=anchors)
-        for own, lead in zip(self.key.parameters(), self.objective.parameters(), strict=True):
-            own.lerp_(lead, 1 - self.momentum)
+        self.anchor_rows.copy_(outputs["push"]["rows"])
+        self.anchor_images.copy_(outputs["push"]["images"])
+        self.anchors_filled.add_(len(batch.index)).clamp_(max=len(self.anchor_rows))
+        follow(self.key, self.objective, self.momentum)
 
     def reply_distil(self, visit: Visit) -> tuple[Message, Tree]:
         """The taught student."""
@@ -233,7 +230,3 @@ class FLESD(FederatedMethod):
         """Only public images are looked at; what is told of them comes from networks that never leave."""
         most = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
         return {"similarity": f"cosines between public images only{most}; weights stay with the client"}
-
-
-def _numbers(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]

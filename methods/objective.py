@@ -80,14 +80,19 @@ class Objective(nn.Module):
     def after_step(self, push: Mapping[str, Tensor]) -> None:
         """What follows an optimiser step: targets move towards their sources, queues take the new rows."""
         for target, source in self.ema.items():
-            pairs = zip(getattr(self, target).parameters(), getattr(self, source).parameters(), strict=True)
-            for follower, leader in pairs:
-                follower.lerp_(leader, 1 - self.momentum)
+            follow(getattr(self, target), getattr(self, source), self.momentum)
         for name in self.queues:
             queue, filled = getattr(self, name), getattr(self, f"{name}_filled")
             rows = push[name].detach()[-len(queue) :]
             queue.copy_(torch.cat([rows, queue])[: len(queue)])  # newest first, so valid rows are the first `filled`
             filled.add_(len(rows)).clamp_(max=len(queue))
+
+
+@torch.no_grad()
+def follow(follower: nn.Module, leader: nn.Module, momentum: float) -> None:
+    """Moves parameters towards those of a network built alike, buffers not; momentum: weight of their own past."""
+    for own, lead in zip(follower.parameters(), leader.parameters(), strict=True):
+        own.lerp_(lead, 1 - momentum)
 
 
 class Projected(Objective):
