@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,6 +41,18 @@ def played(folder: Path, method: str, *overrides: str) -> Run:
     run = prepared(folder, method, *overrides)
     run.federation.fit()
     return run
+
+
+def watched(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> list[Any]:
+    """Fills, while the run plays, with what `look` makes of each visit that is done, of one phase or of all."""
+    seen: list[Any] = []
+
+    def on_visit_end(federation: Federation, done: Any) -> None:
+        if phase in (None, done.visit.phase.name):
+            seen.append(look(done))
+
+    run.federation.callbacks = [SimpleNamespace(on_visit_end=on_visit_end)]
+    return seen
 
 
 def state(run: Run) -> dict[str, Any]:

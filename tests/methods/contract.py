@@ -54,13 +54,7 @@ class MethodContract:
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
         run = playing.prepared(tmp_path, self.method, *self.overrides)
-        seen: list[tuple[set[str], set[str]]] = []
-
-        class Spy:
-            def on_visit_end(self, federation: Any, done: Any) -> None:
-                seen.append((set(done.message), set(done.visit.phase.uplink)))
-
-        run.federation.callbacks = [Spy()]
+        seen = playing.watched(run, lambda done: (set(done.message), set(done.visit.phase.uplink)))
         run.federation.fit()
         assert seen
         assert all(sent == declared for sent, declared in seen)
@@ -86,15 +80,13 @@ class MethodContract:
             kept = federation.memory.get(client, {})
             marked = {**kept, "memory": {**kept.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
             federation.memory.stage({client: federation.memory.write(client, 0, "canary", marked)})
-        sent: list[trees.Tree] = []
 
-        class Spy:
-            def on_visit_end(self, federation: Any, done: Any) -> None:
-                if done.visit.phase.where == "clients":  # the server's seats are nobody's
-                    assert "canary" in done.visit.memory
-                sent.extend((trees.clone(done.message), trees.clone(done.visit.message)))
+        def look(done: Any) -> trees.Tree:
+            if done.visit.phase.where == "clients":  # the server's seats are nobody's
+                assert "canary" in done.visit.memory
+            return trees.clone({"up": done.message, "down": done.visit.message})
 
-        federation.callbacks = [Spy()]
+        sent = playing.watched(run, look)
         federation.play(1)
         leaves = [leaf for tree in (*sent, federation.server) for _, leaf in trees.leaves(tree)]
         assert sent

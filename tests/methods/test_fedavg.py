@@ -14,19 +14,14 @@ class TestFedAvg(MethodContract):
 
     def test_the_update_is_the_mean_by_examples(self, tmp_path):
         run = playing.prepared(tmp_path, self.method, "federation.participation=1")
-        federation, replies = run.federation, {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                replies[done.visit.client.id] = (done.visit.client.examples, trees.clone(done.message["weights"]))
-
-        federation.callbacks = [Spy()]
+        federation = run.federation
+        replies = playing.watched(run, lambda done: (done.visit.client.examples, trees.clone(done.message["weights"])))
         federation.start()
         federation.play(0)
-        total = sum(examples for examples, _ in replies.values())
-        assert len({examples for examples, _ in replies.values()}) > 1  # else weights and plain mean would agree
+        total = sum(examples for examples, _ in replies)
+        assert len({examples for examples, _ in replies}) > 1  # else weights and plain mean would agree
         for path, leaf in trees.leaves(federation.server["weights"]):
-            each = [(n, dict(trees.leaves(tree))[path].double().numpy()) for n, tree in replies.values()]
+            each = [(n, dict(trees.leaves(tree))[path].double().numpy()) for n, tree in replies]
             np.testing.assert_allclose(leaf.numpy(), sum(n * x for n, x in each) / total, rtol=1e-6, atol=1e-7)
 
     def test_weighting_is_a_choice(self, tmp_path):

@@ -48,14 +48,8 @@ class TestFedSC(MethodContract):
 
     def test_matrices_of_absent_clients_stay_and_others_is_the_mean_of_the_rest(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc")
-        federation, others, matrices = run.federation, {}, []
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "fit":
-                    others[done.visit.client.id] = done.visit.message["others"]["R"]
-
-        federation.callbacks = [Spy()]
+        federation, matrices = run.federation, []
+        seen = playing.watched(run, lambda done: (done.visit.client.id, done.visit.message["others"]["R"]), "fit")
         federation.start()
         for round in range(2):
             federation.play(round)
@@ -64,6 +58,7 @@ class TestFedSC(MethodContract):
         for client in range(4):
             moved = not torch.equal(matrices[0][client]["R"], matrices[1][client]["R"])
             assert moved == (client in present)
+        others = dict(seen)  # of the last round a client took part in
         for client in present:
             rest = [matrices[1][k]["R"] for k in range(4) if k != client]
             torch.testing.assert_close(others[client], sum(rest) / 3)
@@ -124,15 +119,9 @@ class TestFedSC(MethodContract):
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "federation.rounds=4")
-        seen = {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                seen[done.visit.round] = federation.method.alpha
-
-        run.federation.callbacks = [Spy()]
+        seen = playing.watched(run, lambda done: (done.visit.round, run.federation.method.alpha))
         run.federation.fit()
-        assert seen == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
+        assert dict(seen) == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
 
     def test_matrices_are_in_full_precision_under_bf16(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "training.precision=bf16-mixed", "federation.rounds=1")

@@ -51,16 +51,13 @@ class TestFLESD(MethodContract):
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
         """Its similarities are those of its own networks: of the student it was sent they would be other."""
         run = playing.prepared(tmp_path, "flesd", *SHORT, "federation.rounds=1")
-        federation, sent = run.federation, {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "infer":
-                    sent[done.visit.client.id] = done.message["similarity"]["values"].clone()
-
-        federation.callbacks = [Spy()]
+        federation = run.federation
+        sent = playing.watched(
+            run, lambda done: (done.visit.client.id, done.message["similarity"]["values"].clone()), "infer"
+        )
         federation.fit()
-        for client, matrix in sent.items():
+        assert sent
+        for client, matrix in sent:
             federation.method.load(federation.memory[client]["stays"])
             assert torch.allclose(matrix, embedded(run), atol=1e-5)
             federation.work.resident.reset()
@@ -72,34 +69,21 @@ class TestFLESD(MethodContract):
     def test_the_servers_targets_are_the_sharpened_ensemble_of_what_was_sent(self, clients, tmp_path, monkeypatch):
         words = ("partition.name=iid", f"partition.clients={clients + 1}", EVERYONE, "method.teacher_temperature=0.3")
         run = playing.prepared(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
-        sent, taught = [], []
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "infer":
-                    sent.append(done.message["similarity"]["values"].clone())
-                if done.visit.phase.name == "distil":
-                    taught.append(done.visit.message["targets"]["M"].clone())
-
-        run.federation.callbacks = [Spy()]
+        seen = playing.watched(run, lambda done: trees.clone({**done.visit.message, **done.message}))
         run.federation.fit()
+        sent = [one["similarity"]["values"] for one in seen if "similarity" in one]
+        taught = [one["targets"]["M"] for one in seen if "targets" in one]
         assert len(sent) == clients
         by_hand = sum(((matrix - 1) / 0.3).exp() for matrix in sent) / clients
         torch.testing.assert_close(taught[0], by_hand)
 
     def test_the_distillations_rate_is_its_own_whatever_the_clients_schedule(self, tmp_path):
         run = playing.prepared(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
-        rates = {"fit": [], "distil": []}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name in rates:
-                    rates[done.visit.phase.name].append(done.visit.lr_sum / done.visit.steps)
-
-        run.federation.callbacks = [Spy()]
+        seen = playing.watched(run, lambda done: done.visit)
         run.federation.fit()
-        assert rates["distil"] == pytest.approx([0.002] * 3)
-        assert rates["fit"][-1] < rates["fit"][0]
+        fit, distil = ([one.lr_sum / one.steps for one in seen if one.phase.name == name] for name in ("fit", "distil"))
+        assert distil == pytest.approx([0.002] * 3)
+        assert fit[-1] < fit[0]
 
     def test_the_cc_form_is_one_round(self, tmp_path):
         once = playing.played(tmp_path / "a", "flesd-cc", *SHORT)

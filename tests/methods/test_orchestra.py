@@ -104,17 +104,15 @@ class TestOrchestra(MethodContract):
         words = (*SMALL, "method.stateful=true", "objective.momentum=1", "federation.rounds=3")
         run, apart = playing.prepared(tmp_path, "orchestra", *words), {}
 
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "fit":
-                    sent, kept = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
-                    keys = [key for key in sent if "running" not in key]
-                    apart.setdefault(done.visit.client.id, []).append(
-                        max(float((sent[key] - kept[key]).abs().max()) for key in keys)
-                    )
+        def look(done):
+            sent, kept = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
+            keys = [key for key in sent if "running" not in key]
+            return done.visit.client.id, max(float((sent[key] - kept[key]).abs().max()) for key in keys)
 
-        run.federation.callbacks = [Spy()]
+        seen = playing.watched(run, look, "fit")
         run.federation.fit()
+        for client, most in seen:
+            apart.setdefault(client, []).append(most)
         assert all(first < 1e-6 and all(later > 1e-4 for later in rest) for first, *rest in apart.values())
         assert any(len(one) > 1 for one in apart.values())
 
@@ -186,17 +184,15 @@ class TestOrchestraPrivate(MethodContract):
 
     def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
-        federation, seen = run.federation, {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "cluster":
-                    seen[done.visit.client.id] = done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]
-
-        federation.callbacks = [Spy()]
+        federation = run.federation
+        seen = playing.watched(
+            run,
+            lambda done: (done.visit.client.id, done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]),
+            "cluster",
+        )
         federation.start()
         federation.play(0)
-        assert seen == {}
+        assert not seen
         method, streams = federation.method, federation.streams
         expected = {}
         federation.work.resident.reset()
@@ -208,9 +204,10 @@ class TestOrchestraPrivate(MethodContract):
             expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
         federation.play(1)
         moved = 0
-        for client, rows in expected.items():
+        assert len(seen) == len(expected)
+        for client, starts, released in seen:
+            rows = expected[client]
             assert len(rows) == federation.clients[client].examples
-            starts, released = seen[client]
             nearest = (rows @ starts.T).argmax(dim=1)
             for cluster, start in enumerate(starts):
                 own = rows[nearest == cluster]
@@ -220,21 +217,14 @@ class TestOrchestraPrivate(MethodContract):
         assert 4 <= moved < 12  # some have rows, some have none
 
     def test_an_exchanged_image_moves_its_own_clients_sums_alone_and_by_two_at_most(self, tmp_path):
-        sums = [{}, {}]
-
-        class Spy:
-            def __init__(self, seen):
-                self.seen = seen
-
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "cluster":
-                    self.seen[done.visit.client.id] = done.visit.observed["sums"]["z"]
-
-        for exchanged, seen in enumerate(sums):
+        sums = []
+        for exchanged in (False, True):
             run = playing.prepared(
                 tmp_path / str(exchanged), "orchestra", *self.overrides, "federation.participation=1"
             )
-            run.federation.callbacks = [Spy(seen)]
+            seen = playing.watched(
+                run, lambda done: (done.visit.client.id, done.visit.observed["sums"]["z"]), "cluster"
+            )
             run.federation.start()
             run.federation.play(0)
             if exchanged:
@@ -243,6 +233,7 @@ class TestOrchestraPrivate(MethodContract):
                 images[run.data.parts[2][1]] = 255 - images[run.data.parts[2][1]]
                 run.data.source = replace(source, train=replace(source.train, images=images))
             run.federation.play(1)
+            sums.append(dict(seen))
         for client in range(4):
             moved = float((sums[0][client] - sums[1][client]).norm())
             assert 0 < moved <= 2 if client == 2 else moved == 0
@@ -255,20 +246,16 @@ class TestOrchestraPrivate(MethodContract):
         assert "budget" in record["rounds"]["ended"]
 
     def test_starts_are_global_centroids_and_differ_between_clients(self, tmp_path):
-        run, starts = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=2"), {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                if done.visit.phase.name == "cluster":
-                    starts[done.visit.client.id] = {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}
-
-        run.federation.callbacks = [Spy()]
+        run = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=2")
+        starts = playing.watched(
+            run, lambda done: {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}, "cluster"
+        )
         run.federation.start()
         known = {tuple(row) for row in run.federation.server["centroids"]["mu"].tolist()}
         run.federation.play(0)
         run.federation.play(1)
-        assert all(len(own) == 3 and own <= known for own in starts.values())
-        assert len(set.union(*starts.values())) > 3
+        assert all(len(own) == 3 and own <= known for own in starts)
+        assert len(set.union(*starts)) > 3
 
     def test_everyone_clusters_after_a_round_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
         plan, fit = unbroken.federation.method.plan, ("fit", "sampled", {"weights"})
@@ -395,27 +382,21 @@ class TestAnonymity:
         assert notes == {"anonymity": 1, "anonymity_claimed": 1}
 
     def test_it_is_in_the_rounds_lines_and_the_least_in_the_record(self, tmp_path):
-        run, seen = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1"), {}
-
-        class Spy:
-            def on_visit_end(self, federation, done):
-                seen.setdefault(done.visit.round, []).append(done.visit.notes)
-
-        federation = run.federation
-        federation.callbacks = [Spy()]
+        run = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1")
+        federation, visits = run.federation, playing.watched(run, lambda done: done.visit)
         federation.fit()
         sizes = [client.examples for client in federation.clients]
         for round, row in enumerate(federation.history):
-            visits = len(seen[round])
-            assert visits == (8 if round == 0 else 4)
+            told = [visit.notes for visit in visits if visit.round == round]
+            assert len(told) == (8 if round == 0 else 4)
             for name in ("anonymity", "anonymity_claimed"):
-                values = [notes[name] for notes in seen[round]]
-                summed = {"least": min(values), "mean": sum(values) / visits, "most": max(values)}
+                values = [notes[name] for notes in told]
+                summed = {"least": min(values), "mean": sum(values) / len(told), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
             assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
         record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").play()
         assert record["privacy"] == {
-            "anonymity": min(notes["anonymity"] for round in seen.values() for notes in round),
+            "anonymity": min(visit.notes["anonymity"] for visit in visits),
             "anonymity_claimed": pytest.approx(min(sizes) / 3),
         }
 
