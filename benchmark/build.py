@@ -55,8 +55,8 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
     for kind, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
             raise ConfigError(
-                f"federation.encoders: {type(built).__name__} averages weights, so all clients need one architecture; "
-                "FLESD exchanges none"
+                f"federation.encoders: all clients of {type(built).__name__} run one architecture; those of FLESD, who "
+                "exchange no weights, may run several"
             )
         where = f"federation.encoders.{kind}"
         if kind in ("default", "global") or not isinstance(section, Mapping):
@@ -75,6 +75,8 @@ def one_method(
     """
     training, chosen, server = config.training, dict(sections["method"]), sections["server_optimizer"]
     addons = chosen.pop("addons", [])
+    if hasattr(wanted := locate(chosen, "method"), "accepts"):  # first: either's arguments may be the other's mistake
+        wanted.accepts(locate(sections["objective"], "objective"))
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
         encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
         if not isinstance(getattr(encoder, "dim", None), int):

@@ -56,7 +56,8 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     """The object an import path names."""
     path = section.get("class") if isinstance(section, Mapping) else None
     if not isinstance(path, str) or "." not in path:
-        example = EXAMPLES.get(where, "methods.fedavg.FedAvg")
+        kind = "encoder" if where.startswith("federation.encoders") else where
+        example = EXAMPLES.get(kind, "methods.fedavg.FedAvg")
         raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {example}")
     module, _, name = path.rpartition(".")
     try:

@@ -18,7 +18,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.config import RUNTIME, Config, ConfigError, describe, fits, identity, nearest, validate
+from benchmark.config import Config, ConfigError, describe, fits, identity, nearest, validate
+from benchmark.naming import names, variant
 from benchmark.shelf import lineage, read
 from datamodules import partition
 
@@ -34,9 +35,6 @@ FREE = {
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for elsewhere."""
-
-ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public")
-"""Sections whose change makes another row; a change elsewhere makes another scenario."""
 
 
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
@@ -58,13 +56,13 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
         changed = [
             word.partition("=")[0]
             for word in sorted(words)
-            if _names(word.partition("=")[0])
+            if names(word.partition("=")[0])
             and whole != identity(_asked(shipped, [other for other in words if other != word]))
         ]
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    config.scenario = given.get("scenario") or _variant(_stem(scenario), changed, asked, rows=False)
-    config.row = given.get("row") or _variant(label, changed, asked, rows=True)
+    config.scenario = given.get("scenario") or variant(_stem(scenario), changed, asked, rows=False)
+    config.row = given.get("row") or variant(label, changed, asked, rows=True)
     validate(config)
     return config
 
@@ -109,10 +107,12 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
         keys.add(key)
     # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
     dotlist = [f"objective.name={word[10:]}" if word.startswith("objective=") else word for word in overrides]
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))  # type: ignore[return-value]
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"cannot read the overrides: {' '.join(str(error).split())}") from error
+    for some in (*([word] for word in dotlist), dotlist):  # each by itself first, so that the message can name it
+        try:
+            read = OmegaConf.to_container(OmegaConf.from_dotlist(some))
+        except (OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(f"cannot read {' '.join(some)}: {' '.join(str(error).split())}") from error
+    return read if dotlist else {}  # type: ignore[return-value]
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
@@ -171,7 +171,12 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
         # another class brings its own arguments; those of the class it replaces go
         if isinstance(chosen, Mapping) and chosen.get("class") not in (None, config[section].get("class")):
             config[section] = {key: value for key, value in config[section].items() if key == "name"}
-    for kind, chosen in (layer.get("federation", {}).get("encoders") or {}).items():
+    if layer.get("public", {}).get("name") not in (None, config.public.get("name")):  # a share or client was another's
+        config.public = {}
+    encoders = layer.get("federation", {}).get("encoders") or {}
+    if not isinstance(encoders, Mapping):
+        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
+    for kind, chosen in encoders.items():
         before = config.federation.encoders.get(kind, {})
         if isinstance(chosen, Mapping) and chosen.get("class") not in (None, before.get("class")):
             config.federation.encoders[kind] = {key: value for key, value in before.items() if key == "clients"}
@@ -256,19 +261,6 @@ def _elsewhere(key: str) -> str:
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
-def _names(key: str) -> bool:
-    """Whether a change of the key makes another scenario or row; `objective` names its row by itself."""
-    section = key.partition(".")[0]
-    plain = ("scenario", "row", "seed", "evaluation", *RUNTIME)
-    return key not in (*plain, "objective", "objective.name") and section not in plain
-
-
-def _variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
-    """The name, with what the command line changed: a changed run never stands in for the official one."""
-    keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
-    return "+".join((name, *(f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}" for key in keys)))
-
-
 def _clash(config: Any, layer: Any, path: str = "") -> str:
     """Where a layer has another shape than what it is laid over."""
     if isinstance(config, DictConfig) and isinstance(layer, Mapping):
@@ -289,9 +281,3 @@ def _short_error(error: OmegaConfBaseException) -> str:
     """OmegaConf's message in one line, with the key it is about."""
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     return f"{error.full_key}: {first}" if error.full_key else first
-
-
-def _short(value: Any) -> str:
-    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    text = str(plain).replace(" ", "")
-    return "".join(letter if letter.isalnum() or letter in ".-_" else "_" for letter in text)

@@ -47,7 +47,8 @@ def dealt(config: DictConfig, images: Source, asked: bool) -> tuple[list[np.ndar
     if shown is not None and shown.images is images.train.images:  # the clients have the rest
         rest = np.setdiff1d(np.arange(len(labels)), shown.held)
         if not len(rest):
-            raise ConfigError("public.share=1 of data.name itself leaves no image for the clients: lower it")
+            given = config.public.get("share", 1.0)
+            raise ConfigError(f"public.share={given} of data.name itself leaves no image for the clients: lower it")
         return [rest[part] for part in parts(config, labels[rest])], shown
     held = parts(config, labels)
     if (whose := giver(config)) is None or not asked:
@@ -136,12 +137,12 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
         chosen = section.get("clients", [])
         if not fits(chosen, list[int]):
             raise ConfigError(f"federation.encoders.{kind}.clients={chosen}: give a list of ids, e.g. [0,1]")
+        if not chosen:
+            raise ConfigError(f"federation.encoders.{kind}: no client runs it; give clients: [...], or leave it out")
         for client in chosen:
             if not 0 <= client < len(parts) or client in kinds:
-                raise ConfigError(
-                    f"federation.encoders.{kind}.clients: {client!r} is none of the clients 0 to {len(parts) - 1}, "
-                    "or has another encoder already"
-                )
+                wrong = f"has {kinds[client]!r} already" if client in kinds else f"is none of 0 to {len(parts) - 1}"
+                raise ConfigError(f"federation.encoders.{kind}.clients: client {client} {wrong}")
             kinds[client] = str(kind)
     made = Clients(parts, absent, kinds)
     if not len(made):

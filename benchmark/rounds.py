@@ -8,7 +8,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
 from benchmark.privacy import DELTA, Account
 from benchmark.reductions import Reductions, Staged
+from benchmark.reports import Report, mean_loss, summaries
 from benchmark.strategy import broadcast, gathered, share, together
 from benchmark.streams import Streams
 from benchmark.work import Assignment, Done, Executor
@@ -33,19 +33,6 @@ CURE = "look at optimizer.lr (0, or too large) and training.clip_norm"
 
 class DivergedError(ValueError):
     """A loss, a reply or a memory that is not finite; one line for the user."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images, seconds, notes."""
-
-    client: int
-    up: dict[str, int]
-    file: str | None
-    loss: float | None
-    images: int
-    seconds: float
-    notes: dict[str, float]
 
 
 class Federation:
@@ -118,9 +105,20 @@ class Federation:
         """Why the next round may not be played, though some are left; None: it may."""
         if self.round >= self.rounds or self.account.budget is None:  # then nobody need be drawn
             return None
-        cohort = self.cohort(self.round)
-        theirs = [phase for _, phase in self.plan(self.round) if phase.where == "clients"]
-        return self.account.refusal([(phase, self.members(phase, cohort)) for phase in theirs])
+        return self.account.refusal(self.visits(self.round))
+
+    def never(self) -> str | None:
+        """Why nobody will ever release anything: the first round with noise is beyond the budget; None: it is not."""
+        for round in range(self.rounds if self.account.budget is not None else 0):
+            visits = self.visits(round)
+            if any(self.account.planned(*visit) for visit in visits):
+                return self.account.refusal(visits)
+        return None
+
+    def visits(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
+        """The phases of a round that clients take part in, and which."""
+        cohort = self.cohort(round)
+        return [(phase, self.members(phase, cohort)) for _, phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
         """Places among `clients` of those drawn for a round."""
@@ -279,21 +277,3 @@ class Federation:
                     | {"commits": self.commits}
                 )
                 self.memory.commit()
-
-
-def mean_loss(reports: Sequence[Report]) -> float | None:
-    """Over the visits that trained; None where none did."""
-    losses = [report.loss for report in reports if report.loss is not None]
-    return sum(losses) / len(losses) if losses else None
-
-
-def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Least, mean and most of each number that visits have noted."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for own in notes:
-        for name, value in own.items():
-            found[name].append(value)
-    return {
-        name: {"least": min(values), "mean": sum(values) / len(values), "most": max(values)}
-        for name, values in found.items()
-    }

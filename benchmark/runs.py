@@ -129,8 +129,8 @@ class Run:
             commit=_COMMIT,
             account=build.account(config, method, clients),
         )
-        if (why := self.federation.refusal()) is not None:
-            raise ConfigError(f"privacy.epsilon: the first round is too dear already: {why}; give more, or more noise")
+        if (why := self.federation.never()) is not None:
+            raise ConfigError(f"privacy.epsilon: the first release is too dear: {why}; give more, or more noise")
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -114,12 +115,15 @@ def _panel(
         if not known:
             continue
         at, means = [along.index(place) for place in known], [curve[place].mean for place in known]
-        spreads = [curve[place].spread or 0.0 for place in known]
-        axes.errorbar(at, means, yerr=spreads, color=colours[name], marker="o", markersize=4, capsize=3, label=name)
+        axes.plot(at, means, color=colours[name], marker="o", markersize=4, label=name)
+        spread = [(x, mean, curve[place].spread) for x, mean, place in zip(at, means, known, strict=True)]
+        for x, mean, deviation in spread:
+            if deviation is not None:  # one seed has none
+                axes.errorbar(x, mean, yerr=deviation, color=colours[name], capsize=3)
     axes.set_xticks(range(len(along)), [f"{place:g}" for place in along])
     axes.set_xlabel(study["axis"])
     axes.set_ylabel("linear probe (%)")
-    axes.set_title(title, loc="left", fontsize=8)
+    axes.set_title(fill(title, 60), loc="left", fontsize=8)
     axes.grid(axis="y", color="#e4e4e0", linewidth=0.6)
     axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

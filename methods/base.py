@@ -83,11 +83,7 @@ class FederatedMethod(UnderTrainer):
                 f"{type(self).__name__} averages no weights, or by a step of its own: server_optimizer would change "
                 "nothing, leave it out"
             )
-        if objective.only_for and not any(one.__name__ == objective.only_for for one in type(self).__mro__):
-            raise MethodError(
-                f"{type(objective).__name__} is a part of {objective.only_for} and learns nothing without it: "
-                f"choose that method, or another objective than {type(objective).__name__}'s"
-            )
+        self.accepts(type(objective))
         self.places = {}
         self.others: dict[str, FederatedMethod] = {}  # the same over other architectures, by kind; no submodules
         self.objective = objective
@@ -157,6 +153,15 @@ class FederatedMethod(UnderTrainer):
         )
         moved, state = self.server_optimizer.step(then, now, server["optimizer"])
         return {**server, "weights": trees.overlay(mean, moved), "optimizer": state}
+
+    @classmethod
+    def accepts(cls, objective: type[Objective]) -> None:
+        """Raises MethodError for an objective it cannot work with: one that is a part of another method."""
+        if objective.only_for and not any(one.__name__ == objective.only_for for one in cls.__mro__):
+            raise MethodError(
+                f"{objective.__name__} is a part of {objective.only_for} and learns nothing without it: "
+                f"choose that method, or another objective than {objective.__name__}'s"
+            )
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
         """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay.

@@ -87,7 +87,7 @@ class FedSC(FederatedMethod):
         self.alpha_start = number("method.alpha_start", alpha_start, at_least=0, at_most=1)
         self.alpha_end = number("method.alpha_end", alpha_end, at_least=0, at_most=1)
         self.passes = number("method.passes", passes, at_least=1)
-        self.sigma = number("method.sigma", sigma, at_least=0)
+        self.sigma = number("method.sigma", sigma, at_least=0, below=math.inf)
         if sigma and self.batch_norm == "local":
             raise MethodError(
                 "method.sigma does not go with federation.batch_norm=local: statistics that stay are of all images, so "

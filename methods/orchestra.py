@@ -113,13 +113,14 @@ class Orchestra(FedAvg):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
-        if not isinstance(objective, Clustering):
-            raise MethodError(
-                f"Orchestra has a loss of its own and {type(objective).__name__} is another: set objective=orchestra"
-            )
+        assert isinstance(objective, Clustering)  # `accepts` has seen to it
         self.local_clusters = local_clusters
         if local_clusters is not None:
-            number("method.local_clusters", local_clusters, at_least=1)
+            number("method.local_clusters", local_clusters, at_least=1, at_most=len(objective.bank))
+        elif least > 1:
+            raise MethodError(
+                f"method.least={least} means nothing with method.local_clusters=null, which sends rows: leave it out"
+            )
         self.least = number("method.least", least, at_least=0, at_most=len(objective.bank))
         self.server_steps = number("method.server_steps", server_steps, at_least=0)
         self.server_lr = number("method.server_lr", server_lr, above=0)
@@ -131,6 +132,14 @@ class Orchestra(FedAvg):
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)
             self.stays = (*objective.ema, *objective.queues)
+
+    @classmethod
+    def accepts(cls, objective: type[Objective]) -> None:
+        """Its own loss alone."""
+        if not issubclass(objective, Clustering):
+            raise MethodError(
+                f"{cls.__name__} has a loss of its own and {objective.__name__} is another: set objective=orchestra"
+            )
 
     def check_private(self, stateful: bool) -> None:
         """Refuses what would make an epsilon untrue, and what means nothing beside one."""

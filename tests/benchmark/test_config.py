@@ -248,7 +248,7 @@ class TestNames:
             ("fedavg", ["seed=3", "evaluation.every=1"], "digits", "fedavg"),
             ("fedavg", ["optimizer.lr=0.05", "optimizer.momentum=0.5"], "digits", "fedavg+optimizer.momentum=0.5"),
             ("fedavg", ["partition.alpha=0.1", "data.name=digits", "training.steps=null"], "digits", "fedavg"),
-            ("ssd", ["method.variant=null"], "digits", "ssd+variant=None"),
+            ("ssd", ["method.variant=null"], "digits", "ssd+variant=null"),
             (
                 "fedavg",
                 ["optimizer.class=torch.optim.AdamW", "optimizer.lr=0.05"],
@@ -399,8 +399,37 @@ class TestValues:
     def test_an_override_needs_a_value(self):
         assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])
 
+    @pytest.mark.parametrize("given", ["small", "[1]"])
+    def test_architectures_that_have_no_names(self, given):
+        line = refused(compose, TINY, "flesd", [f"federation.encoders={given}"])
+        assert "federation.encoders" in line
+        assert "{NAME: {class: ..., clients: [...]}}" in line
+
+    def test_another_public_set_brings_its_own_keys(self):
+        """Those the scenario gave to its own go."""
+        assert dict(compose("digits", "flesd").public) == {"name": "digits", "share": 0.2}
+        assert dict(compose("digits", "flesd", ["public.name=client"]).public) == {"name": "client"}
+        wanted = ["public.name=client", "public.client=3"]
+        assert dict(compose("digits", "flesd", wanted).public) == {"name": "client", "client": 3}
+        assert dict(compose("digits", "flesd", ["public.share=0.1"]).public) == {"name": "digits", "share": 0.1}
+
+    def test_a_name_that_no_folder_could_have_is_cut_and_told_apart_by_a_hash(self):
+        made = [
+            compose(TINY, "fedavg", [f"views.mean=[{value}]", f"heads.projector=[{','.join(['8'] * 60)},{width}]"])
+            for value, width in ((0.5, 4), (0.5, 5))
+        ]
+        names = [one.row for one in made]
+        assert all(len(name) < 140 for name in names)
+        assert names[0] != names[1]
+        assert names[0].startswith("fedavg+heads.projector=_8_8_8")
+
+    def test_a_budget_makes_another_row_of_the_same_scenario(self):
+        made = compose("digits", "fedsc", ["privacy.epsilon=10", "method.sigma=0.1"])
+        assert (made.scenario, made.row) == ("digits", "fedsc+sigma=0.1+privacy.epsilon=10")
+
     def test_a_value_that_is_no_yaml(self):
-        assert "overrides" in refused(compose, TINY, "fedavg", ["optimizer.lr=[1"])
+        line = refused(compose, TINY, "fedavg", ["seed=1", "optimizer.lr=[1"])
+        assert line.startswith("cannot read optimizer.lr=[1: ")
 
     def test_merge_validates(self):
         assert "seed" in refused(merge, SSD, ["seed=-1"])

@@ -6,6 +6,7 @@ import pytest
 from benchmark import build, holdings
 from benchmark.compose import compose
 from benchmark.config import ConfigError
+from tests import playing
 from tests.playing import TINY
 
 PARTS = [np.arange(k + 2) for k in range(5)]
@@ -81,3 +82,13 @@ def refused(words):
     """Some are refused as they are read, some once there are images."""
     given = config(*words)
     holdings.dealt(given, holdings.source(given), asked=True)
+
+
+@pytest.mark.parametrize(
+    ("clients", "says"),
+    [("[]", "no client runs it"), ("[1,1]", "client 1 has 'small' already"), ("[11]", "client 11 is none of 0 to 3")],
+)
+def test_an_architecture_is_run_by_clients_there_are(clients, says, tmp_path):
+    small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")
+    with pytest.raises(ConfigError, match=says):
+        playing.prepared(tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small))

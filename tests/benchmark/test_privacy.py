@@ -5,7 +5,7 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
 
 from benchmark.config import ConfigError
 from benchmark.privacy import ORDERS, Account, epsilon
-from methods.base import Client, Phase
+from methods.base import Client, Mean, MethodError, Phase
 from tests import playing
 
 NOISY = ("method.sigma=0.5",)
@@ -19,7 +19,7 @@ class Releasing:
         return {"R": 0.2 * client.examples} if phase.name == "release" else {}
 
 
-RELEASE, OTHER = Phase("release"), Phase("other")
+RELEASE, OTHER = Phase("release", uplink={"R": Mean()}), Phase("other")
 SMALL, LARGE = Client(0, 5), Client(1, 10)
 
 
@@ -83,6 +83,20 @@ class TestAccount:
         assert other.releases == account.releases
         assert other.covers == account.covers
 
+    @pytest.mark.parametrize(
+        ("noise", "says"),
+        [
+            ({"momentz": 1.0}, "speaks of 'momentz', which phase 'release' does not send: it sends R"),
+            ({"R": -3.0}, "multiplier of -3.0: give a number above 0"),
+            ({"R": 0.0}, "above 0"),
+            ({"R": math.inf}, "above 0"),
+        ],
+    )
+    def test_a_method_that_misspells_its_noise_is_not_believed(self, noise, says, monkeypatch):
+        monkeypatch.setattr(Releasing, "noise", lambda self, phase, client: noise)
+        with pytest.raises(MethodError, match=says):
+            self.account().note(RELEASE, [SMALL])
+
 
 class TestRuns:
     def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
@@ -115,8 +129,14 @@ class TestRuns:
         again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
         assert again.play() == record
 
+    def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is(self, tmp_path):
+        """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""
+        words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
+        with pytest.raises(ConfigError, match="first release is too dear"):
+            playing.prepared(tmp_path, "orchestra", *words, "privacy.epsilon=5")
+
     def test_a_budget_that_the_first_round_exceeds_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="first round is too dear"):
+        with pytest.raises(ConfigError, match="first release is too dear"):
             playing.prepared(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
 
     def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):

@@ -120,6 +120,20 @@ class TestOrchestra(MethodContract):
         with pytest.raises(MethodError, match="a part of Orchestra"):
             playing.prepared(tmp_path, "fedavg", "objective=orchestra")
 
+    @pytest.mark.parametrize(
+        ("method", "objective", "says"),
+        [("orchestra", "simclr", "SimCLR is another: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
+    )
+    def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
+        self, method, objective, says, tmp_path
+    ):
+        with pytest.raises(MethodError, match=says):
+            playing.prepared(tmp_path, method, f"objective={objective}", scenario="digits")
+
+    def test_single_rows_are_not_promised_company(self, tmp_path):
+        with pytest.raises(MethodError, match="means nothing with method"):
+            playing.prepared(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
+
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = playing.played(tmp_path, "orchestra", *SMALL, "method.stateful=true")
         kept = run.federation.memory
