@@ -58,6 +58,7 @@ def record(
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
+        "server": at_server(history),
         "bytes": {
             "up": federation.ledger.total("up"),
             "down": federation.ledger.total("down"),
@@ -116,6 +117,13 @@ def spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [spelled(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def at_server(history: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """What the server trained on itself, for how long; nothing where it did not, or older rounds did not count it."""
+    if not all("server_images" in row for row in history):
+        return {}
+    return {key: sum(row[f"server_{key}"] for row in history) for key in ("images", "seconds")} if history else {}
 
 
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

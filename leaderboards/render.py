@@ -83,9 +83,11 @@ def markdown(records: Sequence[Record], sheet: Sheet | None = None) -> str:
 
 
 def table(rows: Iterable[Row], title: str) -> Table:
-    """The board for the terminal: those columns of the page that fit into one."""
+    """The board for the terminal: those columns of the page that fit into one, and epsilon where any is spent."""
+    rows = list(rows)
+    columns = (*TERMINAL, EPSILON) if any(row.epsilon is not None for row in rows) else TERMINAL
     result = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for column in TERMINAL:
+    for column in columns:
         heading = column.replace(" ", "\n")
         if column == "row":
             result.add_column(heading, overflow="fold")
@@ -93,7 +95,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
             result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         shown = entries(row)
-        result.add_row(*(Text(shown[column]) for column in TERMINAL))
+        result.add_row(*(Text(shown[column]) for column in columns))
     return result
 
 
@@ -143,6 +145,15 @@ def scenarios(records: Iterable[Record]) -> list[str]:
     return names
 
 
+def _at_server(records: Sequence[Record]) -> str:
+    """The images each row's server trained on, beside the clients'."""
+    told = {record["row"]: record for record in records if record.get("server")}
+    return "; ".join(
+        f"{escape(row)} on {one['server']['images']:,} images, beside the clients' {one['images']:,}"
+        for row, one in told.items()
+    )
+
+
 def _stem(scenario: str) -> str:
     return scenario.replace("/", "-")
 
@@ -161,6 +172,8 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     here = sorted(
         (record for record in records if record["scenario"] == scenario), key=lambda one: (one["row"], one["seed"])
     )
+    if trained := _at_server(here):
+        lines += ["", f"Some servers train too, in all: {trained}."]
     machines = sorted({record["provenance"]["hardware"] for record in here if finished(record)})
     if machines:
         unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""

@@ -221,3 +221,17 @@ def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
 def test_matplotlib_is_loaded_only_for_a_picture():
     script = "import sys, leaderboards.render; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_the_terminal_has_what_was_spent_where_a_row_has_spent_any():
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    assert "epsilon" not in terminal(RECORDS, width=100)
+    text = terminal([*RECORDS, record("fedsc", 0, 45.0, epsilon=8.25, privacy=noise)], width=100)
+    assert "epsilon" in text
+    assert "8.25 (R)" in text
+
+
+def test_a_servers_own_training_is_told_beside_the_clients():
+    page = markdown([*RECORDS, record("flesd", 0, 45.0, server={"images": 125_000, "seconds": 30.0})])
+    assert "Some servers train too, in all: flesd on 125,000 images, beside the clients' 100,000." in page
+    assert "servers train" not in markdown(RECORDS)

@@ -48,6 +48,15 @@ class TestFLESD(MethodContract):
         assert set(unbroken.federation.server) == {"students"}
         assert not any(client < 0 for client in unbroken.federation.memory.index)
 
+    def test_what_the_server_trains_on_is_told_apart_from_what_clients_do(self, tmp_path):
+        run = playing.prepared(tmp_path, "flesd", *SHORT)
+        record = run.play()
+        epochs = run.federation.method.distil_epochs
+        assert record["server"]["images"] == run.federation.rounds * epochs * len(run.data.public)
+        assert record["server"]["seconds"] > 0
+        assert record["images"] == sum(row["images"] for row in run.federation.history)
+        assert playing.prepared(tmp_path, "fedavg").play()["server"] == {}
+
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
         """Its similarities are those of its own networks: of the student it was sent they would be other."""
         run = playing.prepared(tmp_path, "flesd", *SHORT, "federation.rounds=1")
