@@ -12,7 +12,7 @@ from leaderboards import pages, render
 from leaderboards.curves import COLOURS
 from leaderboards.rank import HEADLINE, Cell, runs, summary, values
 from leaderboards.schema import Record
-from leaderboards.text import between, line
+from leaderboards.text import MISSING, between, line, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,13 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         if page.exists():
             found = measured(study, records)
             page.write_text(
-                between(page.read_text(encoding="utf-8"), pages.START, pages.END, table(study, found)), encoding="utf-8"
+                between(
+                    page.read_text(encoding="utf-8"),
+                    pages.START,
+                    pages.END,
+                    table(study, found, spent(study, records)),
+                ),
+                encoding="utf-8",
             )
             if found:
                 render.save(partial(_draw, study, found), page.with_suffix(".svg"))
@@ -55,6 +61,18 @@ def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, C
     return {name: curve for name, curve in found.items() if curve}
 
 
+def spent(study: Mapping[str, Any], records: Sequence[Record]) -> dict[float, float]:
+    """Place -> epsilon, the largest that a client of any seed has spent, of the line that `ours.epsilon` names."""
+    places = study["ours"]["lines"].get(study["ours"].get("epsilon"), {})
+    found: dict[float, float] = {}
+    for place, where in places.items():
+        scenario, row = where.split()
+        values = [record["epsilon"] for record in runs(records, scenario).get(row, []) if record["epsilon"] is not None]
+        if values:
+            found[place] = max(values)
+    return found
+
+
 def reported(study: Mapping[str, Any]) -> dict[str, Curve]:
     """The paper's lines by name: a number, or a number and its spread, at each place."""
 
@@ -66,17 +84,21 @@ def reported(study: Mapping[str, Any]) -> dict[str, Curve]:
     return {name: {place: cell(given) for place, given in known.items()} for name, known in lines.items()}
 
 
-def table(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> list[str]:
-    """A row a place on the axis, a column a line: ours, then the paper's."""
+def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[float, float]) -> list[str]:
+    """A row a place on the axis, a column a line: ours, then the paper's; and what was spent, where anything was."""
     if not ours:
         return ["No row of it has been recorded yet."]
     columns = [(f"{name}, ours", curve) for name, curve in ours.items()]
     columns += [(f"{name}, paper", curve) for name, curve in reported(study).items()]
-    lines = [line([study["axis"], *(name for name, _ in columns)]), "|---:" * (len(columns) + 1) + "|"]
+    last = ["epsilon"] if epsilon else []
+    lines = [
+        line([study["axis"], *(name for name, _ in columns), *last]),
+        "|---:" * (len(columns) + 1 + len(last)) + "|",
+    ]
     for place in places(curve for _, curve in columns):
-        lines.append(
-            line([f"{place:g}", *(render.with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns)])
-        )
+        shown = [render.with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns]
+        told = [three_digits(epsilon[place]) if place in epsilon else MISSING] if epsilon else []
+        lines.append(line([f"{place:g}", *shown, *told]))
     fewest, *_, most = sorted([cell.n for curve in ours.values() for cell in curve.values()] * 2)
     behind = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
     what = f"Ours: {study['ours']['title']}, linear/v1 (%), {behind}. Paper: {study['paper']['title']}."

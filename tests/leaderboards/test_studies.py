@@ -38,7 +38,7 @@ def test_a_place_is_the_mean_over_its_seeds_and_what_has_no_record_is_left_out()
 
 
 def test_the_papers_numbers_stand_beside_ours():
-    head, _, *lines = studies.table(STUDY, studies.measured(STUDY, RECORDS))
+    head, _, *lines = studies.table(STUDY, studies.measured(STUDY, RECORDS), {})
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
         "| 1 | 50.0 ± 2.0 | 40.0 | 10.9 |",
@@ -46,7 +46,19 @@ def test_the_papers_numbers_stand_beside_ours():
         "| 4 | – | 40.0 | 42.5 ± 0.5 |",
     ]
     assert "1 to 3 seeds" in lines[4]
-    assert studies.table(STUDY, {}) == ["No row of it has been recorded yet."]
+    assert studies.table(STUDY, {}, {}) == ["No row of it has been recorded yet."]
+
+
+def test_what_was_spent_has_a_column_where_a_line_has_spent_any():
+    """The most of any seed's clients."""
+    study = {**STUDY, "ours": {**STUDY["ours"], "epsilon": "A"}}
+    noisy = [{**one, "epsilon": 1.0 + one["seed"]} if one["scenario"] == "t2" else one for one in RECORDS]
+    assert studies.spent(STUDY, noisy) == {}
+    assert studies.spent(study, noisy) == {2: 2.0}
+    head, _, *lines = studies.table(study, studies.measured(study, noisy), studies.spent(study, noisy))
+    assert head.endswith("| A, paper | epsilon |")
+    assert lines[0].endswith("| 10.9 | – |")
+    assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"
 
 
 @pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
