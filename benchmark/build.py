@@ -1,5 +1,6 @@
 """From a config to the objects of a run: data, networks, method, devices."""
 
+import inspect
 import logging
 import math
 import os
@@ -75,8 +76,9 @@ def one_method(
     """
     training, chosen, server = config.training, dict(sections["method"]), sections["server_optimizer"]
     addons = chosen.pop("addons", [])
-    if hasattr(wanted := locate(chosen, "method"), "accepts"):  # first: either's arguments may be the other's mistake
-        wanted.accepts(locate(sections["objective"], "objective"))
+    wanted, loss = locate(chosen, "method"), locate(sections["objective"], "objective")
+    if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(wanted, "accepts"):
+        wanted.accepts(loss)  # first: either's arguments may be the other's mistake
     with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
         encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
         if not isinstance(getattr(encoder, "dim", None), int):
@@ -142,8 +144,9 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
     if given["epsilon"] is not None and not given["epsilon"] > 0:
         raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
     made = Account(built, delta=given["delta"], budget=given["epsilon"])
-    phases = (phase for round in range(config.federation.rounds) for phase in built.plan(round))
-    if made.budget is not None and not any(made.planned(phase, clients[:1]) for phase in phases):
+    planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
+    releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # which also checks them
+    if made.budget is not None and not any(releases):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
             "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or "

@@ -109,10 +109,10 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
     dotlist = [f"objective.name={word[10:]}" if word.startswith("objective=") else word for word in overrides]
     for some in (*([word] for word in dotlist), dotlist):  # each by itself first, so that the message can name it
         try:
-            read = OmegaConf.to_container(OmegaConf.from_dotlist(some))
+            nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist(some))
         except (OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(f"cannot read {' '.join(some)}: {' '.join(str(error).split())}") from error
-    return read if dotlist else {}  # type: ignore[return-value]
+    return dict(nested)
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
@@ -173,10 +173,10 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
             config[section] = {key: value for key, value in config[section].items() if key == "name"}
     if layer.get("public", {}).get("name") not in (None, config.public.get("name")):  # a share or client was another's
         config.public = {}
-    encoders = layer.get("federation", {}).get("encoders") or {}
-    if not isinstance(encoders, Mapping):
+    encoders = layer.get("federation", {}).get("encoders")
+    if encoders is not None and not isinstance(encoders, Mapping):
         raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
-    for kind, chosen in encoders.items():
+    for kind, chosen in (encoders or {}).items():
         before = config.federation.encoders.get(kind, {})
         if isinstance(chosen, Mapping) and chosen.get("class") not in (None, before.get("class")):
             config.federation.encoders[kind] = {key: value for key, value in before.items() if key == "clients"}

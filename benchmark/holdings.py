@@ -137,8 +137,6 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
         chosen = section.get("clients", [])
         if not fits(chosen, list[int]):
             raise ConfigError(f"federation.encoders.{kind}.clients={chosen}: give a list of ids, e.g. [0,1]")
-        if not chosen:
-            raise ConfigError(f"federation.encoders.{kind}: no client runs it; give clients: [...], or leave it out")
         for client in chosen:
             if not 0 <= client < len(parts) or client in kinds:
                 wrong = f"has {kinds[client]!r} already" if client in kinds else f"is none of 0 to {len(parts) - 1}"
@@ -147,6 +145,11 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
     made = Clients(parts, absent, kinds)
     if not len(made):
         raise ConfigError("the only client's images are public, so nobody is left to train: raise partition.clients")
+    run = {client.kind for client in made} if kinds else {"default"}
+    for kind in ("default", *others):
+        if kind not in run:
+            where = "encoder" if kind == "default" else f"federation.encoders.{kind}"
+            raise ConfigError(f"{where}: no client that takes part runs it; give it some, or leave it out")
     return made
 
 

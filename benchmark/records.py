@@ -121,9 +121,10 @@ def spelled(value: Any) -> Any:
 
 def at_server(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     """What the server trained on itself, for how long; nothing where it did not, or older rounds did not count it."""
-    if not all("server_images" in row for row in history):
+    trained = [row for row in history if "server_seconds" in row]
+    if not trained or not all("server_images" in row for row in trained):
         return {}
-    return {key: sum(row[f"server_{key}"] for row in history) for key in ("images", "seconds")} if history else {}
+    return {key: sum(row[f"server_{key}"] for row in trained) for key in ("images", "seconds")}
 
 
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

@@ -129,7 +129,8 @@ class Run:
             commit=_COMMIT,
             account=build.account(config, method, clients),
         )
-        if (why := self.federation.never()) is not None:
+        begun = (self.folder / "checkpoint").exists()  # what an earlier command has played can still be looked at
+        if not begun and (why := self.federation.never()) is not None:
             raise ConfigError(f"privacy.epsilon: the first release is too dear: {why}; give more, or more noise")
         self.evaluator = Evaluator(
             method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device

@@ -36,7 +36,9 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
 def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
     lines = []
     for scenario, rows in boards.items():
-        added = {one.row: one for one in differences(rows, COMPARED["bases"])}
+        added: dict[str, list[str]] = {}  # a row may build on several
+        for one in differences(rows, COMPARED["bases"]):
+            added.setdefault(one.row, []).append(_words(one))
         floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR), None)
         for row in rows:
             if method in row.method.split("-"):
@@ -45,15 +47,13 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
                 above = ""
                 if floor is not None and HEADLINE in row.cells and row.row != FLOOR:
                     above = f"{row.cells[HEADLINE].mean - floor:+z.1f}"
-                lines.append(line([scenario, *columns, above, _words(added.get(row.row))]))
+                lines.append(line([scenario, *columns, above, "; ".join(added.get(row.row, []))]))
     if not lines:
         return ["No row of it has been recorded yet."]
     head = "| scenario | row | rank | linear (%) | kNN (%) | seeds | above untrained | adds to what it builds on |"
     return [head, "|---|---|---:|---:|---:|---:|---:|---|", *lines]
 
 
-def _words(one: Difference | None) -> str:
-    if one is None:
-        return ""
+def _words(one: Difference) -> str:
     words = f"{one.points:+z.1f} to {one.base} (counts from {one.least:.1f})"
     return "; ".join([words, *([] if one.counts else ["not told apart"]), *one.unlike])

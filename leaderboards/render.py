@@ -147,7 +147,7 @@ def scenarios(records: Iterable[Record]) -> list[str]:
 
 def _at_server(records: Sequence[Record]) -> str:
     """The images each row's server trained on, beside the clients'."""
-    told = {record["row"]: record for record in records if record.get("server")}
+    told = {record["row"]: record for record in records if record.get("server", {}).get("images") and finished(record)}
     return "; ".join(
         f"{escape(row)} on {one['server']['images']:,} images, beside the clients' {one['images']:,}"
         for row, one in told.items()

@@ -51,7 +51,7 @@ FIELDS: dict[str, Any] = {
     "encoders": Each(SCORES),
     "best": Maybe({"round": int, "metric": str, "value": float}),
     "curve": Later([Each(float)]),  # what the monitor saw in which round, after how many bytes and seconds
-    "server": Later(dict),  # images it trained on itself, with repetition, and the seconds that took
+    "server": Later(Each(float)),  # images it trained on itself, with repetition, and the seconds that took
     "bytes": {
         "up": Each(int),
         "down": Each(int),

@@ -67,9 +67,9 @@ def spent(study: Mapping[str, Any], records: Sequence[Record]) -> dict[float, fl
     found: dict[float, float] = {}
     for place, where in places.items():
         scenario, row = where.split()
-        values = [record["epsilon"] for record in runs(records, scenario).get(row, []) if record["epsilon"] is not None]
-        if values:
-            found[place] = max(values)
+        each = [record["epsilon"] for record in runs(records, scenario).get(row, []) if record["epsilon"] is not None]
+        if each:
+            found[place] = max(each)
     return found
 
 

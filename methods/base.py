@@ -48,7 +48,7 @@ class FederatedMethod(UnderTrainer):
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
     stays: parts that stay with the client and are there again at its next visit.
-    warmup: phases played once, before the others of round 0. phases: those of every round.
+    warmup: phases played once, before the others of the first round. phases: those of every round.
 
     Args:
         objective: the local loss and its networks.
@@ -130,7 +130,7 @@ class FederatedMethod(UnderTrainer):
     # --- the server: remember, speak, listen
 
     def init_server(self, turn: Turn) -> Tree:
-        """What the server knows before round 0."""
+        """What the server knows before the first round."""
         server: Tree = {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
         if self.server_optimizer is not None:
             server["optimizer"] = self.server_optimizer.init(trees.clone(self.trainable()))

@@ -20,7 +20,7 @@ Decisions
   semidefinite matrices of trace mu at most moves by sqrt(2) mu / N. The paper's own Proposition 6.6 was not at hand.
 - Noise protects R alone, given the weights and statistics it is measured with, which leave as they are, as in the
   paper; statistics that never leave would let an image move R further, so sigma and `batch_norm: local` are refused.
-- The server keeps the latest R of every client, absent ones too; all clients send theirs in round 0.
+- The server keeps the latest R of every client, absent ones too; all clients send theirs in the first round.
 - The weights are averaged uniformly, as in the code.
 """
 
@@ -96,7 +96,7 @@ class FedSC(FederatedMethod):
         self.mu: float = objective.mu  # type: ignore[assignment] # of `Spectral`, as just made sure
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """Correlate, then fit; in round 0 everyone correlates, so that no client's matrix is missing later."""
+        """Correlate, then fit; in the first round everyone correlates, so that no client's matrix is missing later."""
         correlate, fit = self.phases
         return replace(correlate, epochs=self.passes, cohort="all" if round == 0 else "sampled"), fit
 

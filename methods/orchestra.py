@@ -15,8 +15,8 @@ Decisions
   cosines times 25, as in the code.
 - The target sees an augmented view, as in the code; `target_view: plain` is the paper's image as it is.
 - The target moves after each step; the code moves it before the next one, which differs at a visit's end only.
-- Before round 1 every client, where the code asks one round's cohort, clusters what the untouched target makes of its
-  images, in shuffled batches and with BatchNorm by the batch as in training; nothing of that stays. A random `bank` of
+- Before the first round every client, where the code asks one round's cohort, clusters what the untouched target makes
+  of its images, in shuffled batches, with BatchNorm by the batch as in training; nothing of that stays. A random `bank` of
   these embeddings is clustered; the code has the last batches'. The first mu is normal, the code's a linear layer's.
 - A client's clusters are of those embeddings that have been put into the bank. The code starts from random rows of
   another length, which remain where a client sees fewer images than the bank has room for.
@@ -33,7 +33,7 @@ Decisions
   noise (Balle, Wang 2018). Directions need no counts. A sum no longer than noise alone leaves its start where it was.
 - One image may move one row only: so it is over all images rather than the bank, before training rather than after, in
   eval mode and by networks as they were sent, and goes with neither `stateful` nor BatchNorm `local` or `recalibrate`.
-  It begins in round 2, of everyone: in round 1 there are no statistics to embed by, and training goes by random mu.
+  It begins in the second round, of everyone: in the first there are no statistics to embed by; training has random mu.
 - `heard`, in the round's line, is the share of centroids that were told from noise; the others are starts sent back.
 - Epsilon is of one release; a client has one a round, and the record says what they come to. Weights are not protected.
 - The target is averaged apart from the online networks, as in the code; `stateful: true` keeps it and the bank with the
@@ -116,7 +116,8 @@ class Orchestra(FedAvg):
         assert isinstance(objective, Clustering)  # `accepts` has seen to it
         self.local_clusters = local_clusters
         if local_clusters is not None:
-            number("method.local_clusters", local_clusters, at_least=1, at_most=len(objective.bank))
+            most = math.inf if epsilon is not None else len(objective.bank)  # noisy sums are over all images
+            number("method.local_clusters", local_clusters, at_least=1, at_most=most)
         elif least > 1:
             raise MethodError(
                 f"method.least={least} means nothing with method.local_clusters=null, which sends rows: leave it out"
@@ -159,7 +160,7 @@ class Orchestra(FedAvg):
     def plan(self, round: int) -> tuple[Phase, ...]:
         """Everyone's first centroids, then training that sends the next ones; or noisy ones before each training.
 
-        Noisy ones are first asked for at `round` 1, of everyone: before that BatchNorm has no statistics to go by.
+        Noisy ones are first asked for in the second round, of everyone: before, BatchNorm has no statistics to go by.
         """
         seen = self.objective.views[:1]  # what the target sees
         phases = {phase.name: phase for phase in super().plan(round)}

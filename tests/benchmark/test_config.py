@@ -399,7 +399,7 @@ class TestValues:
     def test_an_override_needs_a_value(self):
         assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])
 
-    @pytest.mark.parametrize("given", ["small", "[1]"])
+    @pytest.mark.parametrize("given", ["small", "[1]", "[]"])
     def test_architectures_that_have_no_names(self, given):
         line = refused(compose, TINY, "flesd", [f"federation.encoders={given}"])
         assert "federation.encoders" in line

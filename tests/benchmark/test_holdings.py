@@ -86,7 +86,13 @@ def refused(words):
 
 @pytest.mark.parametrize(
     ("clients", "says"),
-    [("[]", "no client runs it"), ("[1,1]", "client 1 has 'small' already"), ("[11]", "client 11 is none of 0 to 3")],
+    [
+        ("[]", "federation.encoders.small: no client that takes part"),
+        ("[0]", "federation.encoders.small: no client that takes part"),  # whose images are public
+        ("[1,2,3]", "encoder: no client that takes part"),
+        ("[1,1]", "client 1 has 'small' already"),
+        ("[11]", "client 11 is none of 0 to 3"),
+    ],
 )
 def test_an_architecture_is_run_by_clients_there_are(clients, says, tmp_path):
     small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")

@@ -6,6 +6,7 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
 from benchmark.config import ConfigError
 from benchmark.privacy import ORDERS, Account, epsilon
 from methods.base import Client, Mean, MethodError, Phase
+from methods.fedsc import FedSC
 from tests import playing
 
 NOISY = ("method.sigma=0.5",)
@@ -20,7 +21,7 @@ class Releasing:
 
 
 RELEASE, OTHER = Phase("release", uplink={"R": Mean()}), Phase("other")
-SMALL, LARGE = Client(0, 5), Client(1, 10)
+SMALL, LARGE = Client(1, 5), Client(0, 10)
 
 
 class TestEpsilon:
@@ -56,14 +57,14 @@ class TestAccount:
     def test_it_grows_with_releases_only(self):
         account = self.account()
         assert account.note(OTHER, [SMALL]) == set()
-        assert account.epsilon(0) == 0
-        assert account.note(RELEASE, [SMALL]) == {0}
-        first = account.epsilon(0)
+        assert account.epsilon(SMALL.id) == 0
+        assert account.note(RELEASE, [SMALL]) == {SMALL.id}
+        first = account.epsilon(SMALL.id)
         account.note(RELEASE, [LARGE])
-        assert account.epsilon(0) == first > account.epsilon(1) > 0
+        assert account.epsilon(SMALL.id) == first > account.epsilon(LARGE.id) > 0
         account.note(RELEASE, [SMALL])
-        assert account.epsilon(0) > first
-        assert account.epsilon(0) == epsilon(((1.0, 2),), 1e-5)
+        assert account.epsilon(SMALL.id) > first
+        assert account.epsilon(SMALL.id) == epsilon(((1.0, 2),), 1e-5)
         assert account.covers == {"R"}
 
     def test_a_budget_refuses_the_round_that_would_exceed_it(self):
@@ -71,9 +72,11 @@ class TestAccount:
         for _ in range(2):
             assert account.refusal([(RELEASE, [SMALL, LARGE])]) is None
             account.note(RELEASE, [SMALL, LARGE])
-        assert "client 0 would spend" in account.refusal([(RELEASE, [SMALL, LARGE])])
+        assert "client 1 would spend" in account.refusal([(RELEASE, [SMALL, LARGE])])
         assert account.refusal([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
-        assert "client 1 would spend" in account.refusal([(RELEASE, [LARGE])] * 40)
+        assert "client 0 would spend" in account.refusal([(RELEASE, [LARGE])] * 40)
+        both = account.refusal([(RELEASE, [SMALL, LARGE])] * 40)  # it names who would spend most
+        assert "client 1 would spend" in both
 
     def test_its_state_comes_back(self):
         account, other = self.account(), self.account()
@@ -128,6 +131,20 @@ class TestRuns:
         assert record["epsilon"] == pytest.approx(after[0])
         again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
         assert again.play() == record
+
+    def test_misspelt_noise_is_found_before_anybody_trains(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(FedSC, "noise", lambda self, phase, client: {"momentz": 1.0})
+        with pytest.raises(MethodError, match="speaks of 'momentz'"):
+            playing.prepared(tmp_path, "fedsc")
+
+    def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
+        """Where the first release is in the second round, one round is played and nothing was spent."""
+        words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
+        playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1").federation.fit()
+        run = playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1")
+        run.config.privacy["epsilon"] = 5.0
+        run.config.federation.rounds = 3
+        run.prepare()
 
     def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is(self, tmp_path):
         """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""

@@ -31,6 +31,18 @@ def test_a_row_its_floor_and_what_it_adds():
     assert line == f"| cifar10-micro | ssd | 1= | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 | +20.2 | {adds} |"
 
 
+def test_a_row_that_builds_on_two_says_what_it_adds_to_each():
+    records = [
+        *(record("flesd", seed, 47.0, method="flesd") for seed in (0, 1)),
+        *(record("fedavg-simclr", seed, 49.0, method="fedavg") for seed in (0, 1)),
+        *(record("flesd-idle", seed, 44.0, method="flesd") for seed in (0, 1)),
+    ]
+    page = pages.filled(PAGE, "flesd", pages.boards(records))
+    (line,) = [line for line in page.splitlines() if line.startswith("| cifar10-micro | flesd |")]
+    assert "+3.0 to flesd-idle" in line
+    assert "-2.0 to fedavg-simclr" in line
+
+
 def test_a_method_over_another_stands_on_both_pages():
     assert lines("fedu") == lines("fedx") != []
     assert lines("fedsc") == []

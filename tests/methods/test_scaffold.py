@@ -57,12 +57,7 @@ class TestScaffold(MethodContract):
 
         spy.__func__ = adjust
         method.adjust_gradients = spy
-        federation.callbacks = [type("Spy", (), {"on_visit_end": lambda self, federation, done: check(done)})()]
-        checked = []
-
-        def check(done):
-            checked.append(playing.difference(done.kept["memory"]["c"], seen))
-
+        checked = playing.watched(run, lambda done: playing.difference(done.kept["memory"]["c"], seen))
         federation.play(0)
         assert len(checked) == 2
         assert max(checked) < 1e-5
