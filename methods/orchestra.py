@@ -16,8 +16,9 @@ Decisions
 - The target sees an augmented view, as in the code; `target_view: plain` is the paper's image as it is.
 - The target moves after each step; the code moves it before the next one, which differs at a visit's end only.
 - Before the first round every client, where the code asks one round's cohort, clusters what the untouched target makes
-  of its images, in shuffled batches, with BatchNorm by the batch as in training; nothing of that stays. A random `bank` of
-  these embeddings is clustered; the code has the last batches'. The first mu is normal, the code's a linear layer's.
+  of its images, in shuffled batches and with BatchNorm by the batch as in training; nothing of that stays. A random
+  `bank` of these embeddings is clustered; the code has the last batches'. The first mu is normal, the code's a linear
+  layer's.
 - A client's clusters are of those embeddings that have been put into the bank. The code starts from random rows of
   another length, which remain where a client sees fewer images than the bank has room for.
 - The code's online pass over the first view is computed and not used: left out. The online encoder is evaluated, as in
