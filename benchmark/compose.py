@@ -107,12 +107,13 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
         keys.add(key)
     # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
     dotlist = [f"objective.name={word[10:]}" if word.startswith("objective=") else word for word in overrides]
-    for some in (*([word] for word in dotlist), dotlist):  # each by itself first, so that the message can name it
-        try:
-            nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist(some))
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(f"cannot read {' '.join(some)}: {' '.join(str(error).split())}") from error
-    return dict(nested)
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))  # type: ignore[return-value]
+    except (OmegaConfBaseException, YAMLError) as error:
+        if len(overrides := list(overrides)) > 1:  # each by itself, so that the message can name the one
+            for override in overrides:
+                parse([override])
+        raise ConfigError(f"cannot read {' '.join(dotlist)}: {' '.join(str(error).split())}") from error
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:

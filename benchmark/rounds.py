@@ -151,8 +151,9 @@ class Federation:
             "bytes_down": self.ledger.total("down", round),
         }
         if by_server:
-            row |= {"server_loss": mean_loss(by_server), "server_seconds": sum(one.seconds for one in by_server)}
-            row |= {"server_images": sum(one.images for one in by_server)}
+            row["server_loss"] = mean_loss(by_server)
+            row["server_seconds"] = sum(one.seconds for one in by_server)
+            row["server_images"] = sum(one.images for one in by_server)
         if notes := summaries([report.notes for report in reports]):
             row["notes"] = notes
         if released:

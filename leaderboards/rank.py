@@ -189,7 +189,7 @@ def _row(group: Sequence[Record]) -> Row:
         settings=first["settings"],
         headline={record["seed"]: value for record in group for value in values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
-        cells={key: summary(values(group, key)) for key in sorted(keys)},
+        cells={key: _cell(values(group, key)) for key in sorted(keys)},
         bytes_up=None if alone else _per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
         bytes_down=None if alone else _per_visit(group, [sum(record["bytes"]["down"].values()) for record in group]),
         client_seconds=_per_visit(group, [record["seconds"]["clients"] for record in group]),
@@ -206,8 +206,7 @@ def _of_noise(record: Record, key: str, default: Any) -> Any:
     return record.get("privacy", {}).get(key, default)
 
 
-def summary(sample: Sequence[float]) -> Cell:
-    """Mean and spread of at least one value."""
+def _cell(sample: Sequence[float]) -> Cell:
     return Cell(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample))
 
 

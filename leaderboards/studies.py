@@ -10,7 +10,7 @@ import yaml
 
 from leaderboards import pages, render
 from leaderboards.curves import COLOURS
-from leaderboards.rank import HEADLINE, Cell, runs, summary, values
+from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
 from leaderboards.text import MISSING, between, line, three_digits
 
@@ -45,17 +45,9 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
 
 def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Curve]:
     """Our lines by name, each over the seeds it has; a place without a record is left out."""
-    boards: dict[str, dict[str, list[Record]]] = {}
-
-    def cell(where: str) -> Cell | None:
-        scenario, row = where.split()
-        if scenario not in boards:
-            boards[scenario] = runs(records, scenario)
-        sample = values(boards[scenario].get(row, []), HEADLINE)
-        return summary(sample) if sample else None
-
+    rows = _rows(study, records)
     found = {
-        name: {place: one for place, where in asked.items() if (one := cell(where)) is not None}
+        name: {place: rows[where].cells[HEADLINE] for place, where in asked.items() if where in rows}
         for name, asked in study["ours"]["lines"].items()
     }
     return {name: curve for name, curve in found.items() if curve}
@@ -64,13 +56,16 @@ def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, C
 def spent(study: Mapping[str, Any], records: Sequence[Record]) -> dict[float, float]:
     """Place -> epsilon, the largest that a client of any seed has spent, of the line that `ours.epsilon` names."""
     places = study["ours"]["lines"].get(study["ours"].get("epsilon"), {})
-    found: dict[float, float] = {}
-    for place, where in places.items():
-        scenario, row = where.split()
-        each = [record["epsilon"] for record in runs(records, scenario).get(row, []) if record["epsilon"] is not None]
-        if each:
-            found[place] = max(each)
-    return found
+    rows = _rows(study, records) if places else {}
+    found = {place: rows[where].epsilon for place, where in places.items() if where in rows}
+    return {place: epsilon for place, epsilon in found.items() if epsilon is not None}
+
+
+def _rows(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Row]:
+    """The board's rows with a headline, by "scenario row", of the scenarios that a study asks for."""
+    scenarios = {where.split()[0] for asked in study["ours"]["lines"].values() for where in asked.values()}
+    rows = ((scenario, row) for scenario in scenarios for row in board(records, scenario))
+    return {f"{scenario} {row.row}": row for scenario, row in rows if HEADLINE in row.cells}
 
 
 def reported(study: Mapping[str, Any]) -> dict[str, Curve]:
@@ -90,11 +85,8 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
         return ["No row of it has been recorded yet."]
     columns = [(f"{name}, ours", curve) for name, curve in ours.items()]
     columns += [(f"{name}, paper", curve) for name, curve in reported(study).items()]
-    last = ["epsilon"] if epsilon else []
-    lines = [
-        line([study["axis"], *(name for name, _ in columns), *last]),
-        "|---:" * (len(columns) + 1 + len(last)) + "|",
-    ]
+    heads = [study["axis"], *(name for name, _ in columns), *(["epsilon"] if epsilon else [])]
+    lines = [line(heads), "|---:" * len(heads) + "|"]
     for place in places(curve for _, curve in columns):
         shown = [render.with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns]
         told = [three_digits(epsilon[place]) if place in epsilon else MISSING] if epsilon else []
@@ -138,10 +130,9 @@ def _panel(
             continue
         at, means = [along.index(place) for place in known], [curve[place].mean for place in known]
         axes.plot(at, means, color=colours[name], marker="o", markersize=4, label=name)
-        spread = [(x, mean, curve[place].spread) for x, mean, place in zip(at, means, known, strict=True)]
-        for x, mean, deviation in spread:
-            if deviation is not None:  # one seed has none
-                axes.errorbar(x, mean, yerr=deviation, color=colours[name], capsize=3)
+        for x, place in zip(at, known, strict=True):
+            if (spread := curve[place].spread) is not None:  # one seed has none
+                axes.errorbar(x, curve[place].mean, yerr=spread, color=colours[name], capsize=3)
     axes.set_xticks(range(len(along)), [f"{place:g}" for place in along])
     axes.set_xlabel(study["axis"])
     axes.set_ylabel("linear probe (%)")

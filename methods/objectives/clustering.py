@@ -95,7 +95,4 @@ class Clustering(Rotation):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Cross-entropy of the target's and the online assignment, and of the turns."""
         total = cross_entropy(self.assigned(out.z[0]), self.assigned(out.t[0]).softmax(dim=1))
-        if not self.rotation_weight:
-            return total
-        assert batch.turns is not None
-        return total + self.rotation_weight * cross_entropy(out.p[0].float(), batch.turns)
+        return total + self.rotation_weight * super().loss(out, batch) if self.rotation_weight else total
