@@ -12,7 +12,7 @@ from eval.features import EvalError, Features
 def mixing(rows: Tensor, centroids: Tensor) -> float:
     """Inter-cluster mixing `max_g max_b mu_g . b` over the rows b that are not of cluster g; smaller is better.
 
-    Lubana et al. 2022, definition 3.1, every row in the cluster of its most similar centroid, which the paper leaves open.
+    Lubana et al. 2022, definition 3.1; a row belongs to its most similar centroid, which the paper leaves open.
     In [-1, 1]; nan with a single cluster.
 
     Args:
