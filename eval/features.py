@@ -1,7 +1,7 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +26,7 @@ class Features:
 
     Args:
         train_x: `[N, d]` float32; train_y: `[N]` int64 in [0, num_classes).
-        train_clients: `[N]` int64, the client that holds each training row; -1 where unknown.
+        train_clients: `[N]` int64, the client that holds each training row, -1 where unknown; none: all are.
         test_x: `[T, d]` float32; test_y: `[T]` int64. The whole test set.
         view_a, view_b: `[M, d]` float32, two augmented views of the same M training images, row by row; or None.
         view_clients: `[M]` int64, the client of each of those images, -1 where unknown; or None.
@@ -38,15 +38,17 @@ class Features:
 
     train_x: Tensor
     train_y: Tensor
-    train_clients: Tensor
     test_x: Tensor
     test_y: Tensor
     num_classes: int
+    train_clients: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     view_a: Tensor | None = None
     view_b: Tensor | None = None
     view_clients: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if not len(self.train_clients):
+            self.train_clients = torch.full_like(self.train_y, -1)
         if (self.view_a is None) != (self.view_b is None):
             raise EvalError("one of view_a and view_b is missing: give both views of the images, or neither")
         for name in ("train_x", "test_x", "view_a", "view_b"):

@@ -26,6 +26,30 @@ def effective_rank(features: Tensor) -> float:
     return float(torch.special.entr(p).sum().exp())
 
 
+def spectrum(features: Tensor) -> dict[str, float]:
+    """The singular values s_1 >= s_2 >= ... of the rows less their mean, in a few numbers.
+
+    Args:
+        features: `[N, d]`.
+
+    Returns:
+        "dimensions_90", "dimensions_99": the fewest that hold 90 and 99 % of the variance `sum s^2`;
+        "participation_ratio": `(sum s^2)^2 / sum s^4`;
+        "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, of at least -12. Of equal rows, only zeros.
+    """
+    values = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
+    variance = values.square()
+    total = float(variance.sum())
+    shares = variance.cumsum(0) / total if total else variance
+    found = {
+        f"dimensions_{percent}": float((shares < percent / 100).sum() + 1) if total else 0.0 for percent in (90, 99)
+    }
+    found["participation_ratio"] = total**2 / float(variance.square().sum()) if total else 0.0
+    decay = (values / values[0].clamp(min=1e-300)).clamp(min=1e-12).log10() if total else values
+    places = [2**power for power in range(1, len(values).bit_length()) if 2**power <= len(values)]
+    return found | {f"decay_{place}": float(decay[place - 1]) for place in places}
+
+
 def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000) -> dict[str, float]:
     """Uniformity (Wang & Isola 2020, eq. 6) of L2-normalised rows, in all and split within and between clients.
 

@@ -4,7 +4,7 @@ Each gathers what all ranks have seen before it computes, so that its value does
 Lightning resets a logged metric at the end of every epoch; a bank of kNN is therefore shown again each time.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class _OfRows(Metric):
     """A measure of all rows at once."""
 
     is_differentiable = False
-    higher_is_better: ClassVar[bool | None] = None
+    higher_is_better: bool | None = None
     full_state_update = False
     rows: list[Tensor]
 

@@ -1,19 +1,37 @@
-"""The official protocols: fixed, versioned ways to turn a frozen encoder's features into scores.
+"""The official protocols: fixed, versioned ways to turn a frozen encoder into scores.
 
 A protocol's numbers never change: other numbers are another version, so that a column of a table means one thing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 
 from eval.features import EvalError, Features
-from eval.geometry import geometry, label_free_score
-from eval.knn import knn
-from eval.linear import STRENGTHS, Probe, lbfgs_probe, linear_probe
+from eval.kinds import (
+    NEIGHBOURS,
+    PLAIN,
+    Protocol,
+    augmented_protocol,
+    clusters_protocol,
+    drift_protocol,
+    geometry_protocol,
+    knn_protocol,
+    label_free_protocol,
+    lbfgs_protocol,
+    linear_protocol,
+    semi_protocol,
+    spectrum_protocol,
+    swept_protocol,
+    transfer_protocol,
+)
+from eval.linear import STRENGTHS, Probe
+from eval.semi import FineTuning
+from eval.subject import Crop, Subject
 
-__all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "evaluate"]
+__all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
 
 
 @dataclass(frozen=True)
@@ -26,150 +44,172 @@ class Score:
     unit: str
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """A versioned protocol.
-
-    Args:
-        id: "name/version".
-        run: features and a generator in, metrics by name out.
-        summary: one line for tables and docs, departures from the paper included.
-        headline: the metric that stands for the protocol in a table.
-        settings: all its numbers.
-        units: by metric; "1" for those not named.
-    """
-
-    id: str
-    run: Callable[[Features, torch.Generator], dict[str, float]]
-    summary: str
-    headline: str = "accuracy"
-    settings: Mapping[str, object] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=lambda: {"accuracy": "%"})
-
-
-def evaluate(features: Features, ids: Iterable[str], stream: Callable[[str], torch.Generator]) -> list[Score]:
+def evaluate(
+    subject: Subject | Features,
+    ids: Iterable[str],
+    stream: Callable[[str], torch.Generator] = lambda _: torch.Generator().manual_seed(0),
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Score]:
     """Scores of each protocol in turn, every metric of it.
 
     Args:
+        subject: what is scored; features alone do for most protocols.
         stream: a protocol's id -> its own generator, so that protocols do not move one another.
+        tell: told the id of each protocol as it begins.
 
     Raises:
-        EvalError: an unknown id, before anything is run; or features a protocol cannot work with.
+        EvalError: an unknown id, or a protocol that asks for what the subject has not, before anything is run; or
+            features a protocol cannot work with.
     """
-    ids = list(ids)
-    for name in ids:
-        if name not in PROTOCOLS:
-            raise EvalError(f"unknown protocol '{name}': give any of {', '.join(PROTOCOLS)}")
+    subject = Subject(features=subject) if isinstance(subject, Features) else subject
+    protocols = [find(name) for name in ids]
+    for protocol in protocols:
+        subject.check(protocol.id, protocol.wants)
     scores = []
-    for name in ids:
-        protocol = PROTOCOLS[name]
-        for metric, value in protocol.run(features, stream(name)).items():
-            scores.append(Score(name, metric, value, protocol.units.get(metric, "1")))
+    for protocol in protocols:
+        tell(protocol.id)
+        for metric, value in protocol.run(subject, stream(protocol.id)).items():
+            scores.append(Score(protocol.id, metric, value, protocol.unit(metric)))
     return scores
 
 
-def _linear(name: str, probe: Probe, summary: str) -> Protocol:
-    return Protocol(
-        name, lambda features, generator: linear_probe(features, probe, generator), summary, settings=asdict(probe)
-    )
+def find(name: str) -> Protocol:
+    """The protocol of an id; there is a `transfer-<data set>/v1` for every data set.
+
+    Raises:
+        EvalError: there is none of this id.
+    """
+    if name in PROTOCOLS:
+        return PROTOCOLS[name]
+    if target := re.fullmatch(r"transfer-([\w.-]+)/v1", name):
+        return transfer_protocol(target[1])
+    raise EvalError(f"unknown protocol '{name}': give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
 
 
-def _lbfgs(name: str, strengths: tuple[float, ...], fraction: float, summary: str) -> Protocol:
-    return Protocol(
-        name,
-        lambda features, generator: lbfgs_probe(features, generator, strengths, fraction),
-        summary,
-        settings={"strengths": strengths, "fraction": fraction},
-    )
+ORCHESTRA = Probe("sgd", lr=30, epochs=50, batch_size=256, momentum=0.9, schedule="cosine")
+FLESD = Probe("sgd", lr=3e-2, epochs=60, batch_size=256, momentum=0.9, schedule="step", milestones=(30, 50))
 
-
-def _knn(name: str, k: int, temperature: float, summary: str) -> Protocol:
-    return Protocol(
-        name,
-        lambda features, generator: knn(features, k, temperature),
-        summary,
-        settings={"k": k, "temperature": temperature},
-        units={"accuracy": "%", "k": "neighbours"},
-    )
-
-
-def _geometry(name: str, max_points: int, summary: str) -> Protocol:
-    ranks = ("effective_rank", "effective_rank_normalised", "effective_rank_centred")
-    uniformities = ("uniformity", "uniformity_within", "uniformity_between")
-    return Protocol(
-        name,
-        lambda features, generator: geometry(features, generator, max_points),
-        summary,
-        headline="effective_rank",
-        settings={"max_points": max_points},
-        units=dict.fromkeys(ranks, "dimensions") | dict.fromkeys(uniformities, "nats") | {"alignment": "distance^2"},
-    )
-
-
-def _label_free(name: str, temperature: float, include_self: bool, weight: float, summary: str) -> Protocol:
-    def run(features: Features, generator: torch.Generator) -> dict[str, float]:
-        a, b, clients = features.view_a, features.view_b, features.view_clients
-        if a is None or b is None or clients is None:
-            raise EvalError(f"{name} compares two views client by client: give view_a, view_b and view_clients")
-        return label_free_score(a, b, clients, temperature, include_self, weight)
-
-    settings = {"temperature": temperature, "include_self": include_self, "weight": weight}
-    return Protocol(name, run, summary, headline="score", settings=settings, units={})
-
+SQUARE = Crop((0.64, 1.0), ratio=(1.0, 1.0))
+"""Of SSD's and FedU2's fine-tuning."""
 
 _NO_AUGMENTATION = "its optimiser on cached features WITHOUT its augmentation (random resized crop and flip)"
 
 PROTOCOLS: dict[str, Protocol] = {
     protocol.id: protocol
     for protocol in (
-        _linear(
+        linear_protocol(
             "linear/v1",
-            Probe("adam", lr=3e-3, epochs=200, batch_size=512),
+            PLAIN,
             "Linear probe of the suite: Adam 3e-3, 200 epochs, batch 512, cached features, last epoch.",
         ),
-        _lbfgs(
+        lbfgs_protocol(
             "linear-lbfgs/v1",
             STRENGTHS,
             0.1,
             "L2-regularised logistic regression, solved by L-BFGS; its strength chosen on a tenth of train.",
         ),
-        _linear(
+        linear_protocol(
             "linear-fedx/v1",
             Probe("adam", lr=1e-3, epochs=100, batch_size=64, weight_decay=1e-6),
             "Linear probe of FedX's code: Adam 1e-3, weight decay 1e-6, 100 epochs, batch 64; last epoch, not best.",
         ),
-        _linear(
+        linear_protocol(
             "linear-ssd/v1",
-            Probe("adam", lr=3e-3, epochs=200, batch_size=512),
+            PLAIN,
             "Linear probe of SSD's, FedU2's and FedSC's code: Adam 3e-3, 200 epochs, batch 512; the suite's today.",
         ),
-        _linear(
+        linear_protocol(
             "linear-orchestra-cached/v1",
-            Probe("sgd", lr=30, epochs=50, batch_size=256, momentum=0.9, schedule="cosine"),
+            ORCHESTRA,
             f"Linear probe of Orchestra: {_NO_AUGMENTATION}, shuffled, none dropped; SGD 30 to 0 cosine, 50 epochs.",
         ),
-        _linear(
+        linear_protocol(
             "linear-flesd-cached/v1",
-            Probe("sgd", lr=3e-2, epochs=60, batch_size=256, momentum=0.9, schedule="step", milestones=(30, 50)),
+            FLESD,
             f"Linear probe of FLESD: {_NO_AUGMENTATION}; SGD 3e-2, x0.1 at 30 and 50 of 60 epochs, last epoch.",
         ),
-        _linear(
+        linear_protocol(
             "linear-fedu/v1",
             Probe("adam", lr=3e-3, epochs=200, batch_size=2048, shuffle=False),
             "Linear probe of FedU's and FedEMA's code: Adam 3e-3, 200 epochs, batch 2048, not shuffled; whole test.",
         ),
-        _linear(
+        linear_protocol(
             "linear-ldawa/v1",
             Probe("sgd", lr=1e-2, epochs=100, batch_size=128, momentum=0.9),
             "Linear probe of L-DAWA's code, on pooled features (its: before pooling); SGD 1e-2, 100 epochs, batch 128.",
         ),
-        _knn("knn/v1", 200, 0.1, "Weighted kNN: 200 nearest by cosine, votes exp(cosine / 0.1); bank: all of train."),
-        _geometry(
+        swept_protocol(
+            "linear-sweep/v1",
+            Probe("adam", lr=1e-3, epochs=100, batch_size=512),
+            (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            0.1,
+            "As linear/v1 for 100 epochs at six rates at once, 1e-4 to 3e-2; the best on a tenth of train, held out.",
+        ),
+        augmented_protocol(
+            "linear-orchestra/v1",
+            ORCHESTRA,
+            Crop((0.5, 1.0)),
+            "Linear probe of Orchestra, with its crops and flips; shuffled, none dropped, the whole test set.",
+        ),
+        augmented_protocol(
+            "linear-flesd/v1",
+            FLESD,
+            Crop((0.08, 1.0)),
+            "Linear probe of FLESD, with its crops and flips; last epoch.",
+        ),
+        knn_protocol(
+            "knn/v1", *NEIGHBOURS, "Weighted kNN: the 200 nearest by cosine, votes exp(cosine / 0.1); bank: train."
+        ),
+        *(knn_protocol(f"knn-{k}/v1", k, 0.1, f"As knn/v1, with the {k} nearest.") for k in (10, 20, 100)),
+        semi_protocol(
+            "semi/v1",
+            FineTuning(
+                (0.01, 0.05, 0.1), encoder_lr=1e-3, classifier_lr=0.3, batch_size=128, draws=3, steps=100, crop=SQUARE
+            ),
+            "Fine-tuning on 1, 5 and 10 % of the labels, three draws of each, 100 steps of SSD's recipe.",
+            long=False,
+        ),
+        semi_protocol(
+            "semi-ssd/v1",
+            FineTuning((0.01, 0.1), encoder_lr=1e-3, classifier_lr=0.3, batch_size=128, epochs=200, crop=SQUARE),
+            "Fine-tuning of SSD's and FedU2's code: encoder 1e-3, classifier 0.3, 200 epochs; last epoch, not best.",
+        ),
+        semi_protocol(
+            "semi-fedx/v1",
+            FineTuning((0.01, 0.05, 0.1), encoder_lr=1e-3, classifier_lr=1e-3, batch_size=64, epochs=100),
+            "Fine-tuning of FedX: SGD 1e-3, 100 epochs; momentum 0.9, batch 64 and no crops are ours, it names none.",
+        ),
+        semi_protocol(
+            "semi-orchestra/v1",
+            FineTuning(
+                (0.01, 0.1),
+                encoder_lr=30,
+                classifier_lr=30,
+                batch_size=256,
+                epochs=50,
+                crop=Crop((0.5, 1.0)),
+                schedule="cosine",
+            ),
+            "Fine-tuning of Orchestra's code, its probe's rate of 30 included; labelled images were trained on before.",
+        ),
+        geometry_protocol(
             "geometry/v1",
             10_000,
             "Effective rank of test, alignment of two views, uniformity of at most 10,000 training rows.",
         ),
-        _label_free(
+        spectrum_protocol(
+            "spectrum/v1", "Singular values of the centred test features: how many hold 90 and 99 % of it; decay."
+        ),
+        clusters_protocol(
+            "clusters/v1",
+            10_000,
+            10,
+            "K-means of normalised test features, as many as classes: NMI, ARI, mixing (Orchestra, definition 3.1).",
+        ),
+        drift_protocol(
+            "drift/v1", "FedX's eqs. 14-16 and CKA: clients after one more visit, against the model made of them."
+        ),
+        label_free_protocol(
             "label-free/v1",
             0.2,
             False,

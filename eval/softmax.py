@@ -14,13 +14,20 @@ BLOCK = 512  # rows of one product, of the many that threads share
 
 
 def split(buffer: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """The weight `[C, d]` and the bias `[C]` inside one buffer `[C (d + 1)]`."""
+    """The weight `[C, d]` and the bias `[C]` inside one buffer `[C (d + 1)]`; C counts the classes of all heads."""
     return buffer[:-num_classes].view(num_classes, -1), buffer[-num_classes:]
 
 
-def gradient_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """Gradient of the mean cross-entropy of softmax regression, `(softmax - one hot) x / B`."""
-    error, _ = _errors(torch.addmm(bias[:, None], weight, x.T), y[None])
+def gradient_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, out: Tensor, heads: int = 1) -> None:
+    """Gradient of the mean cross-entropy of softmax regression, `(softmax - one hot) x / B`.
+
+    heads: classifiers side by side, the classes of one after those of another; each is given its own gradient.
+    """
+    logits = torch.addmm(bias[:, None], weight, x.T)
+    if heads == 1:
+        error, _ = _errors(logits, y[None])
+    else:
+        error = _errors(logits.unflatten(0, (heads, -1)), y.expand(heads, 1, -1))[0].flatten(0, 1)
     error.div_(len(x))
     grad_weight, grad_bias = split(out, len(bias))
     torch.mm(error, x, out=grad_weight)

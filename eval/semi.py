@@ -1,0 +1,141 @@
+"""Semi-supervised fine-tuning: encoder and classifier trained together on a few labels."""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eval.features import EvalError, Features, accuracy
+from eval.subject import Crop, Shown
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How encoder and classifier are trained on a share of the labels; SGD, the last step counts.
+
+    Args:
+        shares: of each class's training images, tried one by one; in (0, 1].
+        draws: of the labelled images for every share.
+        encoder_lr, classifier_lr: first learning rates. momentum, weight_decay: of both.
+        batch_size: images; a short last batch is kept. steps: of each training, or epochs: passes over the share.
+        crop: the augmentation; None: images as they are.
+        schedule: "constant", or "cosine" to zero, step by step.
+
+    Raises:
+        EvalError: a share outside (0, 1], or not one of steps and epochs.
+    """
+
+    shares: tuple[float, ...]
+    encoder_lr: float
+    classifier_lr: float
+    batch_size: int
+    draws: int = 1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    steps: int | None = None
+    epochs: int | None = None
+    crop: Crop | None = None
+    schedule: str = "constant"
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise EvalError(f"steps={self.steps} and epochs={self.epochs} were given: give one of them")
+        if not all(0 < share <= 1 for share in self.shares):
+            raise EvalError(f"shares {self.shares} of the labels were given: give numbers in (0, 1]")
+
+    def length(self, rows: int) -> int:
+        """Optimiser steps on so many labelled images."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * -(-rows // self.batch_size)
+
+
+def labelled(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Sorted rows of a random share of each class, rounded up: `[n]` int64 on the CPU."""
+    chosen = []
+    for label in labels.unique():
+        rows = (labels == label).nonzero()[:, 0].cpu()
+        chosen.append(rows[torch.randperm(len(rows), generator=generator)[: math.ceil(share * len(rows))]])
+    return torch.cat(chosen).sort().values
+
+
+def semi(features: Features, shown: Shown, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
+    """Accuracy after fine-tuning on each share of the labels.
+
+    The test set makes no choice. Whether a labelled image was seen without its label before is the partition's affair.
+
+    Args:
+        generator: draws the labelled images, the classifier, the batches and crops; on the CPU.
+
+    Returns:
+        For every share, here of 1 %: "accuracy_1pct", percent on the whole test set, the mean over draws; with several
+        draws also "spread_1pct", their standard deviation in points.
+    """
+    found: dict[str, float] = {}
+    for share in tuning.shares:
+        scores = []
+        for _ in range(tuning.draws):
+            rows = labelled(features.train_y, share, generator)
+            scores.append(fine_tuned(features, shown, rows, tuning, generator))
+        found[f"accuracy_{100 * share:g}pct"] = fmean(scores)
+        if len(scores) > 1:
+            found[f"spread_{100 * share:g}pct"] = stdev(scores)
+    return found
+
+
+def fine_tuned(features: Features, shown: Shown, rows: Tensor, tuning: FineTuning, generator: torch.Generator) -> float:
+    """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows."""
+    encoder = deepcopy(shown.encoder).requires_grad_(True)
+    head = _classifier(features, generator)
+    groups = [
+        {"params": list(encoder.parameters()), "lr": tuning.encoder_lr},
+        {"params": list(head.parameters()), "lr": tuning.classifier_lr},
+    ]
+    optimizer = torch.optim.SGD(groups, momentum=tuning.momentum, weight_decay=tuning.weight_decay)
+    total = tuning.length(len(rows))
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (1 + math.cos(math.pi * step / total)) / 2 if tuning.schedule == "cosine" else 1.0
+    )
+    encoder.train()
+    with torch.enable_grad():
+        for batch in _batches(rows, tuning.batch_size, total, generator):
+            if tuning.crop is None:
+                x = shown.prepare(torch.from_numpy(shown.train[batch.numpy()]).to(shown.device))
+            else:
+                x = shown.cropped(batch, tuning.crop, generator)
+            loss = F.cross_entropy(head(encoder(x).float()), features.train_y[batch.to(features.train_y.device)])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            rate.step()
+    return _tested(encoder.eval(), head, shown, features)
+
+
+def _classifier(features: Features, generator: torch.Generator) -> nn.Linear:
+    """As `nn.Linear` initialises itself, by this generator."""
+    width = features.train_x.shape[1]
+    head = nn.Linear(width, features.num_classes)
+    with torch.no_grad():
+        for part in head.parameters():
+            part.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
+    return head.to(features.train_x.device)
+
+
+def _batches(rows: Tensor, size: int, steps: int, generator: torch.Generator) -> Sequence[Tensor]:
+    """The first `steps` batches of shuffled passes over the rows; short ones are kept."""
+    batches: list[Tensor] = []
+    while len(batches) < steps:
+        batches += rows[torch.randperm(len(rows), generator=generator)].split(size)
+    return batches[:steps]
+
+
+@torch.no_grad()
+def _tested(encoder: nn.Module, head: nn.Module, shown: Shown, features: Features) -> float:
+    predicted = [
+        head(encoder(shown.prepare(torch.from_numpy(part.copy()).to(shown.device))).float()).argmax(dim=1)
+        for part in (shown.test[start : start + 512] for start in range(0, len(shown.test), 512))
+    ]
+    return accuracy(torch.cat(predicted), features.test_y)

@@ -1,0 +1,108 @@
+"""What protocols are given of an encoder: its features, and where they ask for more, itself and the images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from eval.features import EvalError, Features, Prepare
+
+
+class Crop(NamedTuple):
+    """A random resized crop and flip, the augmentation of the papers' probes.
+
+    scale: of the area. ratio: width by height. flip: probability.
+    """
+
+    scale: tuple[float, float]
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+
+
+Augment = Callable[[Tensor, Crop, Generator], Tensor]
+"""uint8 `[B, C, H, W]` -> the encoder's input, each image cropped and flipped at random."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An encoder, and images as they are shown to it.
+
+    Args:
+        encoder: in eval mode; protocols that train it train a copy.
+        train, test: uint8 `[N, C, H, W]`, the images of `Features.train_x` and `test_x`, row by row.
+        prepare: makes the encoder's input of plain images.
+        augment: makes it of cropped and flipped ones.
+    """
+
+    encoder: nn.Module
+    train: np.ndarray
+    test: np.ndarray
+    prepare: Prepare
+    augment: Augment
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder is."""
+        return next(self.encoder.parameters()).device
+
+    def cropped(self, rows: Tensor, crop: Crop, generator: Generator) -> Tensor:
+        """The encoder's input of some training images, cropped and flipped. rows: `[B]` int64."""
+        images = torch.from_numpy(self.train[rows.cpu().numpy()])
+        return self.augment(images.to(self.device), crop, generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """An encoder to be scored.
+
+    Args:
+        features: of the data set it was trained on.
+        shown: itself and its images, for protocols that train it or augment; or None.
+        targets: data set -> a function that makes its features, for transfer.
+        locals: a function that makes the test features `[T, d]` of every client's network, and of the global one that
+            the server makes of them last, for drift; or None.
+    """
+
+    features: Features
+    shown: Shown | None = None
+    targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
+    locals: Callable[[], tuple[Sequence[Tensor], Tensor]] | None = None
+
+    def check(self, protocol: str, wants: str) -> None:
+        """Refuses a protocol that wants "shown" or "locals" where there is none.
+
+        Raises:
+            EvalError: this subject has not what is wanted.
+        """
+        if wants and getattr(self, wants) is None:
+            raise EvalError(f"{protocol} asks for more than features: {LACKING[wants]}")
+
+    @property
+    def seen(self) -> Shown:
+        """The encoder and its images, which `check` has found."""
+        assert self.shown is not None
+        return self.shown
+
+    def after_a_visit(self) -> tuple[Sequence[Tensor], Tensor]:
+        """Features by clients' networks and by the global one, which `check` has found."""
+        assert self.locals is not None
+        return self.locals()
+
+    def target(self, name: str) -> Features:
+        """Features of another data set.
+
+        Raises:
+            EvalError: there is none of this name.
+        """
+        if name not in self.targets:
+            raise EvalError(f"no images of {name!r} to transfer to: there are {', '.join(self.targets) or 'none'}")
+        return self.targets[name]()
+
+
+LACKING = {
+    "shown": "it trains the encoder or shows it cropped images, give Subject.shown",
+    "locals": "it compares clients' networks with the global one, give Subject.locals",
+}
