@@ -1,5 +1,7 @@
 """Linear probes against `nn.Linear` with `torch.optim`, and against scikit-learn."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,17 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
 from eval.features import EvalError, Features
-from eval.linear import STRENGTHS, Probe, fit_linear, lbfgs_probe, linear_probe, standardised
+from eval.linear import (
+    STRENGTHS,
+    Probe,
+    augmented_probe,
+    fit_linear,
+    lbfgs_probe,
+    linear_probe,
+    standardised,
+    swept_probe,
+)
+from eval.subject import Crop, Shown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,6 +94,56 @@ def test_equals_torch_optim_from_the_same_seed(probe):
     expected_weight, expected_bias = reference(x, y, 4, probe, 7)
     torch.testing.assert_close(weight, expected_weight, rtol=0, atol=1e-5)
     torch.testing.assert_close(bias, expected_bias, rtol=0, atol=1e-5)
+
+
+RATES = (1e-7, 1e-6, 3e-2)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_several_rates_at_once_are_one_rate_after_another(optimizer):
+    x, y = draw()
+    rates = (1e-3, 3e-2, 0.3)
+    shared = {"optimizer": optimizer, "epochs": 4, "batch_size": 40, "weight_decay": 0.01, "schedule": "cosine"}
+    weight, bias = fit_linear(x, y, 4, Probe(lr=0.1, **shared), seeded(7), rates=rates)
+    for rate, own_weight, own_bias in zip(rates, weight.split(4), bias.split(4), strict=True):
+        expected_weight, expected_bias = fit_linear(x, y, 4, Probe(lr=rate, **shared), seeded(7))
+        torch.testing.assert_close(own_weight, expected_weight, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(own_bias, expected_bias, rtol=1e-4, atol=1e-5)
+
+
+def test_the_rate_is_chosen_on_held_out_training_rows_and_never_on_test(digits):
+    probe = Probe("adam", lr=1e-3, epochs=20, batch_size=128)
+    found = swept_probe(digits, probe, seeded(), RATES)
+    assert found["rate"] == 3e-2
+    assert found["accuracy"] > 90
+    lied = replace(digits, test_y=torch.zeros_like(digits.test_y))
+    assert swept_probe(lied, probe, seeded(), RATES)["rate"] == 3e-2
+    noise = torch.randint(10, (1200,), generator=seeded())
+    assert swept_probe(replace(digits, train_y=noise), probe, seeded(), RATES)["accuracy"] < 30
+
+
+def test_of_equally_accurate_rates_the_smallest_is_taken():
+    x = torch.eye(2).repeat(20, 1)
+    features = Features(train_x=x, train_y=torch.arange(40) % 2, test_x=x, test_y=torch.arange(40) % 2, num_classes=2)
+    probe = Probe("adam", lr=1e-3, epochs=50, batch_size=40)
+    assert swept_probe(features, probe, seeded(), (0.3, 0.1, 0.2)) == {"accuracy": 100, "rate": 0.1}
+
+
+def test_an_augmentation_that_does_nothing_is_the_cached_probe(digits):
+    """Every batch is embedded anew, from the images of its own rows."""
+    encoder = nn.Flatten()
+    encoder.register_parameter("anywhere", nn.Parameter(torch.zeros(())))
+    images = digits.train_x.to(torch.uint8).view(-1, 1, 8, 8).numpy()
+    asked = []
+
+    def augment(x, crop, generator):
+        asked.append(crop)
+        return x.float()
+
+    shown = Shown(encoder=encoder.eval(), train=images, test=images, prepare=lambda x: x.float(), augment=augment)
+    probe, crop = Probe("adam", lr=3e-3, epochs=3, batch_size=128), Crop((0.5, 1.0))
+    assert augmented_probe(digits, shown, probe, crop, seeded()) == linear_probe(digits, probe, seeded())
+    assert asked == [crop] * 3 * 10
 
 
 def test_generator_decides_everything():
