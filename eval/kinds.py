@@ -10,7 +10,7 @@ from eval.clusters import clusters
 from eval.drift import drift
 from eval.features import EvalError, Features
 from eval.geometry import geometry, label_free_score, spectrum
-from eval.knn import knn
+from eval.knn import knn, knn_by_k
 from eval.linear import Probe, augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.semi import FineTuning, semi
 from eval.subject import Crop, Subject
@@ -93,6 +93,13 @@ def knn_protocol(name: str, k: int, temperature: float, summary: str) -> Protoco
     """Weighted nearest neighbours."""
     settings = {"k": k, "temperature": temperature}
     return of_features(name, lambda x, _: knn(x, k, temperature), summary, settings=settings, units={"k": "neighbours"})
+
+
+def knn_by_k_protocol(name: str, ks: tuple[int, ...], temperature: float, summary: str) -> Protocol:
+    """Weighted nearest neighbours, of several numbers."""
+    settings = {"ks": ks, "temperature": temperature}
+    headline = f"accuracy_k{ks[0]}"
+    return of_features(name, lambda x, _: knn_by_k(x, ks, temperature), summary, headline=headline, settings=settings)
 
 
 def semi_protocol(name: str, tuning: FineTuning, summary: str, *, long: bool = True) -> Protocol:

@@ -18,6 +18,7 @@ from eval.kinds import (
     clusters_protocol,
     drift_protocol,
     geometry_protocol,
+    knn_by_k_protocol,
     knn_protocol,
     label_free_protocol,
     lbfgs_protocol,
@@ -160,7 +161,7 @@ PROTOCOLS: dict[str, Protocol] = {
         knn_protocol(
             "knn/v1", *NEIGHBOURS, "Weighted kNN: the 200 nearest by cosine, votes exp(cosine / 0.1); bank: train."
         ),
-        *(knn_protocol(f"knn-{k}/v1", k, 0.1, f"As knn/v1, with the {k} nearest.") for k in (10, 20, 100)),
+        knn_by_k_protocol("knn-by-k/v1", (10, 20, 100, 200), 0.1, "As knn/v1, with the 10, 20, 100 and 200 nearest."),
         semi_protocol(
             "semi/v1",
             FineTuning(
