@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,23 @@ class Display:
             yield
         finally:
             self.bars.update(self.rounds, description=self.name)
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[str], None]]:
+        """Counts steps of something long; what it yields is told the name of each as it begins."""
+        begun = 0
+
+        def tell(name: str) -> None:
+            nonlocal begun
+            self.bars.update(
+                self.clients, description=f"{what}: {name}", completed=begun, total=total, visible=True, note=""
+            )
+            begun += 1
+
+        try:
+            yield tell
+        finally:
+            self.bars.update(self.clients, visible=False)
 
     def decoding(self, done: int, total: int) -> None:
         """Images read of a dataset that was not cached yet."""

@@ -1,8 +1,12 @@
 """What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,11 +14,14 @@ from torch import Tensor, nn
 
 from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule
+from datamodules.recipe import Recipe
+from datamodules.sources import Source
 from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract, holdout, recalibrate
 from eval.geometry import uniformity_parts
 from eval.knn import knn_predict
-from eval.protocol import evaluate
+from eval.protocol import PROTOCOLS, TRANSFER, evaluate
+from eval.subject import Compared, Crop, Shown, Subject
 from methods.base import FederatedMethod, Tree
 
 Scores = dict[str, dict[str, float]]
@@ -30,6 +37,18 @@ MONITOR = 5_000
 SPREAD = 2_000
 """Of them, those whose uniformity it measures, about."""
 
+COMPARED = 2_000
+"""Test images that clients' networks are compared on, at most."""
+
+NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0)
+
+
+class Visited(NamedTuple):
+    """Weights of the networks of clients that were visited once more, and of the one the server made of them."""
+
+    local: Sequence[Tree]
+    made: Tree
+
 
 class Evaluator:
     """Scores of exported encoders on one dataset.
@@ -38,6 +57,7 @@ class Evaluator:
         method: the resident model the weights are loaded into; reset before its next visit anyway.
         data: images and who holds them.
         streams: generators of the run.
+        other: opens another data set by its name, at the run's image size.
         batch_size: images a forward pass. device: where features are made.
     """
 
@@ -46,11 +66,12 @@ class Evaluator:
         method: FederatedMethod,
         data: FederatedDataModule,
         streams: Streams,
+        other: Callable[[str], Source],
         *,
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self.method, self.data, self.streams = method, data, streams
+        self.method, self.data, self.streams, self.other = method, data, streams, other
         self.batch_size, self.device = batch_size, device
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
@@ -68,14 +89,42 @@ class Evaluator:
             recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()
 
-    def scores(self, encoder: nn.Module, protocols: Sequence[str]) -> Scores:
-        """Every protocol's metrics on this encoder's features."""
+    def scores(
+        self,
+        encoder: nn.Module,
+        protocols: Sequence[str],
+        visited: Visited | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Scores:
+        """Every protocol's metrics on this encoder.
+
+        visited: clients' networks and the one made of them, where drift is asked for. tell: what is being done.
+        """
         results: Scores = {}
         if not protocols:  # then features are not worth their time
             return results
-        for score in evaluate(self.features(encoder), protocols, self._stream):
+        tell("features")
+        for score in evaluate(self.subject(encoder, protocols, visited), protocols, self._stream, tell):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
+
+    def subject(self, encoder: nn.Module, protocols: Sequence[str], visited: Visited | None = None) -> Subject:
+        """What these protocols may ask of an encoder; other data sets are opened now, and shown to it when asked."""
+        source = self.data.source
+        encoder = deepcopy(encoder)  # the resident model's is lent: loading a client's weights would change it
+        targets = {name: self.other(name) for name in transfer_targets(protocols)}
+        return Subject(
+            features=self.features(encoder),
+            shown=Shown(
+                encoder=encoder,
+                train=source.train.images,
+                test=source.test.images,
+                prepare=self._plain,
+                augment=self._cropped,
+            ),
+            targets={name: partial(self._elsewhere, encoder, target) for name, target in targets.items()},
+            locals=None if visited is None else partial(self._locals, visited),
+        )
 
     def features(self, encoder: nn.Module) -> Features:
         """Representations of the whole training and test sets, and of two views of some training images."""
@@ -118,6 +167,41 @@ class Evaluator:
             if not math.isnan(value)
         }
 
+    def _elsewhere(self, encoder: nn.Module, target: Source) -> Features:
+        """Features of another data set, whose images are given as many channels as the encoder takes."""
+        channels = self.data.source.train.images.shape[1]
+
+        def prepare(images: Tensor) -> Tensor:
+            return self._plain(with_channels(images, channels))
+
+        return Features(
+            train_x=self._extract(encoder, target.train.images, prepare),
+            train_y=torch.from_numpy(target.train.labels).to(self.device),
+            test_x=self._extract(encoder, target.test.images, prepare),
+            test_y=torch.from_numpy(target.test.labels).to(self.device),
+            num_classes=len(target.classes),
+        )
+
+    def _locals(self, visited: Visited) -> Compared:
+        """What clients' networks and the one made of them make of some test images."""
+        test = self.data.source.test
+        chosen = self._some(len(test.labels), COMPARED, "drift")
+
+        def seen(weights: Tree) -> Tensor:
+            return self._extract(self.encoder(weights, recalibrated=False), test.images[chosen], self._plain)
+
+        return Compared(
+            [seen(weights) for weights in visited.local], seen(visited.made),
+            torch.from_numpy(test.labels[chosen]).to(self.device),
+        )  # fmt: skip
+
+    def _cropped(self, images: Tensor, crop: Crop, generator: torch.Generator) -> Tensor:
+        recipe = replace(
+            NOTHING, size=self.data.recipe.size, mean=self.data.recipe.mean, std=self.data.recipe.std,
+            crop_scale=crop.scale, crop_ratio=crop.ratio, flip=crop.flip,
+        )  # fmt: skip
+        return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
+
     def _shuffled(self) -> Iterator[np.ndarray]:
         """Training images in batches of all classes: an image folder comes class by class."""
         images = self.data.source.train.images
@@ -146,11 +230,39 @@ class Evaluator:
         return self.streams.generator(f"evaluation/{protocol}")
 
 
+def with_channels(images: Tensor, channels: int) -> Tensor:
+    """uint8 images `[B, C, H, W]` with so many channels: grey ones repeated, coloured ones weighed (ITU-R BT.601)."""
+    if images.shape[1] == channels:
+        return images
+    if images.shape[1] == 1:
+        return images.expand(-1, channels, -1, -1)
+    weights = images.new_tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
+    return (images.float() * weights).sum(dim=1, keepdim=True).round().to(torch.uint8)
+
+
+def expanded(words: Iterable[str], data: str, drifts: bool) -> list[str]:
+    """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for those.
+
+    Args:
+        data: the run's data set; the embedded digits are `all`'s data set to transfer to, where it is another.
+        drifts: whether `all` has clients to compare.
+    """
+    everything = [one.id for one in PROTOCOLS.values() if not one.long and (drifts or one.wants != "locals")]
+    everything += ["transfer-digits/v1"] if data != "digits" else []
+    groups = {"all": everything, "papers": [one.id for one in PROTOCOLS.values() if one.long]}
+    return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
+
+
+def transfer_targets(protocols: Iterable[str]) -> list[str]:
+    """The data sets that some of these protocols are about."""
+    return [found[1] for name in protocols if (found := re.fullmatch(TRANSFER, name))]
+
+
 def combine(encoders: Mapping[str, Scores]) -> Scores:
     """One score for a method that leaves several encoders.
 
     An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
-    `accuracy_mean`; every other metric is the mean. One encoder stands for itself.
+    `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. One encoder stands for itself.
     """
     each = list(encoders.values())
     if len(each) == 1:
@@ -160,8 +272,8 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
         for metric in each[0][protocol]:
             values = [scores[protocol][metric] for scores in each]
             mean = sum(values) / len(values)
-            if metric == "accuracy":
-                combined.setdefault(protocol, {}).update(accuracy=min(values), accuracy_mean=mean)
+            if metric.startswith("accuracy"):
+                combined.setdefault(protocol, {}).update({metric: min(values), f"{metric}_mean": mean})
             else:
                 combined.setdefault(protocol, {})[metric] = mean
     return combined

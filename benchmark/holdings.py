@@ -34,6 +34,11 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
     )
 
 
+def like(config: DictConfig, images: Source, name: str) -> Source:
+    """Another data set, its images resized to these."""
+    return source(config, name=name, image_size=images.train.images.shape[-1], options={})
+
+
 class Public(NamedTuple):
     """What all may see: the indices `held` of some images `[N, C, H, W]`."""
 
@@ -75,8 +80,7 @@ def public(config: DictConfig, images: Source) -> Public | None:
     seed = Streams(config.seed).number("public")
     if name == config.data.name:
         return Public(images.train.images, of_every_class(images.train.labels, share, seed=seed))
-    side = images.train.images.shape[-1]
-    found = source(config, name=name, image_size=side, options={})
+    found = like(config, images, name)
     if found.train.images.shape[1:] != images.train.images.shape[1:]:
         raise ConfigError(
             f"public.name={name}: its images are {found.train.images.shape[1:]}, those of {config.data.name} "

@@ -4,6 +4,7 @@ import fcntl
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compilation import compile_networks
 from benchmark.compose import load, merge, save
-from benchmark.config import ConfigError, differences, identity, nearest
-from benchmark.evaluation import Evaluator, Scores
+from benchmark.config import ConfigError, differences, identity
+from benchmark.evaluation import Evaluator, Scores, Visited, expanded
 from benchmark.logs import open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, headline, origin, record
+from benchmark.revisit import drifts, revisit
 from benchmark.rounds import Federation
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.starting import collect_from_here
@@ -27,7 +29,7 @@ from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams, cohort_size
 from benchmark.work import OneByOne
 from datamodules.heterogeneity import bubble_chart
-from eval.protocol import PROTOCOLS
+from eval.protocol import find
 from leaderboards import schema
 
 
@@ -53,7 +55,8 @@ class Run:
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
             self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")
-            if missing := [name for name in self.config.evaluation.protocols if name not in result["scores"]]:
+            wanted = expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
+            if missing := [name for name in wanted if name not in result["scores"]]:
                 self.display.say(
                     f"it has no {', '.join(missing)}: python -m benchmark evaluate {self.folder} "
                     f"protocols={','.join(missing)}"
@@ -101,11 +104,8 @@ class Run:
     def prepare(self) -> None:
         """Builds data, method, executor and loop, and refuses what cannot be; nothing is written yet."""
         config = self.config
-        unknown = [name for name in config.evaluation.protocols if name not in PROTOCOLS]
-        if unknown:
-            raise ConfigError(
-                f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}: choose {', '.join(PROTOCOLS)}"
-            )
+        for name in expanded(config.evaluation.protocols, config.data.name, drifts=True):
+            find(name)
         collect_from_here()
         streams = Streams(config.seed)
         self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
@@ -133,7 +133,12 @@ class Run:
         if not begun and (why := self.federation.never()) is not None:
             raise ConfigError(f"privacy.epsilon: the first release is too dear: {why}; give more, or more noise")
         self.evaluator = Evaluator(
-            method, self.data, streams, batch_size=config.evaluation.batch_size, device=self.fabric.device
+            method,
+            self.data,
+            streams,
+            partial(holdings.like, config, images),
+            batch_size=config.evaluation.batch_size,
+            device=self.fabric.device,
         )
         if config.compile:
             with self.display.during("compiling"):
@@ -148,11 +153,15 @@ class Run:
 
     def evaluate(self, protocols: Iterable[str]) -> schema.Record:
         """The record, with every exported encoder scored; what `result.json` holds of other protocols stays."""
-        protocols = list(protocols)
         federation, began = self.federation, time.perf_counter()
+        protocols = expanded(protocols, self.config.data.name, drifts(federation))
         file = self.folder / "result.json"
         before = schema.read(file) if file.exists() else {}
-        encoders, here = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {})))
+        visited = None
+        if any(find(name).wants == "locals" for name in protocols):
+            with self.display.during("visiting the clients once more"):
+                visited = revisit(federation)
+        encoders, here = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {}), visited))
         seconds = time.perf_counter() - began
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
@@ -179,7 +188,9 @@ class Run:
                 "remove the folder, or give the new run a row= of its own"
             )
 
-    def score(self, protocols: list[str], before: dict[str, Scores]) -> tuple[dict[str, Scores], dict[str, Any]]:
+    def score(
+        self, protocols: list[str], before: dict[str, Scores], visited: Visited | None
+    ) -> tuple[dict[str, Scores], dict[str, Any]]:
         """Every exported encoder's scores, with those it had before by other protocols; and the `origin` of the new."""
         exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
         if not exported:
@@ -189,9 +200,10 @@ class Run:
             )
         encoders = dict(before)
         for name, weights in exported.items():
-            with self.display.during(f"evaluating {name}"):
+            with self.display.counting(f"evaluating {name}", len(protocols) + 1) as tell:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-                encoders[name] = {**before.get(name, {}), **self.evaluator.scores(encoder, protocols)}
+                found = self.evaluator.scores(encoder, protocols, visited, tell)
+                encoders[name] = {**before.get(name, {}), **found}
         return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
 
     def write(self, result: schema.Record) -> None:

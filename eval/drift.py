@@ -63,7 +63,7 @@ def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_clas
         "local_global_angle": degrees (eq. 14), the mean over images of a class, then over classes and clients;
         "local_global_angle_worst": of the class that is furthest apart, mean over clients;
         "inter_class_angle_global" and "inter_class_angle_local": degrees (eq. 16), the mean over pairs of classes, and
-        over clients; "cka": client and global, the mean over clients.
+        over clients; "cka": client and global, the mean over clients, left out where a network has collapsed.
 
     Raises:
         EvalError: there is no client.
@@ -78,10 +78,10 @@ def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_clas
         alike.append(cka(x, global_x))
     if not apart:
         raise EvalError("drift was asked without a client's features: give one client at least")
-    return {
+    found = {
         "local_global_angle": sum(apart) / len(apart),
         "local_global_angle_worst": sum(worst) / len(worst),
         "inter_class_angle_local": sum(between) / len(between),
         "inter_class_angle_global": float(inter_class_angles(global_x, labels, num_classes).mean()),
-        "cka": sum(alike) / len(alike),
     }
+    return found if any(map(math.isnan, alike)) else found | {"cka": sum(alike) / len(alike)}

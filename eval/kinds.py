@@ -131,8 +131,8 @@ def drift_protocol(name: str, summary: str) -> Protocol:
     """Clients' networks against the global one."""
 
     def run(subject: Subject, _: torch.Generator) -> dict[str, float]:
-        local, made = subject.after_a_visit()
-        return drift(made, local, subject.features.test_y, subject.features.num_classes)
+        local, made, labels = subject.compared()
+        return drift(made, local, labels, subject.features.num_classes)
 
     angles = ("local_global_angle", "local_global_angle_worst", "inter_class_angle_local", "inter_class_angle_global")
     return Protocol(

@@ -74,6 +74,10 @@ def evaluate(
     return scores
 
 
+TRANSFER = r"transfer-([\w.-]+)/v1"
+"""Ids of the protocols that are about another data set, its name the group."""
+
+
 def find(name: str) -> Protocol:
     """The protocol of an id; there is a `transfer-<data set>/v1` for every data set.
 
@@ -82,7 +86,7 @@ def find(name: str) -> Protocol:
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
-    if target := re.fullmatch(r"transfer-([\w.-]+)/v1", name):
+    if target := re.fullmatch(TRANSFER, name):
         return transfer_protocol(target[1])
     raise EvalError(f"unknown protocol '{name}': give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
 

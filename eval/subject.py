@@ -54,6 +54,17 @@ class Shown:
         return self.augment(images.to(self.device), crop, generator)
 
 
+class Compared(NamedTuple):
+    """Features `[n, d]` of the same test images by every client's network, and by the global one made of them.
+
+    labels: `[n]` int64.
+    """
+
+    local: Sequence[Tensor]
+    made: Tensor
+    labels: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """An encoder to be scored.
@@ -62,14 +73,13 @@ class Subject:
         features: of the data set it was trained on.
         shown: itself and its images, for protocols that train it or augment; or None.
         targets: data set -> a function that makes its features, for transfer.
-        locals: a function that makes the test features `[T, d]` of every client's network, and of the global one that
-            the server makes of them last, for drift; or None.
+        locals: a function that makes what drift compares; or None.
     """
 
     features: Features
     shown: Shown | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
-    locals: Callable[[], tuple[Sequence[Tensor], Tensor]] | None = None
+    locals: Callable[[], Compared] | None = None
 
     def check(self, protocol: str, wants: str) -> None:
         """Refuses a protocol that wants "shown" or "locals" where there is none.
@@ -86,8 +96,8 @@ class Subject:
         assert self.shown is not None
         return self.shown
 
-    def after_a_visit(self) -> tuple[Sequence[Tensor], Tensor]:
-        """Features by clients' networks and by the global one, which `check` has found."""
+    def compared(self) -> Compared:
+        """Features by clients' networks and by the global one, where `check` has found a way to them."""
         assert self.locals is not None
         return self.locals()
 

@@ -22,7 +22,7 @@ from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract
 from eval.knn import knn_predict
 from eval.linear import Probe, fit_linear, lbfgs_probe, standardised
-from eval.protocol import PROTOCOLS, evaluate
+from eval.protocol import PROTOCOLS, Subject, evaluate
 from eval.softmax import fit_lbfgs, split
 from methods.networks import convnet
 
@@ -96,7 +96,7 @@ def _probes(features: Features, strength: float) -> dict[str, Callable[[], float
 
 
 def _run(protocol: str, features: Features) -> dict[str, float]:
-    return PROTOCOLS[protocol].run(features, torch.Generator().manual_seed(0))
+    return PROTOCOLS[protocol].run(Subject(features=features), torch.Generator().manual_seed(0))
 
 
 def by_loader(features: Features, batch_size: int, lr: float, weight_decay: float) -> nn.Module:
