@@ -40,7 +40,7 @@ SPREAD = 2_000
 COMPARED = 2_000
 """Test images that clients' networks are compared on, at most."""
 
-NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0)
+NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
 
 
 class Visited(NamedTuple):
