@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.features import EvalError, Features
-from eval.knn import knn, knn_predict
+from eval.knn import knn, knn_by_k, knn_predict
 
 GOLDEN_BANK = torch.tensor([[c, math.sqrt(1 - c * c)] for c in (0.9, 0.8, 0.7)])
 GOLDEN_QUERY = torch.tensor([[1.0, 0.0]])
@@ -95,3 +95,12 @@ def test_score_is_percent_and_tells_a_smaller_k():
     assert knn(features) == {"accuracy": pytest.approx(expected)}
     expected = np.mean(np.array(brute_force(x, y, queries, 5, 250, 0.1)) == truth.numpy()) * 100
     assert knn(features, k=300) == {"accuracy": pytest.approx(expected), "k": 250.0}
+
+
+def test_several_k_are_one_after_another():
+    x, y, queries, truth = draw(250, 40)
+    features = Features(train_x=x, train_y=y, test_x=queries, test_y=truth, num_classes=5)
+    found = knn_by_k(features, (1, 3, 7, 10_000), 0.1)
+    assert found == {f"accuracy_k{k}": knn(features, k, 0.1)["accuracy"] for k in (1, 3, 7)}
+    assert len(set(found.values())) > 1
+    assert knn_by_k(features, (10_000,), 0.1) == {}
