@@ -26,18 +26,19 @@ def effective_rank(features: Tensor) -> float:
     return float(torch.special.entr(p).sum().exp())
 
 
-def spectrum(features: Tensor) -> dict[str, float]:
-    """The singular values s_1 >= s_2 >= ... of the rows less their mean, in a few numbers.
+def singular_values(features: Tensor) -> Tensor:
+    """Those of the rows `[N, d]` less their mean, falling: `[min(N, d)]` float64."""
+    return torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
 
-    Args:
-        features: `[N, d]`.
+
+def spectrum(values: Tensor) -> dict[str, float]:
+    """Singular values s_1 >= s_2 >= ... in a few numbers.
 
     Returns:
         "dimensions_90", "dimensions_99": the fewest that hold 90 and 99 % of the variance `sum s^2`;
         "participation_ratio": `(sum s^2)^2 / sum s^4`;
         "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, of at least -12. Of equal rows, only zeros.
     """
-    values = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
     variance = values.square()
     total = float(variance.sum())
     shares = variance.cumsum(0) / total if total else variance

@@ -8,8 +8,9 @@ import torch
 
 from eval.clusters import clusters
 from eval.drift import drift
+from eval.embed import embed, purity
 from eval.features import EvalError, Features
-from eval.geometry import geometry, label_free_score, spectrum
+from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.knn import knn, knn_by_k
 from eval.linear import Probe, augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.semi import FineTuning, semi
@@ -155,9 +156,27 @@ def geometry_protocol(name: str, max_points: int, summary: str) -> Protocol:
 
 
 def spectrum_protocol(name: str, summary: str) -> Protocol:
-    """Singular values of the test features."""
+    """Singular values of the test features, kept for a figure."""
+
+    def run(subject: Subject, _: torch.Generator) -> dict[str, float]:
+        values = singular_values(subject.features.test_x)
+        subject.keep("spectrum", {"values": values})
+        return spectrum(values)
+
     units = dict.fromkeys(("dimensions_90", "dimensions_99", "participation_ratio"), "dimensions")
-    return of_features(name, lambda x, _: spectrum(x.test_x), summary, headline="dimensions_90", units=units)
+    return Protocol(name, run, summary, headline="dimensions_90", units=units)
+
+
+def embed_protocol(name: str, max_points: int, perplexity: float, summary: str) -> Protocol:
+    """A map in the plane, kept for a figure."""
+
+    def run(subject: Subject, generator: torch.Generator) -> dict[str, float]:
+        places, labels = embed(subject.features, generator, max_points, perplexity)
+        subject.keep("embed", {"places": places, "labels": labels})
+        return {"purity": purity(places, labels)}
+
+    settings = {"max_points": max_points, "perplexity": perplexity}
+    return Protocol(name, run, summary, headline="purity", settings=settings, units={"purity": "%"})
 
 
 def clusters_protocol(name: str, max_points: int, starts: int, summary: str) -> Protocol:

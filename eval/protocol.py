@@ -17,6 +17,7 @@ from eval.kinds import (
     augmented_protocol,
     clusters_protocol,
     drift_protocol,
+    embed_protocol,
     geometry_protocol,
     knn_by_k_protocol,
     knn_protocol,
@@ -210,6 +211,9 @@ PROTOCOLS: dict[str, Protocol] = {
             10_000,
             10,
             "K-means of normalised test features, as many as classes: NMI, ARI, mixing (Orchestra, definition 3.1).",
+        ),
+        embed_protocol(
+            "embed/v1", 2_000, 30, "t-SNE of at most 2,000 normalised test features: a figure, and how pure it is."
         ),
         drift_protocol(
             "drift/v1", "FedX's eqs. 14-16 and CKA: clients after one more visit, against the model made of them."

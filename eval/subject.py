@@ -74,12 +74,14 @@ class Subject:
         shown: itself and its images, for protocols that train it or augment; or None.
         targets: data set -> a function that makes its features, for transfer.
         locals: a function that makes what drift compares; or None.
+        keep: takes arrays that a figure can be drawn of, by name.
     """
 
     features: Features
     shown: Shown | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     locals: Callable[[], Compared] | None = None
+    keep: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
 
     def check(self, protocol: str, wants: str) -> None:
         """Refuses a protocol that wants "shown" or "locals" where there is none.

@@ -1,0 +1,40 @@
+"""A map of the features in the plane by t-SNE, to be looked at."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eval.features import EvalError, Features, accuracy
+
+
+def embed(
+    features: Features, generator: torch.Generator, max_points: int = 2_000, perplexity: float = 30
+) -> tuple[Tensor, Tensor]:
+    """t-SNE (van der Maaten & Hinton 2008) of L2-normalised test features.
+
+    Args:
+        generator: draws the rows where there are more than `max_points`, and the seed; the start is by PCA.
+        perplexity: about how many neighbours a point has; lowered to a third of the rows where there are few.
+
+    Returns:
+        Places `[n, 2]` float32 and labels `[n]` of the rows shown. Distances between far points mean little.
+
+    Raises:
+        EvalError: fewer than four rows.
+    """
+    from sklearn.manifold import TSNE
+
+    x, y = features.test_x, features.test_y
+    if len(x) < 4:
+        raise EvalError(f"a map of {len(x)} test images was asked for: give at least four")
+    chosen = torch.randperm(len(x), generator=generator, device=generator.device)[:max_points].to(x.device)
+    rows = F.normalize(x[chosen], dim=1).cpu().numpy()
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    made = TSNE(perplexity=min(perplexity, (len(rows) - 1) / 3), init="pca", random_state=seed).fit_transform(rows)
+    return torch.from_numpy(made), y[chosen].cpu()
+
+
+def purity(places: Tensor, labels: Tensor) -> float:
+    """Percent of the points `[n, 2]` whose nearest other point is of their class."""
+    apart = torch.cdist(places, places).fill_diagonal_(torch.inf)
+    return accuracy(labels[apart.argmin(dim=1)], labels)
