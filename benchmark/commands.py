@@ -157,6 +157,7 @@ def evaluate(words: list[str], console: Console) -> None:
             if done < planned and federation.refusal() is None:
                 raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
             result = finished.evaluate(protocols)
+            finished.draw()
             finished.write(result)
         display.say(f"{finished.name}: {headline(result)}")
 

@@ -18,11 +18,12 @@ from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract, holdout, recalibrate
-from eval.geometry import uniformity_parts
+from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn_predict
 from eval.protocol import PROTOCOLS, TRANSFER, evaluate
 from eval.subject import Compared, Crop, Shown, Subject
 from methods.base import FederatedMethod, Tree
+from methods.maths import alignment
 
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
@@ -36,6 +37,9 @@ MONITOR = 5_000
 
 SPREAD = 2_000
 """Of them, those whose uniformity it measures, about."""
+
+ALIGNED = 500
+"""Of them, those whose two views it holds against each other, about."""
 
 COMPARED = 2_000
 """Test images that clients' networks are compared on, at most."""
@@ -95,16 +99,21 @@ class Evaluator:
         protocols: Sequence[str],
         visited: Visited | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        kept: dict[str, Mapping[str, Tensor]] | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
-        visited: clients' networks and the one made of them, where drift is asked for. tell: what is being done.
+        visited: clients' networks and the one made of them, where drift is asked for. tell: is told what is being done.
+        kept: takes what figures can be drawn of.
         """
         results: Scores = {}
         if not protocols:  # then features are not worth their time
             return results
         tell("features")
-        for score in evaluate(self.subject(encoder, protocols, visited), protocols, self._stream, tell):
+        subject = self.subject(encoder, protocols, visited)
+        if kept is not None:
+            subject = replace(subject, keep=kept.__setitem__)
+        for score in evaluate(subject, protocols, self._stream, tell):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
 
@@ -146,8 +155,9 @@ class Evaluator:
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
         """What is cheap enough to look at while training, never on test.
 
-        "monitor": kNN accuracy in percent on a held-out slice of train. "uniformity", and of it "uniformity_within" and
-        "uniformity_between" clients: of some training images, see `eval.geometry.uniformity_parts`.
+        "monitor": kNN accuracy in percent on a held-out slice of train; "effective_rank" of the slice; "uniformity",
+        and of it "uniformity_within" and "uniformity_between" clients, of some training images (see
+        `eval.geometry.uniformity_parts`); "alignment" of two views of a few of them.
         """
         train = self.data.source.train
         chosen = self._some(len(train.labels), MONITOR, "monitor")
@@ -161,7 +171,15 @@ class Evaluator:
         holders = torch.from_numpy(self.holders[chosen]).to(self.device)
         some = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
         parts = uniformity_parts(x[some], holders[some]) if len(some) > 1 else {}
-        return {"monitor": accuracy(predicted, y[held])} | {
+        views = (
+            self._view(encoder, chosen[:: max(1, len(chosen) // ALIGNED)], f"monitor/{name}")
+            for name in ("view_a", "view_b")
+        )
+        return {
+            "monitor": accuracy(predicted, y[held]),
+            "effective_rank": effective_rank(x[held]),
+            "alignment": float(alignment(*views)),
+        } | {
             "uniformity" if name == "total" else f"uniformity_{name}": value
             for name, value in parts.items()
             if not math.isnan(value)

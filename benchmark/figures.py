@@ -1,39 +1,178 @@
 """Pictures of a run."""
 
 import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 
-def curves(history: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Loss, and the monitor where it looked, over rounds."""
+from benchmark.records import curve
+from datamodules.federated import FederatedDataModule
+from datamodules.heterogeneity import bubble_chart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(title, 90)), fontsize=10)
-    left, right = figure.subplots(1, 2)
+BLUE, RUST, GREEN, GREY = "#2f6f9f", "#b5562b", "#5b9e6f", "#777777"
+Point = Mapping[str, float]
+
+
+def of_run(
+    history: Sequence[dict[str, Any]],
+    data: FederatedDataModule,
+    kept: Mapping[str, Mapping[str, Mapping[str, Tensor]]],
+    title: str,
+) -> dict[str, Callable[..., None]]:
+    """Name -> what draws it into a `path`, of all that can be drawn of a run.
+
+    kept: by encoder and protocol, the arrays that its evaluation left.
+    """
+    source, seen = data.source, curve(history)
+    drawn: dict[str, Callable[..., None]] = {
+        "partition": partial(bubble_chart, source.train.labels, data.parts, classes=source.classes),
+        "curves": partial(curves, history, title=title),
+    }
+    if seen:
+        drawn["costs"] = partial(costs, seen, title=title)
+    if any("alignment" in point for point in seen):
+        drawn["geometry"] = partial(geometry, seen, title=title)
+        drawn["plane"] = partial(plane, seen, title=title)
+    if values := {name: arrays["spectrum"]["values"] for name, arrays in kept.items() if "spectrum" in arrays}:
+        drawn["spectrum"] = partial(spectra, values, title=title)
+    for name, arrays in kept.items():
+        if (found := arrays.get("embed")) is not None:
+            own = partial(embedding, found["places"], found["labels"], source.classes, title=f"{title}: {name}")
+            drawn["tsne" if name == "global" else f"tsne-{name}"] = own
+    return drawn
+
+
+def curves(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Loss, and the monitor where it looked, over rounds."""
+    figure, (left, right) = _figure(title, 2)
     rounds = [row["round"] for row in history]
     losses = [row["loss"] if row["loss"] is not None else float("nan") for row in history]
-    left.plot(rounds, losses, "o-", markersize=3, color="#2f6f9f")
+    left.plot(rounds, losses, "o-", markersize=3, color=BLUE)
     left.set(xlabel="round", ylabel="mean local loss")
     watched = [(row["round"], row["monitor"]) for row in history if "monitor" in row]
-    right.plot(*zip(*watched, strict=True) if watched else ([], []), "o-", markersize=3, color="#b5562b")
+    right.plot(*zip(*watched, strict=True) if watched else ([], []), "o-", markersize=3, color=RUST)
     right.set(xlabel="round", ylabel="monitor (kNN, %)")
-    low, high = right.get_ylim()
-    if (missing := 5 - (high - low)) > 0:  # a wobble of half a point should look like one
-        right.set_ylim(low - missing / 2, high + missing / 2)
+    _at_least(right, 5)  # a wobble of half a point should look like one
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        if not axes.lines[0].get_xdata().size:
-            axes.text(
-                0.5,
-                0.5,
-                "not monitored" if history else "no round was played",
-                transform=axes.transAxes,
-                ha="center",
-                color="#777777",
-            )
+        _over_rounds(axes, rounds)
+    if not watched:
+        _say(right, "not monitored" if history else "no round was played")
+    if not history:
+        _say(left, "no round was played")
     figure.savefig(path, dpi=120)
+
+
+def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
+    """What the monitor saw of the features' shape: effective rank, alignment and uniformity over rounds."""
+    figure, panels = _figure(title, 3)
+    rounds = [point["round"] for point in curve]
+    for axes, (key, label, colour) in zip(
+        panels,
+        (
+            ("effective_rank", "effective rank (dimensions)", BLUE),
+            ("alignment", "alignment (lower is closer)", RUST),
+            ("uniformity", "uniformity (nats, lower spreads more)", GREEN),
+        ),
+        strict=True,
+    ):
+        seen = [point for point in curve if key in point]
+        axes.plot([point["round"] for point in seen], [point[key] for point in seen], "o-", markersize=3, color=colour)
+        axes.set(xlabel="round", ylabel=label)
+        _over_rounds(axes, rounds)
+        if not seen:
+            _say(axes, "not monitored")
+    figure.savefig(path, dpi=120)
+
+
+def plane(curve: Sequence[Point], path: Path, title: str) -> None:
+    """Uniformity against alignment, round after round: both fall where features get better (Wang & Isola 2020)."""
+    figure, (axes,) = _figure(title, 1)
+    seen = [point for point in curve if "alignment" in point and "uniformity" in point]
+    x, y = [point["uniformity"] for point in seen], [point["alignment"] for point in seen]
+    axes.plot(x, y, "-", color=GREY, linewidth=1)
+    dots = axes.scatter(x, y, c=[point["round"] for point in seen], cmap="viridis", s=18, zorder=2)
+    for point in (seen[0], seen[-1]) if len(seen) > 1 else seen:
+        at = (point["uniformity"], point["alignment"])
+        axes.annotate(f"round {point['round']:.0f}", at, xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="uniformity (nats, lower spreads more)", ylabel="alignment (lower is closer)")
+    figure.colorbar(dots, ax=axes, label="round")
+    figure.savefig(path, dpi=120)
+
+
+def costs(curve: Sequence[Point], path: Path, title: str) -> None:
+    """The monitor against what it took: bytes both ways, and seconds of training."""
+    figure, (left, right) = _figure(title, 2)
+    seen = [point["monitor"] for point in curve]
+    left.plot([point["bytes"] / 1e6 for point in curve], seen, "o-", markersize=3, color=RUST)
+    left.set(xlabel="MB up and down, all clients", ylabel="monitor (kNN, %)")
+    right.plot([point["seconds"] for point in curve], seen, "o-", markersize=3, color=RUST)
+    right.set(xlabel="seconds of training", ylabel="monitor (kNN, %)")
+    for axes in (left, right):
+        _at_least(axes, 5)
+        axes.set_xlim(left=0)
+    figure.savefig(path, dpi=120)
+
+
+def spectra(values: Mapping[str, Tensor], path: Path, title: str) -> None:
+    """Singular values `[r]` of each encoder's centred test features, over their largest."""
+    figure, (axes,) = _figure(title, 1)
+    for name, own in values.items():
+        relative = own / own[0].clamp(min=1e-300)
+        axes.semilogy(range(1, len(own) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=name)
+    axes.set(xlabel="singular value, by size", ylabel="over the largest")
+    if 1 < len(values) <= 12:
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def embedding(places: Tensor, labels: Tensor, classes: Sequence[str], path: Path, title: str) -> None:
+    """Test features in the plane `[n, 2]`, coloured by class."""
+    figure, (axes,) = _figure(title, 1, height=4.4)
+    for label in labels.unique().tolist():
+        x, y = places[labels == label].T
+        axes.plot(x, y, ".", markersize=3, color=_colour(label, len(classes)), label=classes[label])
+    axes.set(xticks=[], yticks=[], aspect="equal")
+    if len(classes) <= 20:
+        axes.legend(frameon=False, fontsize=7, markerscale=3, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=120)
+
+
+def _colour(label: int, classes: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["tab10" if classes <= 10 else "tab20"](label % (10 if classes <= 10 else 20))
+
+
+def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5, 3.5 * panels), height), layout="constrained")
+    figure.suptitle("\n".join(textwrap.wrap(title, 90)), fontsize=10)
+    found = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axes in found:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, found
+
+
+def _over_rounds(axes: "Axes", rounds: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def _at_least(axes: "Axes", span: float) -> None:
+    low, high = axes.get_ylim()
+    if (missing := span - (high - low)) > 0:
+        axes.set_ylim(low - missing / 2, high + missing / 2)
+
+
+def _say(axes: "Axes", text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)

@@ -25,7 +25,7 @@ from leaderboards.schema import SCHEMA, Record
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 ANONYMITY = ("anonymity", "anonymity_claimed")  # notes of methods that hide an image among others
-WATCHED = ("monitor", "uniformity", "uniformity_within", "uniformity_between")
+WATCHED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 

@@ -28,7 +28,6 @@ from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams, cohort_size
 from benchmark.work import OneByOne
-from datamodules.heterogeneity import bubble_chart
 from eval.protocol import find
 from leaderboards import schema
 
@@ -44,6 +43,7 @@ class Run:
         self.config, self.display = config, display
         self.folder = folder(config)
         self.name = f"{config.scenario} {config.row} seed {config.seed}"
+        self.kept: dict[str, dict[str, Any]] = {}  # encoder -> what figures can be drawn of
 
     def play(self) -> schema.Record:
         """Trains what is left, evaluates, writes and returns the record; a finished run is only read."""
@@ -202,7 +202,7 @@ class Run:
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as tell:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-                found = self.evaluator.scores(encoder, protocols, visited, tell)
+                found = self.evaluator.scores(encoder, protocols, visited, tell, self.kept.setdefault(name, {}))
                 encoders[name] = {**before.get(name, {}), **found}
         return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
 
@@ -227,15 +227,12 @@ class Run:
         return lines
 
     def draw(self) -> dict[str, Path]:
-        """The run's figures by name."""
-        pictures = {
-            "partition": self.folder / "figures" / "partition.png",
-            "curves": self.folder / "figures" / "curves.png",
-        }
-        pictures["partition"].parent.mkdir(exist_ok=True)
-        source = self.data.source
-        bubble_chart(source.train.labels, self.data.parts, pictures["partition"], source.classes)
-        figures.curves(self.federation.history, pictures["curves"], self.name)
+        """The run's figures by name: those of its rounds, and those of the protocols that were just run."""
+        drawn = figures.of_run(self.federation.history, self.data, self.kept, self.name)
+        pictures = {name: self.folder / "figures" / f"{name}.png" for name in drawn}
+        (self.folder / "figures").mkdir(exist_ok=True)
+        for name, draw in drawn.items():
+            draw(path=pictures[name])
         return pictures
 
 
