@@ -144,6 +144,24 @@ def embedding(places: Tensor, labels: Tensor, classes: Sequence[str], path: Path
     figure.savefig(path, dpi=120)
 
 
+def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> str:
+    """The label-free score of each point of a grid against its kNN accuracy (Orchestra, Figure 4).
+
+    Returns the correlations as one line: Pearson's of the values and Spearman's of their ranks.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    x, y = ([point[place] for point in points] for place in (0, 1))
+    told = "too few points to correlate"
+    if len(set(x)) > 1 and len(set(y)) > 1:
+        told = f"score and kNN accuracy correlate by {pearsonr(x, y)[0]:.2f}, their ranks by {spearmanr(x, y)[0]:.2f}"
+    figure, (axes,) = _figure(f"{title}: {told}", 1)
+    axes.plot(x, y, "o", markersize=4, color=BLUE)
+    axes.set(xlabel="label-free score (alignment + 0.2 uniformity)", ylabel="kNN accuracy (%)")
+    figure.savefig(path, dpi=120)
+    return told
+
+
 def _colour(label: int, classes: int) -> Any:
     from matplotlib import colormaps
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmark import ranks
+from benchmark import figures, ranks
 from benchmark.callbacks import Display
 from benchmark.compose import compose, merge
 from benchmark.config import ConfigError
@@ -17,6 +17,10 @@ from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
+GRID = "optimizer.lr=0.03,0.01,0.003,0.001"
+"""Orchestra's, where none is given (its appendix)."""
+AGAINST = "knn/v1"
+"""What the score is held against, as in Orchestra's Figure 4, once the choice is written."""
 
 
 def tune(scenario: str, method: str, overrides: list[str], display: Display) -> tuple[Table, str]:
@@ -25,11 +29,12 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     Returns the ranking, and a line that says which point is best and where the file is.
 
     Args:
-        overrides: `key=value`, and at least one `key=value,value,...` that spans the grid.
+        overrides: `key=value`, and `key=value,value,...` that spans the grid; without any, the grid is Orchestra's.
+            `compare=true`: kNN accuracies of all points are measured after the choice, and drawn against the score.
     """
-    grid = [override for override in overrides if "," in override and "[" not in override]
-    if not grid:
-        raise ConfigError("tune needs a grid: give a key several values, e.g. optimizer.lr=0.03,0.1,0.3")
+    compare = "compare=true" in overrides
+    overrides = [override for override in overrides if not override.startswith("compare=")]
+    grid = [override for override in overrides if "," in override and "[" not in override] or [GRID]
     spans = [override.partition("=") for override in grid]
     fixed = [override for override in overrides if override not in grid]
     config = compose(scenario, method, fixed)
@@ -44,7 +49,8 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
         merge(compose(scenario, method, [*fixed, *point]), extra) for point in points
     ]  # refused before any plays
     ranks.expect(configs)
-    tried = [_try(Run(one, display), point) for one, point in zip(configs, points, strict=True)]
+    runs = {tuple(point): Run(one, display) for one, point in zip(configs, points, strict=True)}
+    tried = [_try(run, list(point)) for point, run in runs.items()]
     tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
     best = tried[0]
     if best["score"] is None:
@@ -55,7 +61,16 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
         file.parent.mkdir(parents=True, exist_ok=True)
         content = {"scenario": config.scenario, "row": config.row, "method": config.method.name}
         content |= {"objective": config.objective.name, "seed": config.seed, "protocol": PROTOCOL}
-        file.write_text(json.dumps({**content, "best": best["point"], "tried": tried}, indent=1) + "\n")
+        content |= {"best": best["point"], "tried": tried}
+        file.write_text(json.dumps(content, indent=1) + "\n")
+    where = f"best: {' '.join(best['point'])}; written to {file}"
+    if compare:
+        against = [
+            (line["score"], _labelled(runs[tuple(line["point"])])) for line in tried if line["score"] is not None
+        ]
+        picture = file.with_suffix(".png")
+        if not display.console.quiet:
+            where += f"\n{figures.scatter(against, picture, f'{config.scenario} {config.row}')}; drawn in {picture}"
     table = Table(
         "",
         *NUMBERS,
@@ -66,7 +81,7 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
         table.add_row(
             " ".join(line["point"]), *(f"{line[key]:.4f}" if line[key] is not None else "–" for key in NUMBERS)
         )
-    return table, f"best: {' '.join(best['point'])}; written to {file}"
+    return table, where
 
 
 def _try(run: Run, point: list[str]) -> dict[str, Any]:
@@ -77,3 +92,12 @@ def _try(run: Run, point: list[str]) -> dict[str, Any]:
         run.display.end(f"{run.name}: stopped: {error}")
         return {"point": point, **dict.fromkeys(NUMBERS)}
     return {"point": point, **result["scores"][PROTOCOL], "evaluated": result["evaluated"][PROTOCOL]}
+
+
+def _labelled(run: Run) -> float:
+    """The accuracy of a point that was played, by labels; its record has it beside the score."""
+    with run.prepared() as federation:
+        federation.start()
+        result = run.evaluate([AGAINST])
+        run.write(result)
+    return float(result["scores"][AGAINST]["accuracy"])

@@ -643,6 +643,32 @@ class TestTune:
             line | {"evaluated": 0} for line in lines
         ]
 
+    def test_without_a_grid_it_is_orchestras(self, call, tmp_path):
+        assert call("tune", TINY, "fedavg", "partition.name=iid", "federation.rounds=1")[0] == 0
+        tried = {line["point"][0] for line in self.ranked(tmp_path, "runs")["tried"]}
+        assert tried == {f"optimizer.lr={rate}" for rate in ("0.03", "0.01", "0.003", "0.001")}
+
+    def test_the_score_is_held_against_accuracy_once_the_choice_is_written(self, call, tmp_path, monkeypatch):
+        chosen = []
+        evaluate = Run.evaluate
+
+        def watched(run, protocols):
+            chosen.append((list(protocols), list((tmp_path / "runs-tune").glob("*/*/*-seed0.json"))))
+            return evaluate(run, protocols)
+
+        monkeypatch.setattr(Run, "evaluate", watched)
+        code, out, err = call("tune", TINY, "fedavg", "compare=true", "optimizer.lr=0.01,0.1,1", *self.GRID[1:])
+        assert code == 0, err
+        assert [protocols for protocols, _ in chosen] == [["label-free/v1"]] * 3 + [["knn/v1"]] * 3
+        assert all(bool(written) == (protocols == ["knn/v1"]) for protocols, written in chosen)
+        records = [json.loads(file.read_text()) for file in (tmp_path / "runs-tune").rglob("result.json")]
+        x, y = zip(*((one["scores"]["label-free/v1"]["score"], one["scores"]["knn/v1"]["accuracy"]) for one in records),
+                   strict=True)  # fmt: skip
+        assert f"correlate by {np.corrcoef(x, y)[0, 1]:.2f}" in out
+        (picture,) = (tmp_path / "runs-tune").glob("*/*/*-seed0.png")
+        with Image.open(picture) as image:
+            assert min(image.size) > 100
+
     def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
         assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0
         assert len(self.ranked(tmp_path, "runs")["tried"]) == 2
