@@ -10,11 +10,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from leaderboards import further
 from leaderboards.curves import COMPARED, curves
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, differences, finished, pooled_spread, runs, values
 from leaderboards.schema import Record, RecordError
 from leaderboards.sheet import SHEET, Sheet, read, section
-from leaderboards.text import MISSING, escape, in_bytes, line, three_digits
+from leaderboards.text import MISSING, escape, in_bytes, line, three_digits, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,7 +187,8 @@ def _section(records: Sequence[Record], scenario: str) -> str:
         if not finished(record):
             lines += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
     lines += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
-    return "\n".join([*lines, *_added(rows)])
+    others = further.table(rows)
+    return "\n".join([*lines, *others, *([""] if others else []), *_added(rows)])
 
 
 def _added(rows: Sequence[Row]) -> list[str]:
@@ -229,14 +231,6 @@ def entries(row: Row) -> dict[str, str]:
 
 def _rank(row: Row) -> str:
     return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
-
-
-def with_spread(cell: Cell | None, decimals: int) -> str:
-    """`48.0 ± 0.4`, without a spread where there is none."""
-    if cell is None:
-        return MISSING
-    spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
-    return f"{cell.mean:.{decimals}f}{spread}"
 
 
 def _draw(records: Sequence[Record], scenario: str) -> "Figure":

@@ -12,7 +12,7 @@ from leaderboards import pages, render
 from leaderboards.curves import COLOURS
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
-from leaderboards.text import MISSING, between, line, three_digits
+from leaderboards.text import MISSING, between, line, three_digits, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
     heads = [study["axis"], *(name for name, _ in columns), *(["epsilon"] if epsilon else [])]
     lines = [line(heads), "|---:" * len(heads) + "|"]
     for place in places(curve for _, curve in columns):
-        shown = [render.with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns]
+        shown = [with_spread(curve.get(place, curve.get("flat")), 1) for _, curve in columns]
         told = [three_digits(epsilon[place]) if place in epsilon else MISSING] if epsilon else []
         lines.append(line([f"{place:g}", *shown, *told]))
     fewest, *_, most = sorted([cell.n for curve in ours.values() for cell in curve.values()] * 2)

@@ -2,6 +2,10 @@
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leaderboards.rank import Cell
 
 MISSING = "–"
 
@@ -22,6 +26,14 @@ def between(page: str, start: str, end: str, lines: Iterable[str]) -> str:
     before, found, rest = page.partition(start)
     _, closed, after = rest.partition(end)
     return "\n".join([before + start, "", *lines, "", end + after]) if found and closed else page
+
+
+def with_spread(cell: "Cell | None", decimals: int) -> str:
+    """`48.0 ± 0.4`, without a spread where there is none."""
+    if cell is None:
+        return MISSING
+    spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
+    return f"{cell.mean:.{decimals}f}{spread}"
 
 
 def three_digits(value: float) -> str:
