@@ -1,14 +1,18 @@
 """The official protocols: their numbers are pinned here, and what runs is what is pinned."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
+from torch import nn
 
-from eval import protocol
+from eval import kinds
 from eval.features import EvalError, Features
 from eval.linear import Probe
-from eval.protocol import PROTOCOLS, Score, evaluate
+from eval.protocol import PROTOCOLS, Score, Subject, evaluate
+from eval.semi import FineTuning
+from eval.subject import Compared, Shown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,6 +29,21 @@ ADAM = {
     "shuffle": True,
 }
 SGD = ADAM | {"optimizer": "sgd", "momentum": 0.9, "batch_size": 256}
+ORCHESTRA = SGD | {"lr": 30, "epochs": 50, "schedule": "cosine"}
+FLESD = SGD | {"lr": 3e-2, "epochs": 60, "schedule": "step", "milestones": (30, 50)}
+SEMI = {
+    "shares": (0.01, 0.1),
+    "encoder_lr": 1e-3,
+    "classifier_lr": 0.3,
+    "batch_size": 128,
+    "draws": 1,
+    "momentum": 0.9,
+    "weight_decay": 0.0,
+    "steps": None,
+    "epochs": 200,
+    "crop": ((0.64, 1.0), (1.0, 1.0), 0.5),
+    "schedule": "constant",
+}
 
 # Never edit a line: a protocol with other numbers is a new version, beside the old one.
 PINNED = {
@@ -32,15 +51,32 @@ PINNED = {
     "linear-lbfgs/v1": {"strengths": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), "fraction": 0.1},
     "linear-fedx/v1": ADAM | {"lr": 1e-3, "epochs": 100, "batch_size": 64, "weight_decay": 1e-6},
     "linear-ssd/v1": ADAM,
-    "linear-orchestra-cached/v1": SGD | {"lr": 30, "epochs": 50, "schedule": "cosine"},
-    "linear-flesd-cached/v1": SGD | {"lr": 3e-2, "epochs": 60, "schedule": "step", "milestones": (30, 50)},
+    "linear-orchestra-cached/v1": ORCHESTRA,
+    "linear-flesd-cached/v1": FLESD,
     "linear-fedu/v1": ADAM | {"batch_size": 2048, "shuffle": False},
     "linear-ldawa/v1": SGD | {"lr": 1e-2, "epochs": 100, "batch_size": 128},
+    "linear-sweep/v1": ADAM
+    | {"lr": 1e-3, "epochs": 100, "rates": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2), "fraction": 0.1},
+    "linear-orchestra/v1": ORCHESTRA | {"crop": ((0.5, 1.0), (3 / 4, 4 / 3), 0.5)},
+    "linear-flesd/v1": FLESD | {"crop": ((0.08, 1.0), (3 / 4, 4 / 3), 0.5)},
     "knn/v1": {"k": 200, "temperature": 0.1},
+    "knn-by-k/v1": {"ks": (10, 20, 100, 200), "temperature": 0.1},
+    "semi/v1": SEMI | {"shares": (0.01, 0.05, 0.1), "draws": 3, "steps": 100, "epochs": None},
+    "semi-ssd/v1": SEMI,
+    "semi-fedx/v1": SEMI
+    | {"shares": (0.01, 0.05, 0.1), "classifier_lr": 1e-3, "batch_size": 64, "epochs": 100, "crop": None},
+    "semi-orchestra/v1": SEMI
+    | {"encoder_lr": 30, "classifier_lr": 30, "batch_size": 256, "epochs": 50, "schedule": "cosine"}
+    | {"crop": ((0.5, 1.0), (3 / 4, 4 / 3), 0.5)},
     "geometry/v1": {"max_points": 10_000},
+    "spectrum/v1": {},
+    "clusters/v1": {"max_points": 10_000, "starts": 10},
+    "embed/v1": {"max_points": 2_000, "perplexity": 30},
+    "drift/v1": {},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
 }
-FAST = [name for name in PINNED if not name.startswith("linear")]
+FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "label-free/v1"]
+LONG = ["linear-orchestra/v1", "linear-flesd/v1", "semi-ssd/v1", "semi-fedx/v1", "semi-orchestra/v1"]
 
 
 def stream(name):
@@ -69,6 +105,28 @@ def features():
     return draw(60)
 
 
+@pytest.fixture
+def subject(features):
+    """All that a protocol may ask for: an encoder of images that are its features, clients, another data set."""
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(5, 5))
+
+    def images(x):
+        return x.sub(x.min()).mul(4).to(torch.uint8).view(-1, 1, 1, 5).numpy()
+
+    return Subject(
+        features=features,
+        shown=Shown(
+            encoder=encoder.eval(),
+            train=images(features.train_x),
+            test=images(features.test_x),
+            prepare=lambda x: x.float(),
+            augment=lambda x, crop, generator: x.float(),
+        ),
+        targets={"other": lambda: draw(40)},
+        locals=lambda: Compared([features.test_x + 0.5], features.test_x, features.test_y),
+    )
+
+
 @pytest.mark.parametrize("name", PINNED)
 def test_settings_are_pinned(name):
     assert PROTOCOLS[name].settings == PINNED[name]
@@ -86,41 +144,67 @@ def test_every_protocol_is_pinned_and_versioned():
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_what_runs_is_what_is_pinned(name, features, monkeypatch):
+def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
     received = []
 
     def record(*arguments):
-        received.extend(argument for argument in arguments if not isinstance(argument, (Features, torch.Tensor)))
+        received.extend(
+            argument for argument in arguments if not isinstance(argument, Features | Shown | torch.Tensor | list)
+        )
         return {}
 
-    for function in ("linear_probe", "lbfgs_probe", "knn", "geometry", "label_free_score"):
-        monkeypatch.setattr(protocol, function, record)
+    for function in (
+        "linear_probe", "swept_probe", "augmented_probe", "lbfgs_probe", "knn", "knn_by_k", "semi", "geometry",
+        "clusters", "label_free_score", "spectrum",
+    ):  # fmt: skip
+        monkeypatch.setattr(kinds, function, record)
+    monkeypatch.setattr(kinds, "embed", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
+    monkeypatch.setattr(kinds, "drift", lambda *arguments: {})
     generator = stream(name)
-    PROTOCOLS[name].run(features, generator)
+    PROTOCOLS[name].run(subject, generator)
     received = [argument for argument in received if argument is not generator]
-    if isinstance(received[0], Probe):
-        assert received == [Probe(**PINNED[name])]
-    else:
-        assert received == list(PINNED[name].values())
+    expected = dict(PINNED[name])
+    for given in list(received):
+        if isinstance(given, Probe | FineTuning):
+            received.remove(given)
+            for key, value in asdict(given).items():
+                assert expected.pop(key) == value, key
+    assert received == list(expected.values())
 
 
-def test_every_protocol_gives_its_headline_in_its_unit():
-    features = draw(1500)  # enough steps for the slowest probe: Adam 1e-3, 100 epochs of batches of 64
+def test_every_protocol_gives_its_headline_in_its_unit(subject):
+    big = draw(1500)  # enough steps for the slowest probe: Adam 1e-3, 100 epochs of batches of 64
     for name, official in PROTOCOLS.items():
-        scores = evaluate(features, [name], stream)
+        scores = evaluate(big if official.wants == "" else subject, [name], stream)
         assert all(isinstance(score, Score) and score.protocol == name for score in scores)
         assert all(math.isfinite(score.value) for score in scores)
         (headline,) = [score for score in scores if score.metric == official.headline]
-        if official.headline == "accuracy":
+        if official.headline.startswith("accuracy"):
             assert headline.unit == "%"
+        if official.headline == "accuracy" and not official.wants:
             assert 80 < headline.value <= 100
 
 
-def test_units(features):
-    units = {(score.protocol, score.metric): score.unit for score in evaluate(features, FAST, stream)}
-    assert units == {
-        ("knn/v1", "accuracy"): "%",
-        ("knn/v1", "k"): "neighbours",
+def test_the_long_ones_are_those_that_take_a_papers_number_of_passes():
+    assert [name for name, official in PROTOCOLS.items() if official.long] == LONG
+
+
+@pytest.mark.parametrize("name", [name for name in PINNED if PROTOCOLS[name].wants])
+def test_what_asks_for_more_than_features_says_so_before_anything_is_run(name, features, monkeypatch):
+    monkeypatch.setattr(kinds, "knn", lambda *_: pytest.fail("another protocol was run"))
+    with pytest.raises(EvalError, match=f"{name} asks for more than features"):
+        evaluate(features, ["knn/v1", name], stream)
+
+
+def test_each_is_told_as_it_begins(features):
+    told = []
+    evaluate(features, FAST, stream, told.append)
+    assert told == FAST
+
+
+def test_units(subject):
+    units = {(score.protocol, score.metric): score.unit for score in evaluate(subject, [*FAST, "drift/v1"], stream)}
+    assert {key: unit for key, unit in units.items() if key[0] == "geometry/v1"} == {
         ("geometry/v1", "effective_rank"): "dimensions",
         ("geometry/v1", "effective_rank_normalised"): "dimensions",
         ("geometry/v1", "effective_rank_centred"): "dimensions",
@@ -128,10 +212,18 @@ def test_units(features):
         ("geometry/v1", "uniformity"): "nats",
         ("geometry/v1", "uniformity_within"): "nats",
         ("geometry/v1", "uniformity_between"): "nats",
-        ("label-free/v1", "alignment"): "1",
-        ("label-free/v1", "uniformity"): "1",
-        ("label-free/v1", "score"): "1",
     }
+    for protocol, metric, unit in (
+        ("knn/v1", "accuracy", "%"),
+        ("knn/v1", "k", "neighbours"),
+        ("knn-by-k/v1", "accuracy_k10", "%"),
+        ("spectrum/v1", "dimensions_90", "dimensions"),
+        ("clusters/v1", "nmi", "1"),
+        ("label-free/v1", "score", "1"),
+        ("drift/v1", "local_global_angle", "degrees"),
+        ("drift/v1", "cka", "1"),
+    ):
+        assert units[protocol, metric] == unit
 
 
 def test_company_and_order_change_no_score(features):
