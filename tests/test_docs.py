@@ -34,3 +34,22 @@ def test_links_between_pages_lead_somewhere():
         if not link.startswith(("http", "mailto:")) and not (page.parent / link).exists()
     ]
     assert not dead, dead
+
+
+def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines():
+    guide = (ROOT / "docs" / "evaluation.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    assert len([line for line in code.splitlines() if line and "import" not in line]) <= 10
+    names: dict = {}
+    exec(code, names)
+    scores = {(score.protocol, score.metric): score.value for score in names["scores"]}
+    assert 50 < scores["linear/v1", "accuracy"] <= 100  # chance is 10 %: an untrained encoder sees pixels
+
+
+def test_the_page_of_protocols_names_all_of_them():
+    from eval.protocol import PROTOCOLS
+
+    guide = (ROOT / "docs" / "evaluation.md").read_text()
+    (table,) = re.findall(r"^\| id \|.*?\n\n", guide, re.DOTALL | re.MULTILINE)
+    short = {"linear-ssd/v1": "`-ssd`", "linear-fedu/v1": "`-fedu`", "linear-ldawa/v1": "`-ldawa`"}
+    assert all(short.get(name, f"`{name}`") in table for name in PROTOCOLS)

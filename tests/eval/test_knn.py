@@ -1,6 +1,7 @@
 """Weighted kNN against a loop in NumPy, the worked vote, and its invariants."""
 
 import math
+import resource
 from collections import Counter
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from eval.features import EvalError, Features
 from eval.knn import knn, knn_by_k, knn_predict
+from tests import playing
 
 GOLDEN_BANK = torch.tensor([[c, math.sqrt(1 - c * c)] for c in (0.9, 0.8, 0.7)])
 GOLDEN_QUERY = torch.tensor([[1.0, 0.0]])
@@ -104,3 +106,17 @@ def test_several_k_are_one_after_another():
     assert found == {f"accuracy_k{k}": knn(features, k, 0.1)["accuracy"] for k in (1, 3, 7)}
     assert len(set(found.values())) > 1
     assert knn_by_k(features, (10_000,), 0.1) == {}
+
+
+def test_fifty_thousand_rows_of_512_fit_into_two_gibibytes(tmp_path):
+    """The whole process, libraries included; queries come in chunks, so that their number does not matter."""
+    child = playing.in_child(neighbours_of_a_large_bank, tmp_path / "peak")
+    assert playing.finish(child, 200) == 0
+    assert int((tmp_path / "peak").read_text()) < 2 * 2**30
+
+
+def neighbours_of_a_large_bank(file):
+    torch.set_num_threads(1)
+    bank, queries = torch.randn(50_000, 512), torch.randn(2_000, 512)
+    knn_predict(bank, torch.zeros(50_000, dtype=torch.int64), queries, 10, k=200, temperature=0.1)
+    file.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
