@@ -139,6 +139,7 @@ def embedding(places: Tensor, labels: Tensor, classes: Sequence[str], path: Path
         x, y = places[labels == label].T
         axes.plot(x, y, ".", markersize=3, color=_colour(label, len(classes)), label=classes[label])
     axes.set(xticks=[], yticks=[], aspect="equal")
+    axes.spines[["left", "bottom"]].set_visible(False)  # places mean nothing, only who is near
     if len(classes) <= 20:
         axes.legend(frameon=False, fontsize=7, markerscale=3, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=120)

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMPARED: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "compared.yaml").read_text(encoding="utf-8"))
+AXES = {
+    "round": ("round", "round", 1),
+    "bytes": ("bytes", "GB up and down, all clients", 1e9),
+    "seconds": ("seconds", "hours of training", 3600),
+}
+"""What a curve may be drawn against: the key of its points, what to call it, the unit."""
 COLOURS = ("#777777", "#c9a227", "#5b9e6f", "#3b6ea8", "#b5562b", "#7d5ba6", "#222222")
 
 
@@ -35,14 +41,19 @@ def watched(records: Sequence[Record], scenario: str, row: str) -> list[list[dic
     return [record["curve"] for record in runs(records, scenario).get(row, []) if record.get("curve")]
 
 
-def mean_and_spread(curves: Sequence[Sequence[Mapping[str, float]]], metric: str) -> list[tuple[float, float, float]]:
-    """(round, mean, standard deviation) over seeds, of the rounds that all of them have seen; 0 for one seed."""
-    seen = [{point["round"]: point[metric] for point in curve if metric in point} for curve in curves]
+def mean_and_spread(
+    curves: Sequence[Sequence[Mapping[str, float]]], metric: str, against: str = "round"
+) -> list[tuple[float, float, float]]:
+    """(place, mean, standard deviation) over seeds, of the rounds that all of them have seen; 0 for one seed.
+
+    against: what the place is: the "round", or the mean "bytes" or "seconds" up to it.
+    """
+    seen = [{point["round"]: point for point in curve if metric in point} for curve in curves]
     points = []
     for round in sorted(set.intersection(*(set(one) for one in seen))):
-        sample = [one[round] for one in seen]
+        sample = [one[round][metric] for one in seen]
         spread = statistics.stdev(sample) if len(sample) > 1 else 0.0
-        points.append((round, statistics.fmean(sample), spread))
+        points.append((statistics.fmean(one[round][against] for one in seen), statistics.fmean(sample), spread))
     return points
 
 
@@ -52,9 +63,13 @@ def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, 
     panels = asked["metrics"]
     picture = Figure(figsize=(3.6 * len(panels), 3.4), layout="constrained")
     for axes, (metric, label) in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        key, name, unit = AXES[asked.get("against", "round")]
         for colour, (row, seeds) in zip(COLOURS, held.items(), strict=False):
-            _line(axes, mean_and_spread(seeds, metric), colour, row)
-        axes.set_xlabel("round")
+            points = mean_and_spread(seeds, metric, key)
+            _line(axes, [(place / unit, mean, spread) for place, mean, spread in points], colour, row)
+        axes.set_xlabel(name)
+        if key == "bytes":  # methods differ by orders of magnitude
+            axes.set_xscale("log")
         axes.set_title(label, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

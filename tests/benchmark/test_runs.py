@@ -198,7 +198,7 @@ class TestWhatARunLeaves:
         assert record["best"]["value"] == max(line["monitor"] for line in lines[1:])
         assert set(record["scores"]) == {"knn/v1"}
 
-    @pytest.mark.parametrize("name", ["partition", "curves"])
+    @pytest.mark.parametrize("name", ["partition", "curves", "costs", "geometry", "plane"])
     def test_figures_show_something(self, finished, name):
         with Image.open(finished[0].folder / "figures" / f"{name}.png") as image:
             pixels = np.asarray(image.convert("RGB"))

@@ -27,6 +27,25 @@ def test_mean_and_spread_over_seeds():
     assert curves.mean_and_spread(both[:1], "uniformity_between")[2] == (3, -3.0, 0.0)
 
 
+def test_a_place_may_be_the_bytes_or_seconds_until_then():
+    one = [{**point, "bytes": 10.0 * point["round"], "seconds": 1.0} for point in seen([-1.0, -2.0])]
+    other = [{**point, "bytes": 30.0 * point["round"], "seconds": 3.0} for point in seen([-1.0, -2.0])]
+    assert curves.mean_and_spread([one, other], "monitor", "bytes") == [(20.0, 50.0, 0.0), (40.0, 50.0, 0.0)]
+    assert curves.mean_and_spread([one, other], "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
+
+
+def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, monkeypatch):
+    asked = {"file": "b", "title": "t", "scenario": "cifar10-mini", "against": "bytes", "rows": [*ROWS],
+             "metrics": {"monitor": "kNN"}}  # fmt: skip
+    monkeypatch.setitem(curves.COMPARED, "figures", [asked])
+    for record in records:
+        record["curve"] = [{**point, "bytes": 2e9 * point["round"]} for point in record["curve"]]
+    (draw,) = curves.curves(records).values()
+    (axes,) = draw().axes
+    assert list(axes.lines[0].get_xdata()) == [2.0, 4.0]
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "GB up and down, all clients")
+
+
 def test_a_figure_is_drawn_where_two_rows_have_curves(records, tmp_path):
     assert list(curves.curves(records)) == ["ssd-uniformity"]
     render.write(records, tmp_path)

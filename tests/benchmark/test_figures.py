@@ -1,0 +1,62 @@
+"""Pictures of what protocols leave, and of runs that leave little."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmark import figures
+
+CURVE = [
+    {"round": r, "monitor": 30.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r}
+    | {"alignment": 0.5 / r, "uniformity": -1.0 * r, "effective_rank": 10.0 + r}
+    for r in (1, 2, 3)
+]
+
+
+def colours(path):
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    return {tuple(colour) for colour in np.unique(pixels, axis=0)}
+
+
+@pytest.mark.parametrize("draw", [figures.geometry, figures.plane, figures.costs])
+@pytest.mark.parametrize("curve", [CURVE, CURVE[:1]], ids=["rounds", "one"])
+def test_what_the_monitor_saw_is_drawn(draw, curve, tmp_path):
+    draw(curve, tmp_path / "a.png", "a title")
+    assert len(colours(tmp_path / "a.png")) > 20
+
+
+def test_other_numbers_are_another_picture(tmp_path):
+    figures.costs(CURVE, tmp_path / "a.png", "t")
+    figures.costs([{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+
+
+def test_every_encoder_has_its_spectrum_and_a_collapsed_one_too(tmp_path):
+    values = {
+        "client0": torch.tensor([4.0, 2.0, 1.0]),
+        "client1": torch.tensor([3.0, 0.0, 0.0]),
+        "flat": torch.zeros(3),
+    }
+    figures.spectra(values, tmp_path / "a.png", "t")
+    assert len(colours(tmp_path / "a.png")) > 20
+
+
+@pytest.mark.parametrize("classes", [3, 15, 100])
+def test_classes_are_told_apart_by_colour(classes, tmp_path):
+    labels = torch.arange(3)
+    places = torch.tensor([[0.0, 0], [1, 0], [0, 1]]).repeat_interleave(50, dim=0) + 0.1 * torch.rand(150, 2)
+    names = [f"class {k}" for k in range(classes)]
+    figures.embedding(places, labels.repeat_interleave(50), names, tmp_path / "a.png", "t")
+    found = colours(tmp_path / "a.png")
+    wanted = {tuple(round(255 * part) for part in figures._colour(k, classes)[:3]) for k in range(3)}
+    assert wanted <= found
+
+
+def test_scores_and_accuracies_have_their_correlation(tmp_path):
+    points = [(0.1, 40.0), (0.2, 42.0), (0.3, 41.0), (0.4, 47.0)]
+    told = figures.scatter(points, tmp_path / "a.png", "t")
+    pearson = np.corrcoef(*zip(*points, strict=True))[0, 1]
+    assert told == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
+    assert figures.scatter(points[:1], tmp_path / "b.png", "t") == "too few points to correlate"
