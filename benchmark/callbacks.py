@@ -2,18 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from benchmark.evaluation import Evaluator
 from benchmark.logs import RunLogger
 from benchmark.memory import Kept
 from benchmark.strategy import by_first
+from eval.protocol import find
 from methods.base import Phase
 
 
@@ -164,6 +168,16 @@ class Display:
             yield tell
         finally:
             self.bars.update(self.clients, visible=False)
+
+    def scores(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Every metric of some protocols, the headline of each first."""
+        table = Table("protocol", "metric", Column("value", justify="right"), "unit", title=Text(name), box=SIMPLE_HEAD)
+        for protocol, metrics in scores.items():
+            official = find(protocol)
+            for metric in sorted(metrics, key=lambda metric: (metric != official.headline, metric)):
+                value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
+                table.add_row(protocol if metric == official.headline else "", metric, value, official.unit(metric))
+        self.bars.console.print(table)
 
     def decoding(self, done: int, total: int) -> None:
         """Images read of a dataset that was not cached yet."""

@@ -138,12 +138,13 @@ def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark import ranks
     from benchmark.callbacks import Display
-    from benchmark.records import headline
+    from benchmark.evaluation import expanded
+    from benchmark.revisit import drifts
     from benchmark.runs import opened
     from benchmark.suites import listed
 
     names, overrides = split(words)
-    (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID]", 1)
+    (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
     given = parse(overrides).get("protocols")
     rest = [override for override in overrides if override.partition("=")[0] != "protocols"]
     if "devices" not in parse(rest) and ranks.launched() is None:
@@ -156,10 +157,12 @@ def evaluate(words: list[str], console: Console) -> None:
             done, planned = federation.round, federation.rounds
             if done < planned and federation.refusal() is None:
                 raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
+            protocols = expanded(protocols, finished.config.data.name, drifts(federation))
             result = finished.evaluate(protocols)
             finished.draw()
             finished.write(result)
-        display.say(f"{finished.name}: {headline(result)}")
+        display.scores(finished.name, {name: result["scores"][name] for name in protocols})
+        display.say(f"in {path}/result.json; figures in {path}/figures  ({result['seconds']['evaluation']:.0f} s)")
 
 
 def tune(words: list[str], console: Console) -> None:
