@@ -34,7 +34,6 @@ VIEWS = 10_000
 MONITOR = 5_000
 """Training images the monitor looks at, at most; a fifth of them are the queries."""
 
-
 SPREAD = 2_000
 """Of them, those whose uniformity it measures, about."""
 

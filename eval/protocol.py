@@ -170,9 +170,16 @@ PROTOCOLS: dict[str, Protocol] = {
         semi_protocol(
             "semi/v1",
             FineTuning(
-                (0.01, 0.05, 0.1), encoder_lr=1e-3, classifier_lr=0.3, batch_size=128, draws=3, steps=100, crop=SQUARE
+                (0.01, 0.05, 0.1),
+                encoder_lr=0.03,
+                classifier_lr=0.3,
+                batch_size=128,
+                draws=3,
+                steps=200,
+                crop=SQUARE,
+                schedule="cosine",
             ),
-            "Fine-tuning on 1, 5 and 10 % of the labels, three draws of each, 100 steps of SSD's recipe.",
+            "Fine-tuning of the suite: 1, 5 and 10 % of the labels, three draws each, 200 steps, cosine to zero.",
             long=False,
         ),
         semi_protocol(

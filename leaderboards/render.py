@@ -78,7 +78,8 @@ STYLE: dict[Any, Any] = {
 def markdown(records: Sequence[Record], sheet: Sheet | None = None) -> str:
     """The whole page: how to read it, one section a scenario, linking `figures/<scenario>.svg`, the privacy sheet."""
     sections = [_section(records, scenario) for scenario in scenarios(records)]
-    over_rounds = [f"## {escape(name)}\n\n![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    over_rounds = [f"![{escape(name)}](figures/{quote(name)}.svg)\n" for name in curves(records)]
+    over_rounds = ["## Over rounds\n", *over_rounds] if over_rounds else []
     sent = [section(sheet)] if sheet is not None else []
     return "\n".join([INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *over_rounds, *sent])
 

@@ -135,7 +135,6 @@ class TestMistakes:
             (["resume", "nowhere"], "nowhere is not a run folder"),
             (["evaluate", "nowhere"], "nowhere is not a run folder"),
             (["resume"], "usage: python -m benchmark resume RUN_DIR"),
-            (["tune", TINY, "fedavg"], "tune needs a grid"),
             (["board", "folder=nowhere"], "nowhere/results: no such folder"),
             (["board", "colect=runs"], "colect"),
         ],

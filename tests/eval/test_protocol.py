@@ -61,7 +61,9 @@ PINNED = {
     "linear-flesd/v1": FLESD | {"crop": ((0.08, 1.0), (3 / 4, 4 / 3), 0.5)},
     "knn/v1": {"k": 200, "temperature": 0.1},
     "knn-by-k/v1": {"ks": (10, 20, 100, 200), "temperature": 0.1},
-    "semi/v1": SEMI | {"shares": (0.01, 0.05, 0.1), "draws": 3, "steps": 100, "epochs": None},
+    "semi/v1": SEMI
+    | {"shares": (0.01, 0.05, 0.1), "draws": 3, "steps": 200, "epochs": None}
+    | {"encoder_lr": 0.03, "schedule": "cosine"},
     "semi-ssd/v1": SEMI,
     "semi-fedx/v1": SEMI
     | {"shares": (0.01, 0.05, 0.1), "classifier_lr": 1e-3, "batch_size": 64, "epochs": 100, "crop": None},
