@@ -159,8 +159,7 @@ def evaluate(words: list[str], console: Console) -> None:
                 raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
             protocols = expanded(protocols, finished.config.data.name, drifts(federation))
             result = finished.evaluate(protocols)
-            finished.draw()
-            finished.write(result)
+            finished.finish(result)
         display.scores(finished.name, {name: result["scores"][name] for name in protocols})
         display.say(f"in {path}/result.json; figures in {path}/figures  ({result['seconds']['evaluation']:.0f} s)")
 

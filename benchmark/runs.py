@@ -18,7 +18,7 @@ from benchmark.compilation import compile_networks
 from benchmark.compose import load, merge, save
 from benchmark.config import ConfigError, differences, identity
 from benchmark.evaluation import Evaluator, Scores, Visited, expanded
-from benchmark.logs import open_logger
+from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, headline, origin, record
 from benchmark.revisit import drifts, revisit
@@ -72,10 +72,7 @@ class Run:
                 if (why := federation.refusal()) is not None:
                     self.display.say(f"{self.name}: ends after round {federation.round}: {why}")
                 result = self.evaluate(self.config.evaluation.protocols)
-            with together(self.fabric):
-                if self.fabric.global_rank == 0:
-                    logger.close(result, self.draw())
-                self.write(result)  # last: a run that has a record lacks nothing
+            self.finish(result, logger)
         self.display.end(f"{self.name}: {headline(result)}")
         return result
 
@@ -206,10 +203,13 @@ class Run:
                 encoders[name] = {**before.get(name, {}), **found}
         return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
 
-    def write(self, result: schema.Record) -> None:
-        """Writes `result.json`."""
-        if self.fabric.global_rank == 0:
-            schema.write(self.folder / "result.json", result)
+    def finish(self, result: schema.Record, logger: RunLogger | None = None) -> None:
+        """Figures, the logger's end and `result.json`, last: a run that has a record lacks nothing."""
+        logger = logger or open_logger(self.config, self.folder)
+        with together(self.fabric):
+            if self.fabric.global_rank == 0:
+                logger.close(result, self.draw())
+                schema.write(self.folder / "result.json", result)
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about where it comes from."""

@@ -99,5 +99,5 @@ def _labelled(run: Run) -> float:
     with run.prepared() as federation:
         federation.start()
         result = run.evaluate([AGAINST])
-        run.write(result)
+        run.finish(result)
     return float(result["scores"][AGAINST]["accuracy"])

@@ -18,7 +18,7 @@ from benchmark.starting import keep_freed_memory, spin_briefly
 ENOUGH = 5
 """Repetitions of a number that is written down."""
 
-NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation")
+NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation", "monitor")
 
 
 def main(words: list[str]) -> int:

@@ -14,6 +14,7 @@ from PIL import Image
 from rich.console import Console
 
 from benchmark.callbacks import Display, RoundLog
+from benchmark.commands import main
 from benchmark.compose import compose, load
 from benchmark.config import ConfigError, identity, settings
 from benchmark.rounds import DivergedError, Federation
@@ -272,6 +273,17 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     assert [name for name in scalars if name.encode() not in content] == [], f"{log}, {len(content)} bytes"
     outside = {file.relative_to(tmp_path).parts[0] for file in tmp_path.rglob("*") if file.is_file()}
     assert outside <= {"runs", "cache", "home"}
+
+
+def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    one, _ = run(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
+    one.play()
+    assert main(["evaluate", str(one.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
+    wandb.teardown()
+    (log,) = one.folder.rglob("run-*.wandb")
+    content = log.read_bytes()
+    assert [name for name in (b"figures/spectrum", b"spectrum/v1/dimensions_90") if name not in content] == []
 
 
 def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
