@@ -1,7 +1,7 @@
 """The official protocols: their numbers are pinned here, and what runs is what is pinned."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -232,6 +232,19 @@ def test_company_and_order_change_no_score(features):
     ids = ["linear/v1", *FAST]
     assert evaluate(features, ids, stream) == evaluate(features, ids, stream)
     assert sorted(evaluate(features, ids, stream), key=str) == sorted(evaluate(features, ids[::-1], stream), key=str)
+
+
+def test_a_rotation_of_the_features_changes_no_invariant_metric(features):
+    """All that looks at lengths and angles alone; probes are left out, whose first weights are not rotated along."""
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()).Q
+    parts = ("train_x", "test_x", "view_a", "view_b")
+    doubled = replace(features, **{name: getattr(features, name).double() for name in parts})
+    turned = replace(features, **{name: getattr(doubled, name) @ turn for name in parts})
+    assert not torch.allclose(turned.test_x, doubled.test_x)
+    ids = [*FAST, "linear-lbfgs/v1"]
+    for before, after in zip(evaluate(doubled, ids, stream), evaluate(turned, ids, stream), strict=True):
+        assert (before.protocol, before.metric) == (after.protocol, after.metric)
+        assert after.value == pytest.approx(before.value, rel=1e-6), (before.protocol, before.metric)
 
 
 def test_each_protocol_draws_from_its_own_stream(features):
