@@ -5,6 +5,7 @@ the checkpoint's. So a run killed at any moment finds the memories of its last w
 """
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,6 +60,16 @@ class Memory(Mapping[int, Tree]):
         """Goes back to the index of a checkpoint and clears away what a broken round left."""
         self.index = dict(index)
         self.commit()
+
+    def aside(self) -> "Memory":
+        """The same memories, whose changes go to a folder beside this one's; `clear` it in the end."""
+        other = Memory(self.folder.with_name("aside"), self.device)
+        other.index = {client: str(self.folder.resolve() / name) for client, name in self.index.items()}
+        return other
+
+    def clear(self) -> None:
+        """Deletes the folder with all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def commit(self) -> None:
         """Deletes every file the index does not name; called once the checkpoint with that index is on disk."""

@@ -2,53 +2,67 @@
 
 from typing import Any
 
+from benchmark.batch_norm import has_batch_norm
 from benchmark.config import ConfigError
 from benchmark.evaluation import Visited
 from benchmark.memory import Kept
 from benchmark.rounds import Federation
 from benchmark.strategy import gathered
 from methods import trees
+from methods.base import FederatedMethod
 
 
 class _Collector:
-    """The weights that clients reply, by id; of several phases the last one's."""
+    """The weights that clients ended with, by id; of several phases the last one's."""
 
     def __init__(self) -> None:
         self.weights: dict[int, trees.Tree] = {}
 
     def on_visit_end(self, federation: Federation, done: Any) -> None:
         """A copy on the CPU: a reply may be the resident model itself."""
-        if done.visit.phase.where == "clients" and "weights" in done.message:
-            self.weights[done.visit.client.id] = trees.to(trees.clone(done.message["weights"]), "cpu")
+        if done.visit.phase.where != "clients":
+            return
+        weights = federation.method.local_weights(done.message, federation.server)
+        if weights is not None:
+            self.weights[done.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
 def drifts(federation: Federation) -> bool:
-    """Whether clients reply weights of which one global model is made: only then can they have drifted from it."""
-    if not federation.round or not any("weights" in phase.uplink for _, phase in federation.plan(federation.round - 1)):
+    """Whether clients reply whole networks of which one global model is made: only then can they drift from it.
+
+    A network without BatchNorm's statistics, which stay at home or are measured by the server, is not whole.
+    """
+    method = federation.method
+    tells = type(method).local_weights is not FederatedMethod.local_weights or any(
+        "weights" in phase.uplink for _, phase in federation.plan(max(federation.round - 1, 0))
+    )
+    whole = method.batch_norm == "average" or not has_batch_norm(method)
+    if not (federation.round and tells and whole):
         return False
-    return list(federation.method.export(federation.server, Kept(federation.memory))) == ["global"]
+    return list(method.export(federation.server, Kept(federation.memory))) == ["global"]
 
 
 def revisit(federation: Federation) -> Visited:
     """The last round played again, with its cohort, draws and rates, but from the model it ended with.
 
-    The federation is put back to its checkpoint. Every rank has to call this.
+    The federation is put back to its checkpoint, which is not touched. Every rank has to call this.
 
     Raises:
         ConfigError: see `drifts`.
     """
     if not drifts(federation):
         name = type(federation.method).__name__
-        raise ConfigError(f"drift/v1: {name} has no global model made of clients' weights to compare these with")
-    collector, callbacks = _Collector(), federation.callbacks
-    federation.callbacks = [collector]
+        raise ConfigError(f"drift/v1: {name} has no global model of whole networks that clients sent")
+    collector, callbacks, memory = _Collector(), federation.callbacks, federation.memory
+    federation.callbacks, federation.memory = [collector], memory.aside()
     try:
         federation.play(federation.round - 1)
         made = federation.method.export(federation.server, Kept(federation.memory))["global"]
         found = Visited((), trees.to(trees.clone(made), "cpu"))
     finally:
-        federation.callbacks = callbacks
+        aside, federation.callbacks, federation.memory = federation.memory, callbacks, memory
         federation.start()
+        aside.clear()
     local = {
         client: tree for part in gathered(federation.fabric, lambda: collector.weights) for client, tree in part.items()
     }

@@ -90,9 +90,7 @@ class FederatedMethod(UnderTrainer):
         taken = [name for name, _ in objective.named_children()]
         for addon in addons:
             if addon.name in taken:
-                raise MethodError(
-                    f"two parts are called {addon.name!r}: give the add-on {type(addon).__name__} another name"
-                )
+                raise MethodError(f"two parts are called {addon.name!r}: name {type(addon).__name__} otherwise")
             taken.append(addon.name)
         for addon in addons:
             addon.build(objective)
@@ -209,6 +207,10 @@ class FederatedMethod(UnderTrainer):
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
         """(message, memory): what goes to the server and what is kept. The message may be live: it is used at once."""
         return {"weights": self.weights()} if "weights" in visit.phase.uplink else {}, visit.memory
+
+    def local_weights(self, message: Message, server: Tree) -> Tree | None:
+        """The weights a client ended with, as its reply to this server tells them; None: it does not. Drift asks."""
+        return message.get("weights")
 
     # --- the local step: Lightning's own hooks, called by the loop under Lightning's names
 

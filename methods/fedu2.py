@@ -156,6 +156,10 @@ class FedU2(FederatedMethod):
         statistics = self.averaged()
         return {"delta": delta} | ({"running": statistics} if statistics else {}), visit.memory
 
+    def local_weights(self, message: Message, server: Tree) -> Tree:
+        """What was received and its change, with the client's own statistics."""
+        return trees.add(trees.overlay(server["weights"], message.get("running", {})), message["delta"])
+
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """A step along the unified update, and the mean statistics."""
         deltas = list(replies["delta"].values())

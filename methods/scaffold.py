@@ -110,6 +110,10 @@ class Scaffold(FederatedMethod):
         delta_c = trees.map(lambda c, change: -c - change / divisor, visit.message["c"], moved)
         return {"delta_w": delta_w, "delta_c": delta_c}, {"c": trees.add(kept, delta_c)}
 
+    def local_weights(self, message: Message, server: Tree) -> Tree:
+        """What was received and its change."""
+        return trees.add(server["weights"], message["delta_w"])
+
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """x <- x + eta_g mean delta_w; c <- c + sum delta_c / N."""
         change = replies["delta_w"]

@@ -42,23 +42,44 @@ def test_clients_have_moved_and_their_model_is_their_mean(run):
             torch.testing.assert_close(leaf, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_the_run_is_left_as_it_was(tmp_path):
-    run = playing.played(tmp_path, "ssd", EVERYONE)  # one whose clients keep something
+@pytest.mark.parametrize("method", ["fedu", "fedema", "scaffold", "ssd"])  # whose clients keep something
+def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_path):
+    run = playing.played(tmp_path, method, EVERYONE)
     before = playing.state(run)
     before = {**before, "server": trees.clone(before["server"])}
-    revisit(run.federation)
+    files = {file.name: file.read_bytes() for file in run.federation.memory.folder.iterdir()}
+    first = revisit(run.federation)
     assert playing.same(playing.state(run), before)
+    assert {file.name: file.read_bytes() for file in run.federation.memory.folder.iterdir()} == files
+    assert files
+    assert {file.name for file in run.federation.memory.folder.parent.iterdir()} == {"memory", "state.pt"}
     assert not run.federation.callbacks
-
-
-def test_revisiting_twice_finds_the_same(run):
-    first, again = revisit(run.federation), revisit(run.federation)
+    again = revisit(run.federation)
     assert all(playing.same(one, other) for one, other in zip(first.local, again.local, strict=True))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedu2"])
+def test_a_change_that_is_sent_tells_the_weights_too(method, tmp_path):
+    """With one client there is nothing to combine: the model is its network."""
+    run = playing.played(tmp_path, method, "partition.clients=1", EVERYONE)
+    found = revisit(run.federation)
+    (local,) = found.local
+    assert playing.difference(local, found.made) == pytest.approx(0, abs=1e-5)
+    assert playing.difference(local, run.federation.server["weights"]) > 1e-4
+
+
+@pytest.mark.parametrize("policy", ["local", "recalibrate"])
+def test_a_network_without_its_statistics_is_not_compared(policy, tmp_path):
+    run = playing.played(tmp_path, "fedavg", f"federation.batch_norm={policy}")
+    assert not drifts(run.federation)
+    without = ("encoder.norm=group", "heads.head_norm=false")
+    run = playing.played(tmp_path, "fedavg", f"federation.batch_norm={policy}", *without)
+    assert drifts(run.federation)
 
 
 @pytest.mark.parametrize("method", ["local", "untrained"])
 def test_without_a_model_made_of_weights_nobody_has_drifted(method, tmp_path):
     run = playing.played(tmp_path, method)
     assert not drifts(run.federation)
-    with pytest.raises(ConfigError, match="no global model"):
+    with pytest.raises(ConfigError, match="no global model of whole networks that clients sent"):
         revisit(run.federation)
