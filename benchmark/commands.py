@@ -138,9 +138,9 @@ def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark import ranks
     from benchmark.callbacks import Display
-    from benchmark.evaluation import expanded
     from benchmark.revisit import drifts
     from benchmark.runs import opened
+    from benchmark.scores import expanded
     from benchmark.suites import listed
 
     names, overrides = split(words)
@@ -152,15 +152,16 @@ def evaluate(words: list[str], console: Console) -> None:
     with Display(console) as display:
         finished = opened(Path(path), display, rest)
         protocols = listed(given or list(finished.config.evaluation.protocols))
+        display.begin(finished.name)
         with finished.prepared() as federation:
             federation.start()
-            done, planned = federation.round, federation.rounds
-            if done < planned and federation.refusal() is None:
-                raise ConfigError(f"{path} has played {done} of {planned} rounds: finish it first with `resume {path}`")
+            if federation.round < federation.rounds and federation.refusal() is None:
+                played = f"{federation.round} of {federation.rounds} rounds"
+                raise ConfigError(f"{path} has played {played}: finish it first with `resume {path}`")
             protocols = expanded(protocols, finished.config.data.name, drifts(federation))
-            result = finished.evaluate(protocols)
-            finished.finish(result)
-        display.scores(finished.name, {name: result["scores"][name] for name in protocols})
+            result, failed = finished.evaluate(protocols)
+            display.scores(finished.name, {name: result["scores"][name] for name in protocols if name not in failed})
+            finished.finish(result, failed)
         display.say(f"in {path}/result.json; figures in {path}/figures  ({result['seconds']['evaluation']:.0f} s)")
 
 

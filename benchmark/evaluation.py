@@ -1,8 +1,7 @@
 """What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -12,21 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmark.scores import Scores, transfer_targets
 from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import augment, plain
-from eval.features import Features, accuracy, extract, holdout, recalibrate
+from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
 from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn_predict
-from eval.protocol import PROTOCOLS, TRANSFER, evaluate
+from eval.protocol import evaluate
 from eval.subject import Compared, Crop, Shown, Subject
 from methods.base import FederatedMethod, Tree
 from methods.maths import alignment
-
-Scores = dict[str, dict[str, float]]
-"""Protocol id -> metric -> value; accuracies in percent."""
 
 VIEWS = 10_000
 """Training images whose two views are compared for alignment, at most."""
@@ -39,9 +36,6 @@ SPREAD = 2_000
 
 ALIGNED = 500
 """Of them, those whose two views it holds against each other, about."""
-
-COMPARED = 2_000
-"""Test images that clients' networks are compared on, at most."""
 
 NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
 
@@ -99,11 +93,12 @@ class Evaluator:
         visited: Visited | None = None,
         tell: Callable[[str], None] = lambda _: None,
         kept: dict[str, Mapping[str, Tensor]] | None = None,
+        failed: dict[str, str] | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
         visited: clients' networks and the one made of them, where drift is asked for. tell: is told what is being done.
-        kept: takes what figures can be drawn of.
+        kept: takes what figures can be drawn of. failed: takes what protocols raise, see `eval.protocol.evaluate`.
         """
         results: Scores = {}
         if not protocols:  # then features are not worth their time
@@ -112,7 +107,7 @@ class Evaluator:
         subject = self.subject(encoder, protocols, visited)
         if kept is not None:
             subject = replace(subject, keep=kept.__setitem__)
-        for score in evaluate(subject, protocols, self._stream, tell):
+        for score in evaluate(subject, protocols, self._stream, tell, failed):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
 
@@ -162,6 +157,8 @@ class Evaluator:
         chosen = self._some(len(train.labels), MONITOR, "monitor")
         labels = torch.from_numpy(train.labels[chosen])
         x = self._extract(encoder, train.images[chosen], self._plain)
+        if not x.isfinite().all():
+            raise EvalError("the monitor met features that are not finite: lower optimizer.lr")
         bank, held = holdout(labels, fraction=0.2, seed=0)
         y = labels.to(self.device)
         bank, held = bank.to(self.device), held.to(self.device)
@@ -199,10 +196,10 @@ class Evaluator:
             num_classes=len(target.classes),
         )
 
-    def _locals(self, visited: Visited) -> Compared:
+    def _locals(self, visited: Visited, images: int) -> Compared:
         """What clients' networks and the one made of them make of some test images."""
         test = self.data.source.test
-        chosen = self._some(len(test.labels), COMPARED, "drift")
+        chosen = self._some(len(test.labels), images, "drift")
 
         def seen(weights: Tree) -> Tensor:
             return self._extract(self.encoder(weights, recalibrated=False), test.images[chosen], self._plain)
@@ -255,42 +252,3 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
         return images.expand(-1, channels, -1, -1)
     weights = images.new_tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
     return (images.float() * weights).sum(dim=1, keepdim=True).round().to(torch.uint8)
-
-
-def expanded(words: Iterable[str], data: str, drifts: bool) -> list[str]:
-    """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for those.
-
-    Args:
-        data: the run's data set; the embedded digits are `all`'s data set to transfer to, where it is another.
-        drifts: whether `all` has clients to compare.
-    """
-    everything = [one.id for one in PROTOCOLS.values() if not one.long and (drifts or one.wants != "locals")]
-    everything += ["transfer-digits/v1"] if data != "digits" else []
-    groups = {"all": everything, "papers": [one.id for one in PROTOCOLS.values() if one.long]}
-    return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
-
-
-def transfer_targets(protocols: Iterable[str]) -> list[str]:
-    """The data sets that some of these protocols are about."""
-    return [found[1] for name in protocols if (found := re.fullmatch(TRANSFER, name))]
-
-
-def combine(encoders: Mapping[str, Scores]) -> Scores:
-    """One score for a method that leaves several encoders.
-
-    An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
-    `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. One encoder stands for itself.
-    """
-    each = list(encoders.values())
-    if len(each) == 1:
-        return each[0]
-    combined: Scores = {}
-    for protocol in each[0]:
-        for metric in each[0][protocol]:
-            values = [scores[protocol][metric] for scores in each]
-            mean = sum(values) / len(values)
-            if metric.startswith("accuracy"):
-                combined.setdefault(protocol, {}).update({metric: min(values), f"{metric}_mean": mean})
-            else:
-                combined.setdefault(protocol, {})[metric] = mean
-    return combined

@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from benchmark.classes import defaults, locate
 from benchmark.config import identity, settings
-from benchmark.evaluation import Scores, combine
 from benchmark.rounds import Federation
+from benchmark.scores import Scores, combine
 from datamodules.federated import FederatedDataModule
 from leaderboards.schema import SCHEMA, Record
 

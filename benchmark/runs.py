@@ -1,9 +1,8 @@
 """One run from config to record. A run folder can always be taken up where it was left."""
 
-import fcntl
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,20 @@ from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compilation import compile_networks
 from benchmark.compose import load, merge, save
 from benchmark.config import ConfigError, differences, identity
-from benchmark.evaluation import Evaluator, Scores, Visited, expanded
+from benchmark.evaluation import Evaluator, Visited
+from benchmark.folders import folder, hold
 from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, headline, origin, record
 from benchmark.revisit import drifts, revisit
 from benchmark.rounds import Federation
+from benchmark.scores import Scores, expanded
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams, cohort_size
 from benchmark.work import OneByOne
+from eval.features import EvalError
 from eval.protocol import find
 from leaderboards import schema
 
@@ -71,8 +73,8 @@ class Run:
                 federation.fit()
                 if (why := federation.refusal()) is not None:
                     self.display.say(f"{self.name}: ends after round {federation.round}: {why}")
-                result = self.evaluate(self.config.evaluation.protocols)
-            self.finish(result, logger)
+                result, failed = self.evaluate(self.config.evaluation.protocols)
+            self.finish(result, failed, logger)
         self.display.end(f"{self.name}: {headline(result)}")
         return result
 
@@ -148,25 +150,31 @@ class Run:
         self.recalibrated = normalised and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)
 
-    def evaluate(self, protocols: Iterable[str]) -> schema.Record:
-        """The record, with every exported encoder scored; what `result.json` holds of other protocols stays."""
+    def evaluate(self, wanted: Iterable[str]) -> tuple[schema.Record, dict[str, str]]:
+        """The record, with every exported encoder scored; what `result.json` holds of other protocols stays.
+
+        With it the protocols that could not be measured, each with the reason.
+        """
         federation, began = self.federation, time.perf_counter()
-        protocols = expanded(protocols, self.config.data.name, drifts(federation))
+        protocols = expanded(wanted, self.config.data.name, drifts(federation))
         file = self.folder / "result.json"
         before = schema.read(file) if file.exists() else {}
         visited = None
         if any(find(name).wants == "locals" for name in protocols):
             with self.display.during("visiting the clients once more"):
                 visited = revisit(federation)
-        encoders, here = by_first(self.fabric, lambda: self.score(protocols, before.get("encoders", {}), visited))
+        encoders, here, failed = by_first(
+            self.fabric, lambda: self.score(protocols, before.get("encoders", {}), visited)
+        )
         seconds = time.perf_counter() - began
+        protocols = [name for name in protocols if name not in failed]
         evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
             since = [f"{', '.join(protocols)} measured when {line}" for line in self.changed(result)]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *since]))
-        return result
+        return result, failed
 
     def changed(self, result: schema.Record) -> list[str]:
         """The classes from outside the packages whose code is not that of a record, each with its hash."""
@@ -187,29 +195,43 @@ class Run:
 
     def score(
         self, protocols: list[str], before: dict[str, Scores], visited: Visited | None
-    ) -> tuple[dict[str, Scores], dict[str, Any]]:
-        """Every exported encoder's scores, with those it had before by other protocols; and the `origin` of the new."""
+    ) -> tuple[dict[str, Scores], dict[str, Any], dict[str, str]]:
+        """Every exported encoder's scores, with those it had before by other protocols; the `origin` of the new; and
+        which protocols could not be measured, with the reason."""
         exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
         if not exported:
             raise ConfigError(
                 f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
                 "set federation.rounds to at least 1"
             )
-        encoders = dict(before)
+        encoders, failed = dict(before), dict[str, str]()
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as tell:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-                found = self.evaluator.scores(encoder, protocols, visited, tell, self.kept.setdefault(name, {}))
+                kept = self.kept.setdefault(name, {})
+                found = self.evaluator.scores(encoder, protocols, visited, tell, kept, failed)
                 encoders[name] = {**before.get(name, {}), **found}
-        return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device)
+        for scores in encoders.values():  # what fails for one encoder is no score of the others' mean
+            for protocol in failed:
+                scores.pop(protocol, None)
+        return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device), failed
 
-    def finish(self, result: schema.Record, logger: RunLogger | None = None) -> None:
-        """Figures, the logger's end and `result.json`, last: a run that has a record lacks nothing."""
-        logger = logger or open_logger(self.config, self.folder)
+    def finish(self, result: schema.Record, failed: dict[str, str], logger: RunLogger | None = None) -> None:
+        """Figures, the logger's end and `result.json`, last: a run that has a record lacks nothing.
+
+        Raises:
+            EvalError: some protocols could not be measured; all others are safe by then.
+        """
+        logger, file = logger or open_logger(self.config, self.folder), self.folder / "result.json"
         with together(self.fabric):
             if self.fabric.global_rank == 0:
+                if file.exists():  # scores are not to be lost by a picture
+                    schema.write(file, result)
                 logger.close(result, self.draw())
-                schema.write(self.folder / "result.json", result)
+                schema.write(file, result)
+        if failed:
+            reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
+            raise EvalError(f"{self.folder} has its record, but without {reasons}")
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about where it comes from."""
@@ -234,29 +256,6 @@ class Run:
         for name, draw in drawn.items():
             draw(path=pictures[name])
         return pictures
-
-
-def folder(config: DictConfig) -> Path:
-    """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
-    return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
-
-
-@contextmanager
-def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
-    """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
-    with together(fabric), ExitStack() as stack:
-        if fabric.global_rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / "lock").open("w"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ConfigError(f"{folder} is being used by another process: wait for it, or stop it") from error
-            except OSError:  # a file system without locks keeps nobody out
-                pass
-        held = stack.pop_all()
-    with held:  # given back at the end, and by the system where the process is killed
-        yield
 
 
 def opened(path: Path, display: Display, overrides: Iterable[str] = ()) -> Run:

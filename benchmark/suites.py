@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from benchmark.compose import compose
 from benchmark.config import ConfigError, nearest
-from benchmark.runs import folder
+from benchmark.folders import folder
 from benchmark.shelf import available, read
 
 

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
 from rich.table import Table
 
 from benchmark import figures, ranks
 from benchmark.callbacks import Display
-from benchmark.compose import compose, merge
+from benchmark.classes import arguments, locate
+from benchmark.compose import compose, merge, parse
 from benchmark.config import ConfigError
 from benchmark.rounds import DivergedError
 from benchmark.runs import Run
@@ -17,8 +19,8 @@ from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
-GRID = "optimizer.lr=0.03,0.01,0.003,0.001"
-"""Orchestra's, where none is given (its appendix)."""
+GRID = ("optimizer.lr=0.03,0.01,0.003,0.001", "objective.momentum=0.9,0.99,0.996")
+"""Orchestra's, where none is given (its appendix C.4): the momentum for objectives with a target, as BYOL's."""
 AGAINST = "knn/v1"
 """What the score is held against, as in Orchestra's Figure 4, once the choice is written."""
 
@@ -29,15 +31,21 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     Returns the ranking, and a line that says which point is best and where the file is.
 
     Args:
-        overrides: `key=value`, and `key=value,value,...` that spans the grid; without any, the grid is Orchestra's.
+        overrides: `key=value`, and `key=value,value,...` that spans the grid; without any, the grid is Orchestra's,
+            less what is given a value.
             `compare=true`: kNN accuracies of all points are measured after the choice, and drawn against the score.
     """
-    compare = "compare=true" in overrides
+    compare = parse([override for override in overrides if override.startswith("compare=")]).get("compare", False)
+    if not isinstance(compare, bool):
+        raise ConfigError(f"compare={compare}: give true or false")
     overrides = [override for override in overrides if not override.startswith("compare=")]
-    grid = [override for override in overrides if "," in override and "[" not in override] or [GRID]
-    spans = [override.partition("=") for override in grid]
+    grid = [override for override in overrides if "," in override and "[" not in override]
     fixed = [override for override in overrides if override not in grid]
     config = compose(scenario, method, fixed)
+    spans = [
+        override.partition("=")
+        for override in grid or _usual(config, {override.partition("=")[0] for override in fixed})
+    ]
     output = Path(config.output).expanduser()
     output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
@@ -84,6 +92,15 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     return table, where
 
 
+def _usual(config: DictConfig, given: set[str]) -> list[str]:
+    """Orchestra's grid, less what is given and what the objective does not know."""
+    known = {"optimizer.lr", *(f"objective.{name}" for name in arguments(locate(config.objective, "objective")))}
+    grid = [span for span in GRID if (key := span.partition("=")[0]) in known and key not in given]
+    if not grid:
+        raise ConfigError("tune needs a grid: give a key several values, as optimizer.lr=0.03,0.1,0.3")
+    return grid
+
+
 def _try(run: Run, point: list[str]) -> dict[str, Any]:
     """Scores of one point, with the code and machine they were made by; without scores where it diverged."""
     try:
@@ -98,6 +115,6 @@ def _labelled(run: Run) -> float:
     """The accuracy of a point that was played, by labels; its record has it beside the score."""
     with run.prepared() as federation:
         federation.start()
-        result = run.evaluate([AGAINST])
-        run.finish(result)
+        result, failed = run.evaluate([AGAINST])
+        run.finish(result, failed)
     return float(result["scores"][AGAINST]["accuracy"])

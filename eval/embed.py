@@ -20,7 +20,7 @@ def embed(
         Places `[n, 2]` float32 and labels `[n]` of the rows shown. Distances between far points mean little.
 
     Raises:
-        EvalError: fewer than four rows.
+        EvalError: fewer than four rows, or all rows the same.
     """
     from sklearn.manifold import TSNE
 
@@ -29,6 +29,8 @@ def embed(
         raise EvalError(f"a map of {len(x)} test images was asked for: give at least four")
     chosen = torch.randperm(len(x), generator=generator, device=generator.device)[:max_points].to(x.device)
     rows = F.normalize(x[chosen], dim=1).cpu().numpy()
+    if (rows == rows[0]).all():  # there is no plane through a point, and t-SNE's own code dies of looking for it
+        raise EvalError(f"a map of {len(rows)} test images was asked for, but their features are all the same")
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     made = TSNE(perplexity=min(perplexity, (len(rows) - 1) / 3), init="pca", random_state=seed).fit_transform(rows)
     return torch.from_numpy(made), y[chosen].cpu()

@@ -9,7 +9,7 @@ import torch
 from eval.clusters import clusters
 from eval.drift import drift
 from eval.embed import embed, purity
-from eval.features import EvalError, Features
+from eval.features import Features
 from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.knn import knn, knn_by_k
 from eval.linear import Probe, augmented_probe, lbfgs_probe, linear_probe, swept_probe
@@ -29,7 +29,7 @@ class Protocol:
         headline: the metric that stands for the protocol in a table.
         settings: all its numbers.
         units: by metric; "%" for accuracies and "1" for others that are not named.
-        wants: what a subject has to bring besides features: "shown", "locals" or "".
+        wants: what a subject has to bring besides features, see `Subject.check`; "": nothing.
         long: whether it takes a paper's number of passes through the encoder.
     """
 
@@ -124,21 +124,21 @@ def transfer_protocol(target: str) -> Protocol:
         lambda subject, generator: transfer(subject.target(target), PLAIN, *NEIGHBOURS, generator),
         f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set.",
         settings=asdict(PLAIN) | {"k": NEIGHBOURS[0], "temperature": NEIGHBOURS[1]},
-        units={"knn": "%", "effective_rank": "dimensions"},
+        units={"effective_rank": "dimensions"},
+        wants=f"target {target}",
     )
 
 
-def drift_protocol(name: str, summary: str) -> Protocol:
-    """Clients' networks against the global one."""
+def drift_protocol(name: str, images: int, summary: str) -> Protocol:
+    """Clients' networks against the global one, on so many test images at most."""
 
     def run(subject: Subject, _: torch.Generator) -> dict[str, float]:
-        local, made, labels = subject.compared()
+        local, made, labels = subject.compared(images)
         return drift(made, local, labels, subject.features.num_classes)
 
     angles = ("local_global_angle", "local_global_angle_worst", "inter_class_angle_local", "inter_class_angle_global")
-    return Protocol(
-        name, run, summary, headline="local_global_angle", units=dict.fromkeys(angles, "degrees"), wants="locals"
-    )
+    units, settings = dict.fromkeys(angles, "degrees"), {"images": images}
+    return Protocol(name, run, summary, "local_global_angle", settings, units, wants="locals")
 
 
 def geometry_protocol(name: str, max_points: int, summary: str) -> Protocol:
@@ -192,9 +192,10 @@ def label_free_protocol(name: str, temperature: float, include_self: bool, weigh
 
     def run(features: Features, _: torch.Generator) -> dict[str, float]:
         a, b, clients = features.view_a, features.view_b, features.view_clients
-        if a is None or b is None or clients is None:
-            raise EvalError(f"{name} compares two views client by client: give view_a, view_b and view_clients")
+        assert a is not None  # all three: `Subject.check` has found them
+        assert b is not None
+        assert clients is not None
         return label_free_score(a, b, clients, temperature, include_self, weight)
 
     settings = {"temperature": temperature, "include_self": include_self, "weight": weight}
-    return of_features(name, run, summary, headline="score", settings=settings)
+    return of_features(name, run, summary, headline="score", settings=settings, wants="views")

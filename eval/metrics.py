@@ -4,19 +4,47 @@ Each gathers what all ranks have seen before it computes, so that its value does
 Lightning resets a logged metric at the end of every epoch; a bank of kNN is therefore shown again each time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from eval.features import EvalError, accuracy
 from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn_predict
 
 
-class KNNAccuracy(Metric):
+class _Gathered(Metric):
+    """Lists of rows, of which a rank may have none: torchmetrics can only gather tensors of one width and type."""
+
+    is_differentiable = False
+    full_state_update = False
+
+    def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
+        mine = {name: rows[0][:0] for name in self._defaults if (rows := getattr(self, name))}
+        each: list[dict[str, Tensor]] = [{} for _ in range(distributed.get_world_size(process_group))]
+        distributed.all_gather_object(each, {name: empty.cpu() for name, empty in mine.items()}, process_group)
+        for name, empty in ((name, empty) for one in each for name, empty in one.items()):
+            if not getattr(self, name):
+                getattr(self, name).append(empty.to(self.device))
+        super()._sync_dist(dist_sync_fn, process_group)
+
+    def gathered(self, name: str, asked: str) -> Tensor:
+        """The rows of a list, together.
+
+        Raises:
+            EvalError: there are none, on any rank.
+        """
+        if not len(rows := getattr(self, name)):
+            raise EvalError(f"{type(self).__name__} was asked before {asked}: give it rows first")
+        return dim_zero_cat(rows)
+
+
+class KNNAccuracy(_Gathered):
     """Percent of queries that the bank's weighted vote gets right; see `eval.knn.knn_predict`.
 
     Args:
@@ -24,9 +52,7 @@ class KNNAccuracy(Metric):
         k: neighbours; all of the bank where it has fewer. temperature: of the vote, above 0.
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
     bank_x: list[Tensor]
     bank_y: list[Tensor]
     query_x: list[Tensor]
@@ -49,21 +75,16 @@ class KNNAccuracy(Metric):
         Raises:
             EvalError: no rank has seen a bank, or none a query.
         """
-        for rows, what in ((self.bank_x, "bank=True"), (self.query_x, "bank=False")):
-            if not len(rows):
-                raise EvalError(f"kNN accuracy was asked before update(x, y, {what}): give it rows of both kinds")
-        bank, labels = dim_zero_cat(self.bank_x), dim_zero_cat(self.bank_y)
-        x, y = dim_zero_cat(self.query_x), dim_zero_cat(self.query_y)
+        bank, labels = (self.gathered(name, "update(x, y, bank=True)") for name in ("bank_x", "bank_y"))
+        x, y = (self.gathered(name, "update(x, y, bank=False)") for name in ("query_x", "query_y"))
         predicted = knn_predict(bank, labels, x, self.num_classes, min(self.k, len(bank)), self.temperature)
         return torch.tensor(accuracy(predicted, y), device=x.device)
 
 
-class _OfRows(Metric):
+class _OfRows(_Gathered):
     """A measure of all rows at once."""
 
-    is_differentiable = False
     higher_is_better: bool | None = None
-    full_state_update = False
     rows: list[Tensor]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -80,7 +101,7 @@ class EffectiveRank(_OfRows):
 
     def compute(self) -> Tensor:
         """Dimensions, of all rows of all ranks."""
-        rows = dim_zero_cat(self.rows)
+        rows = self.gathered("rows", "update(x)")
         return torch.tensor(effective_rank(rows), device=rows.device)
 
 
@@ -99,7 +120,7 @@ class Uniformity(_OfRows):
 
     def compute(self) -> Tensor:
         """Nats in [-4t, 0], of all rows of all ranks; lower is more uniform."""
-        rows = dim_zero_cat(self.rows)
+        rows = self.gathered("rows", "update(x)")
         nobody = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         return torch.tensor(uniformity_parts(rows, nobody, self.t)["total"], device=rows.device)
 

@@ -4,7 +4,7 @@ A protocol's numbers never change: other numbers are another version, so that a 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +51,7 @@ def evaluate(
     ids: Iterable[str],
     stream: Callable[[str], torch.Generator] = lambda _: torch.Generator().manual_seed(0),
     tell: Callable[[str], None] = lambda _: None,
+    failed: MutableMapping[str, str] | None = None,
 ) -> list[Score]:
     """Scores of each protocol in turn, every metric of it.
 
@@ -58,6 +59,8 @@ def evaluate(
         subject: what is scored; features alone do for most protocols.
         stream: a protocol's id -> its own generator, so that protocols do not move one another.
         tell: told the id of each protocol as it begins.
+        failed: takes the ids of protocols that cannot work with these features, each with the reason, and the others
+            go on; None: the first such ends it.
 
     Raises:
         EvalError: an unknown id, or a protocol that asks for what the subject has not, before anything is run; or
@@ -67,11 +70,17 @@ def evaluate(
     protocols = [find(name) for name in ids]
     for protocol in protocols:
         subject.check(protocol.id, protocol.wants)
-    scores = []
+    scores: list[Score] = []
     for protocol in protocols:
         tell(protocol.id)
-        for metric, value in protocol.run(subject, stream(protocol.id)).items():
-            scores.append(Score(protocol.id, metric, value, protocol.unit(metric)))
+        try:
+            found = protocol.run(subject, stream(protocol.id))
+        except EvalError as error:
+            if failed is None:
+                raise
+            failed[protocol.id] = str(error)
+            continue
+        scores += [Score(protocol.id, metric, value, protocol.unit(metric)) for metric, value in found.items()]
     return scores
 
 
@@ -223,7 +232,9 @@ PROTOCOLS: dict[str, Protocol] = {
             "embed/v1", 2_000, 30, "t-SNE of at most 2,000 normalised test features: a figure, and how pure it is."
         ),
         drift_protocol(
-            "drift/v1", "FedX's eqs. 14-16 and CKA: clients after one more visit, against the model made of them."
+            "drift/v1",
+            2_000,
+            "FedX's eqs. 14-16 and CKA: clients after a visit more at the last rate, against the model made of them.",
         ),
         label_free_protocol(
             "label-free/v1",

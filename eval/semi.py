@@ -22,7 +22,8 @@ class FineTuning:
         shares: of each class's training images, tried one by one; in (0, 1].
         draws: of the labelled images for every share.
         encoder_lr, classifier_lr: first learning rates. momentum, weight_decay: of both.
-        batch_size: images; a short last batch is kept. steps: of each training, or epochs: passes over the share.
+        batch_size: images; a short last batch is kept, unless it is a single image, which BatchNorm refuses.
+        steps: of each training, or epochs: passes over the share.
         crop: the augmentation; None: images as they are.
         schedule: "constant", or "cosine" to zero, step by step.
 
@@ -50,7 +51,7 @@ class FineTuning:
 
     def length(self, rows: int) -> int:
         """Optimiser steps on so many labelled images."""
-        return self.steps if self.steps is not None else (self.epochs or 0) * -(-rows // self.batch_size)
+        return self.steps if self.steps is not None else (self.epochs or 0) * len(_sizes(rows, self.batch_size))
 
 
 def labelled(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
@@ -87,7 +88,13 @@ def semi(features: Features, shown: Shown, tuning: FineTuning, generator: torch.
 
 
 def fine_tuned(features: Features, shown: Shown, rows: Tensor, tuning: FineTuning, generator: torch.Generator) -> float:
-    """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows."""
+    """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows.
+
+    Raises:
+        EvalError: fewer than two rows, or a loss that is not finite.
+    """
+    if len(rows) < 2:
+        raise EvalError(f"fine-tuning on {len(rows)} labelled image was asked for: give two at least")
     encoder = deepcopy(shown.encoder).requires_grad_(True)
     head = _classifier(features, generator)
     groups = [
@@ -107,6 +114,8 @@ def fine_tuned(features: Features, shown: Shown, rows: Tensor, tuning: FineTunin
             else:
                 x = shown.cropped(batch, tuning.crop, generator)
             loss = F.cross_entropy(head(encoder(x).float()), features.train_y[batch.to(features.train_y.device)])
+            if not loss.isfinite():
+                raise EvalError(f"fine-tuning on {len(rows)} labelled images diverged: its loss became {float(loss)}")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -125,11 +134,17 @@ def _classifier(features: Features, generator: torch.Generator) -> nn.Linear:
 
 
 def _batches(rows: Tensor, size: int, steps: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """The first `steps` batches of shuffled passes over the rows; short ones are kept."""
-    batches: list[Tensor] = []
+    """The first `steps` batches of shuffled passes over the rows."""
+    sizes, batches = _sizes(len(rows), size), list[Tensor]()
     while len(batches) < steps:
-        batches += rows[torch.randperm(len(rows), generator=generator)].split(size)
+        batches += rows[torch.randperm(len(rows), generator=generator)][: sum(sizes)].split(sizes)
     return batches[:steps]
+
+
+def _sizes(rows: int, size: int) -> list[int]:
+    """Of the batches of one pass; a last one of a single row is left out, where it is not all there is."""
+    rest = rows % size
+    return [size] * (rows // size) + ([rest] if rest > 1 or 0 < rest == rows else [])
 
 
 @torch.no_grad()

@@ -73,24 +73,33 @@ class Subject:
         features: of the data set it was trained on.
         shown: itself and its images, for protocols that train it or augment; or None.
         targets: data set -> a function that makes its features, for transfer.
-        locals: a function that makes what drift compares; or None.
+        locals: a function that makes what drift compares, on so many test images at most; or None.
         keep: takes arrays that a figure can be drawn of, by name.
     """
 
     features: Features
     shown: Shown | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
-    locals: Callable[[], Compared] | None = None
+    locals: Callable[[int], Compared] | None = None
     keep: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
 
     def check(self, protocol: str, wants: str) -> None:
-        """Refuses a protocol that wants "shown" or "locals" where there is none.
+        """Refuses a protocol that wants what there is not: "shown", "locals", "views", "target NAME".
 
         Raises:
             EvalError: this subject has not what is wanted.
         """
-        if wants and getattr(self, wants) is None:
-            raise EvalError(f"{protocol} asks for more than features: {LACKING[wants]}")
+        kind, _, name = wants.partition(" ")
+        features = self.features
+        there = {
+            "": True,
+            "shown": self.shown is not None,
+            "locals": self.locals is not None,
+            "views": None not in (features.view_a, features.view_b, features.view_clients),
+            "target": name in self.targets,
+        }
+        if not there[kind]:
+            raise EvalError(f"{protocol} asks for more than features: {LACKING[kind]}")
 
     @property
     def seen(self) -> Shown:
@@ -98,23 +107,19 @@ class Subject:
         assert self.shown is not None
         return self.shown
 
-    def compared(self) -> Compared:
+    def compared(self, images: int) -> Compared:
         """Features by clients' networks and by the global one, where `check` has found a way to them."""
         assert self.locals is not None
-        return self.locals()
+        return self.locals(images)
 
     def target(self, name: str) -> Features:
-        """Features of another data set.
-
-        Raises:
-            EvalError: there is none of this name.
-        """
-        if name not in self.targets:
-            raise EvalError(f"no images of {name!r} to transfer to: there are {', '.join(self.targets) or 'none'}")
+        """Features of another data set, which `check` has found."""
         return self.targets[name]()
 
 
 LACKING = {
     "shown": "it trains the encoder or shows it cropped images, give Subject.shown",
     "locals": "it compares clients' networks with the global one, give Subject.locals",
+    "views": "it compares two views client by client, give view_a, view_b and view_clients",
+    "target": "it is about another data set, give its features in Subject.targets",
 }

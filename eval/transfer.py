@@ -14,11 +14,11 @@ def transfer(
     """Probe and neighbours on another data set's training and test features, and their effective rank.
 
     Returns:
-        "accuracy": of the probe, percent on its whole test set; "knn": percent, see `eval.knn.knn`;
+        "accuracy": of the probe, percent on its whole test set; "accuracy_knn": percent, see `eval.knn.knn`;
         "effective_rank": dimensions, of its test features as they are (SSD reports it, without saying of which images).
     """
     return {
         "accuracy": linear_probe(target, probe, generator)["accuracy"],
-        "knn": knn(target, k, temperature)["accuracy"],
+        "accuracy_knn": knn(target, k, temperature)["accuracy"],
         "effective_rank": effective_rank(target.test_x),
     }

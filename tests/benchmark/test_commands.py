@@ -22,6 +22,7 @@ from benchmark.rounds import Federation
 from benchmark.runs import Run
 from benchmark.shelf import available
 from datamodules.sources import Source, Split
+from eval.features import EvalError
 from eval.protocol import PROTOCOLS
 from leaderboards import pages, schema, sheet
 from methods.fedavg import FedAvg
@@ -135,6 +136,8 @@ class TestMistakes:
             (["resume", "nowhere"], "nowhere is not a run folder"),
             (["evaluate", "nowhere"], "nowhere is not a run folder"),
             (["resume"], "usage: python -m benchmark resume RUN_DIR"),
+            (["tune", TINY, "fedavg", "optimizer.lr=0.1"], "tune needs a grid"),
+            (["tune", TINY, "fedavg", "compare=3"], "compare=3: give true or false"),
             (["board", "folder=nowhere"], "nowhere/results: no such folder"),
             (["board", "colect=runs"], "colect"),
         ],
@@ -462,6 +465,28 @@ class TestEvaluate:
         assert len(list(tmp_path.rglob("result.json"))) == 1
         assert same(checkpoint(folder), before)
 
+    def test_what_cannot_be_measured_is_named_and_the_rest_is_kept(self, call, refused, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        monkeypatch.setattr("benchmark.runs.Run.draw", lambda run: 1 / 0)  # nor does a picture lose a score
+        assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
+        assert set(schema.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
+        monkeypatch.undo()
+        monkeypatch.setattr("eval.kinds.embed", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
+        line = refused("evaluate", str(folder), "protocols=embed/v1,spectrum/v1")
+        assert "has its record, but without embed/v1: no map" in line
+        record = schema.read(folder / "result.json")
+        assert set(record["scores"]) == set(record["evaluated"]) == {"knn/v1", "geometry/v1", "spectrum/v1"}
+
+    def test_drift_is_measured_twice_alike(self, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"
+        assert call("run", TINY, "fedu", "federation.participation=1", "row=fedu", "scenario=tiny")[0] == 0
+        found = []
+        for _ in range(2):
+            assert call("evaluate", str(folder), "protocols=drift/v1")[0] == 0
+            found.append(schema.read(folder / "result.json")["scores"]["drift/v1"])
+        assert found[0] == found[1]
+
     def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         assert call("run", TINY, "fedavg")[0] == 0
@@ -546,7 +571,7 @@ class TestOneRunAFolder:
         def unknown(*_):
             raise OSError(38, "Function not implemented")
 
-        monkeypatch.setattr("benchmark.runs.fcntl.flock", unknown)
+        monkeypatch.setattr("benchmark.folders.fcntl.flock", unknown)
         assert call("run", TINY, "fedavg", "federation.rounds=1")[0] == 0
 
     def test_a_folder_that_cannot_be_made_is_named(self, refused, tmp_path):
@@ -646,6 +671,12 @@ class TestTune:
         assert call("tune", TINY, "fedavg", "partition.name=iid", "federation.rounds=1")[0] == 0
         tried = {line["point"][0] for line in self.ranked(tmp_path, "runs")["tried"]}
         assert tried == {f"optimizer.lr={rate}" for rate in ("0.03", "0.01", "0.003", "0.001")}
+
+    def test_a_target_has_its_momentum_in_orchestras_grid_and_what_is_given_is_not_searched(self, call, tmp_path):
+        own = ("objective=byol", "optimizer.lr=0.05", "federation.rounds=1", "training.steps=1")
+        assert call("tune", TINY, "fedavg", *own)[0] == 0
+        tried = {tuple(line["point"]) for line in self.ranked(tmp_path, "runs")["tried"]}
+        assert tried == {(f"objective.momentum={m}",) for m in ("0.9", "0.99", "0.996")}
 
     def test_the_score_is_held_against_accuracy_once_the_choice_is_written(self, call, tmp_path, monkeypatch):
         chosen = []

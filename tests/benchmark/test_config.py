@@ -12,7 +12,7 @@ from benchmark import config
 from benchmark.classes import locate
 from benchmark.compose import compose, load, merge, save
 from benchmark.config import ConfigError, differences, fits, identity
-from benchmark.runs import folder
+from benchmark.folders import folder
 from benchmark.shelf import available, read, summary
 from tests.playing import TINY, prepared
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmark.callbacks import Monitor
-from benchmark.evaluation import expanded
+from benchmark.scores import expanded
 from benchmark.shelf import available
 from tests import playing
 

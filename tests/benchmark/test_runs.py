@@ -17,11 +17,13 @@ from benchmark.callbacks import Display, RoundLog
 from benchmark.commands import main
 from benchmark.compose import compose, load
 from benchmark.config import ConfigError, identity, settings
+from benchmark.folders import folder
 from benchmark.rounds import DivergedError, Federation
-from benchmark.runs import Run, folder, opened
+from benchmark.runs import Run, opened
 from benchmark.shelf import available
 from benchmark.suites import suite
 from datamodules.partition import PartitionError
+from eval.features import EvalError
 from leaderboards import schema
 from methods import trees
 from tests.playing import TINY, same
@@ -218,7 +220,7 @@ class TestWhatARunLeaves:
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
         with one.prepared() as federation:
             federation.start()
-            deviations = one.evaluate(["knn/v1"])["deviations"]
+            deviations = one.evaluate(["knn/v1"])[0]["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
         again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
@@ -297,6 +299,16 @@ def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     whole.play()
     wandb.teardown()
     assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
+
+
+def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
+    one, _ = run(tmp_path, "federation.rounds=1")
+    one.prepare()
+    encoder = one.evaluator.encoder(one.federation.method.weights(), recalibrated=False)
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(float("nan"))
+    with pytest.raises(EvalError, match="the monitor met features that are not finite"):
+        one.evaluator.monitor(encoder)
 
 
 class TestSuites:

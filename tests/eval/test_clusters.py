@@ -36,6 +36,11 @@ def test_one_cluster_mixes_with_none():
     assert math.isnan(mixing(torch.eye(3), torch.ones(1, 3)))
 
 
+def test_one_class_leaves_mixing_out():
+    found = clusters(features(torch.randn(9, 3), torch.zeros(9, dtype=torch.int64), 1), generator())
+    assert set(found) == {"nmi", "ari"}
+
+
 def test_mixing_does_not_see_rotation_or_length():
     rows, centroids = torch.randn(50, 5, generator=generator()), torch.eye(5)[:3]
     turn = torch.linalg.qr(torch.randn(5, 5, generator=generator()))[0]

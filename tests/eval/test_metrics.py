@@ -112,3 +112,31 @@ def half(folder):
     rows = torch.arange(60)
     torch.save(shown(rows[(rows % 3 == 0) == (rank == 0)]), folder / f"{rank}.pt")
     distributed.destroy_process_group()
+
+
+@pytest.mark.ranks
+def test_a_rank_that_has_seen_nothing_takes_part(alone, tmp_path):
+    ranks = playing.by_hand({"RANK": "0"}, {"RANK": "1"})
+    children = [playing.in_child(apart, tmp_path, environment=rank) for rank in ranks]
+    assert [playing.finish(child) for child in children] == [0, 0]
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert found == pytest.approx({name: alone[name] for name in found}, abs=1e-6)
+
+
+def apart(folder):
+    """One rank of two: the first has the bank and all rows, the second the queries alone."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity()}
+    if rank == 0:
+        metrics["knn"].update(X[20:], Y[20:], bank=True)
+        metrics["rank"].update(X)
+        metrics["uniform"].update(X)
+    else:
+        metrics["knn"].update(X[:20], Y[:20])
+    torch.save({name: float(metric.compute()) for name, metric in metrics.items()}, folder / f"{rank}.pt")
+    with pytest.raises(EvalError, match="EffectiveRank was asked before update"):
+        EffectiveRank().compute()
+    distributed.destroy_process_group()

@@ -1,6 +1,7 @@
 """Fine-tuning on few labels: which are drawn, what is trained, and a reference in plain PyTorch."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,13 +104,28 @@ def test_the_encoder_learns_at_its_own_rate(features, shown):
     assert fine_tuned(features, still, rows, frozen, seeded()) != fine_tuned(features, still, rows, moving, seeded())
 
 
+def test_a_last_batch_of_one_image_is_left_out_and_one_image_is_refused(features, shown):
+    rows = labelled(features.train_y, 0.5, seeded())[:33]
+    fine_tuned(features, shown, rows, TUNING, seeded())  # BatchNorm refuses a single row
+    with pytest.raises(EvalError, match="fine-tuning on 1 labelled image"):
+        fine_tuned(features, shown, rows[:1], TUNING, seeded())
+
+
+def test_a_rate_too_large_says_that_it_diverged(features, shown):
+    with pytest.raises(EvalError, match="diverged: its loss became"):
+        semi(features, shown, replace(TUNING, encoder_lr=1e30, classifier_lr=1e30), seeded())
+
+
 def test_crops_are_drawn_by_the_generator(features, shown):
     tuning = FineTuning((0.1,), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, epochs=2, crop=Crop((0.5, 1)))
     first, again, other = (semi(features, shown, tuning, seeded(seed)) for seed in (0, 0, 1))
     assert first == again != other
 
 
-@pytest.mark.parametrize(("tuning", "rows", "steps"), [({"steps": 7}, 100, 7), ({"epochs": 3}, 65, 9)])
+@pytest.mark.parametrize(
+    ("tuning", "rows", "steps"),
+    [({"steps": 7}, 100, 7), ({"epochs": 3}, 66, 9), ({"epochs": 3}, 65, 6), ({"epochs": 3}, 1, 3)],
+)
 def test_length_is_steps_or_passes(tuning, rows, steps):
     assert FineTuning((0.1,), 1, 1, batch_size=32, **tuning).length(rows) == steps
 

@@ -23,7 +23,7 @@ def test_the_target_is_measured_by_itself():
     generators = (torch.Generator().manual_seed(0) for _ in range(2))
     assert transfer(target, probe, 200, 0.1, next(generators)) == {
         "accuracy": linear_probe(target, probe, next(generators))["accuracy"],
-        "knn": knn(target, 200, 0.1)["accuracy"],
+        "accuracy_knn": knn(target, 200, 0.1)["accuracy"],
         "effective_rank": effective_rank(target.test_x),
     }
 
@@ -36,10 +36,10 @@ def test_every_data_set_has_a_protocol_and_its_features_are_made_when_asked():
     scores = evaluate(subject, ["transfer-svhn/v1"])
     assert made == ["svhn"]
     assert {(score.metric, score.unit) for score in scores} == {
-        ("accuracy", "%"), ("knn", "%"), ("effective_rank", "dimensions")
+        ("accuracy", "%"), ("accuracy_knn", "%"), ("effective_rank", "dimensions")
     }  # fmt: skip
 
 
 def test_a_data_set_that_is_not_there_is_named():
-    with pytest.raises(EvalError, match="no images of 'svhn' to transfer to: there are none"):
+    with pytest.raises(EvalError, match="transfer-svhn/v1 asks for more than features: it is about another data set"):
         evaluate(drawn(0, 3), ["transfer-svhn/v1"])
