@@ -16,6 +16,7 @@ from rich.text import Text
 from benchmark.evaluation import Evaluator
 from benchmark.logs import RunLogger
 from benchmark.memory import Kept
+from benchmark.records import WATCHED
 from benchmark.strategy import by_first
 from eval.protocol import find
 from methods.base import Phase
@@ -76,7 +77,6 @@ class RoundLog:
     def _log(self, row: dict[str, Any]) -> None:
         scalars = {
             "train/loss": row["loss"],
-            "eval/monitor": row.get("monitor"),
             "comm/bytes_up": sum(row["bytes_up"].values()),
             "comm/bytes_down": sum(row["bytes_down"].values()),
             "train/server_loss": row.get("server_loss"),
@@ -84,7 +84,7 @@ class RoundLog:
             "sys/seconds": row["seconds"],
             "sys/client_seconds": row["client_seconds"],
             "sys/images_per_second": row["images"] / max(row["seconds"], 1e-9),
-        }
+        } | {f"eval/{name}": row.get(name) for name in WATCHED}
         numbers = {key: value for key, value in scalars.items() if value is not None}
         self.logger.log_metrics(numbers, step=row["round"])
 
@@ -163,6 +163,8 @@ class Display:
                 self.clients, description=f"{what}: {name}", completed=begun, total=total, visible=True, note=""
             )
             begun += 1
+            if not self.live:
+                self.say(f"{self.name}: {what}: {name}")
 
         try:
             yield tell

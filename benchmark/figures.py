@@ -154,7 +154,7 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
 
     x, y = ([point[place] for point in points] for place in (0, 1))
     told = "too few points to correlate"
-    if len(set(x)) > 1 and len(set(y)) > 1:
+    if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:  # two points are always in line
         told = f"score and kNN accuracy correlate by {pearsonr(x, y)[0]:.2f}, their ranks by {spearmanr(x, y)[0]:.2f}"
     figure, (axes,) = _figure(f"{title}: {told}", 1)
     axes.plot(x, y, "o", markersize=4, color=BLUE)

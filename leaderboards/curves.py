@@ -1,6 +1,7 @@
 """What the monitor saw over rounds, row beside row: the pictures that `compared.yaml` asks for."""
 
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -59,9 +60,10 @@ def mean_and_spread(
 
 def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, Any]) -> "Figure":
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     panels = asked["metrics"]
-    picture = Figure(figsize=(3.6 * len(panels), 3.4), layout="constrained")
+    picture = Figure(figsize=(max(5.4, 3.6 * len(panels)), 3.4), layout="constrained")
     for axes, (metric, label) in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         key, name, unit = AXES[asked.get("against", "round")]
         for colour, (row, seeds) in zip(COLOURS, held.items(), strict=False):
@@ -70,10 +72,13 @@ def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, 
         axes.set_xlabel(name)
         if key == "bytes":  # methods differ by orders of magnitude
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")  # powers would be written as mathematics, which is off
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(label, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    picture.suptitle(f"{asked['title']} ({asked['scenario']}, {_behind(map(len, held.values()))})", fontsize=10)
+    title = f"{asked['title']} ({asked['scenario']}, {_behind(map(len, held.values()))})"
+    picture.suptitle("\n".join(textwrap.wrap(title, int(14 * picture.get_figwidth()))), fontsize=10)
     return picture
 
 

@@ -1,5 +1,7 @@
 """Pictures of what protocols leave, and of runs that leave little."""
 
+import matplotlib
+import matplotlib.colors
 import numpy as np
 import pytest
 import torch
@@ -20,11 +22,30 @@ def colours(path):
     return {tuple(colour) for colour in np.unique(pixels, axis=0)}
 
 
-@pytest.mark.parametrize("draw", [figures.geometry, figures.plane, figures.costs])
+def painted(name):
+    return tuple(round(255 * part) for part in matplotlib.colors.to_rgb(name))
+
+
+@pytest.mark.parametrize(
+    ("draw", "drawn"),
+    [
+        (figures.geometry, [figures.BLUE, figures.RUST, figures.GREEN]),
+        (figures.costs, [figures.RUST]),
+    ],
+)
 @pytest.mark.parametrize("curve", [CURVE, CURVE[:1]], ids=["rounds", "one"])
-def test_what_the_monitor_saw_is_drawn(draw, curve, tmp_path):
+def test_what_the_monitor_saw_is_drawn(draw, drawn, curve, tmp_path):
     draw(curve, tmp_path / "a.png", "a title")
-    assert len(colours(tmp_path / "a.png")) > 20
+    assert {painted(colour) for colour in drawn} <= colours(tmp_path / "a.png")
+
+
+def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
+    figures.plane(CURVE, tmp_path / "a.png", "t")
+    ends = {painted(matplotlib.colormaps["viridis"](place)) for place in (0.0, 1.0)}
+    assert ends <= colours(tmp_path / "a.png")
+    figures.plane(CURVE[:1], tmp_path / "b.png", "t")  # a dot without a line
+    figures.plane([{**CURVE[0], "alignment": 0.1}], tmp_path / "c.png", "t")
+    assert (tmp_path / "b.png").read_bytes() != (tmp_path / "c.png").read_bytes()
 
 
 def test_other_numbers_are_another_picture(tmp_path):
@@ -40,7 +61,7 @@ def test_every_encoder_has_its_spectrum_and_a_collapsed_one_too(tmp_path):
         "flat": torch.zeros(3),
     }
     figures.spectra(values, tmp_path / "a.png", "t")
-    assert len(colours(tmp_path / "a.png")) > 20
+    assert {painted(f"C{k}") for k in range(3)} <= colours(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("classes", [3, 15, 100])
@@ -59,4 +80,5 @@ def test_scores_and_accuracies_have_their_correlation(tmp_path):
     told = figures.scatter(points, tmp_path / "a.png", "t")
     pearson = np.corrcoef(*zip(*points, strict=True))[0, 1]
     assert told == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
-    assert figures.scatter(points[:1], tmp_path / "b.png", "t") == "too few points to correlate"
+    for few in (1, 2):
+        assert figures.scatter(points[:few], tmp_path / "b.png", "t") == "too few points to correlate"

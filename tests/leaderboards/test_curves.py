@@ -34,13 +34,15 @@ def test_a_place_may_be_the_bytes_or_seconds_until_then():
     assert curves.mean_and_spread([one, other], "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
 
 
-def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, monkeypatch):
+def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, tmp_path, monkeypatch):
     asked = {"file": "b", "title": "t", "scenario": "cifar10-mini", "against": "bytes", "rows": [*ROWS],
              "metrics": {"monitor": "kNN"}}  # fmt: skip
     monkeypatch.setitem(curves.COMPARED, "figures", [asked])
     for record in records:
         record["curve"] = [{**point, "bytes": 2e9 * point["round"]} for point in record["curve"]]
     (draw,) = curves.curves(records).values()
+    render.save(draw, tmp_path / "b.svg")
+    assert "mathdefault" not in (tmp_path / "b.svg").read_text()
     (axes,) = draw().axes
     assert list(axes.lines[0].get_xdata()) == [2.0, 4.0]
     assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "GB up and down, all clients")
