@@ -98,8 +98,11 @@ def run(words: list[str], console: Console) -> None:
             )
         if "seed" in given:
             raise ConfigError(f"a suite has several seeds: give seeds={given['seed']} instead of seed={given['seed']}")
-        own = ("suite", "scenarios", "methods", "seeds")
-        rest = [override for override in overrides if override.partition("=")[0] not in own]
+        rest = [
+            override
+            for override in overrides
+            if not override.startswith(("suite=", "scenarios=", "methods=", "seeds="))
+        ]
         configs = suite(name, given, rest)
     ranks.expect(configs)
     results: list[dict[str, Any]] = []
@@ -146,19 +149,19 @@ def evaluate(words: list[str], console: Console) -> None:
     names, overrides = split(words)
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
     given = parse(overrides).get("protocols")
-    rest = [override for override in overrides if override.partition("=")[0] != "protocols"]
+    rest = [override for override in overrides if not override.startswith("protocols=")]
     if "devices" not in parse(rest) and ranks.launched() is None:
         rest.append("devices=1")  # others would only wait: one process has all the cores
     with Display(console) as display:
         finished = opened(Path(path), display, rest)
-        protocols = listed(given or list(finished.config.evaluation.protocols))
         display.begin(finished.name)
         with finished.prepared() as federation:
             federation.start()
             if federation.round < federation.rounds and federation.refusal() is None:
                 played = f"{federation.round} of {federation.rounds} rounds"
                 raise ConfigError(f"{path} has played {played}: finish it first with `resume {path}`")
-            protocols = expanded(protocols, finished.config.data.name, drifts(federation))
+            wanted = listed(given or list(finished.config.evaluation.protocols))
+            protocols = expanded(wanted, finished.config.data.name, drifts(federation))
             result, failed = finished.evaluate(protocols)
             display.scores(finished.name, {name: result["scores"][name] for name in protocols if name not in failed})
             finished.finish(result, failed)
