@@ -376,7 +376,7 @@ class TestPrivacy:
 
     def test_without_a_name_the_pages_are_written(self, call, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("benchmark.commands.available", lambda group: ["fedsc", "untrained"])
+        monkeypatch.setattr("benchmark.reporting.available", lambda group: ["fedsc", "untrained"])
         (tmp_path / "leaderboards" / "results").mkdir(parents=True)
         (tmp_path / "docs").mkdir()
         guide = tmp_path / "docs" / "privacy.md"

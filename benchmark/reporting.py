@@ -1,0 +1,101 @@
+"""The commands that play nothing: board, privacy, list."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.compose import parse
+from benchmark.config import ConfigError, nearest
+from benchmark.shelf import available, summary
+from benchmark.words import split
+
+GROUPS = ("suite", "scenario", "method", "objective")
+"""Of shipped configs, as `list` shows them."""
+
+
+def board(words: list[str], console: Console) -> None:
+    """Print the committed results and write them into their pages; collect=RUNS takes finished runs in first."""
+    from leaderboards import pages, render, schema, studies
+
+    names, overrides = split(words)
+    given = parse(overrides)
+    unknown = sorted(set(given) - {"collect", "folder"})
+    if names or unknown:
+        raise ConfigError(f"board takes collect=RUNS and folder=LEADERBOARDS, not {' '.join([*names, *unknown])}")
+    folder = Path(given.get("folder", "leaderboards"))
+    if "collect" in given:
+        found = schema.collect(Path(given["collect"]))
+        render.markdown(schema.merged(folder / "results", found))  # refuses them now where the board would
+        for record in found:
+            schema.place(folder / "results" / f"{schema.name(record)}.json", record)
+        console.print(
+            f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
+        )
+    results = schema.collect(folder / "results")
+    render.write(results, folder)
+    if "folder" not in given:  # the checkout's own board; another is none of its pages' business
+        pages.write(results, Path("docs") / "methods")
+        studies.write(results, Path("docs") / "studies")
+    show(results, console)
+
+
+def privacy(words: list[str], console: Console) -> None:
+    """Ask methods what leaves a client; without a name all of them, for the board and docs/privacy.md."""
+    from benchmark import sheet as asking
+    from benchmark.callbacks import Display
+    from benchmark.starting import collect_from_here
+    from leaderboards import render, schema, sheet
+
+    names, overrides = split(words)
+    folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
+    if overrides and not names:
+        raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
+    if not names and not guide.is_file():
+        raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
+    collect_from_here()
+    found = []
+    with Display(console) as display:
+        display.begin("privacy sheet")
+        for name in names or available("method"):
+            with display.during(name):
+                found.append(asking.asked(name, overrides))
+    if names:
+        for method in found:
+            console.print(sheet.table(method))
+        return
+    whole = asking.sheet(found)
+    sheet.write(folder / sheet.SHEET, whole)
+    guide.write_text(sheet.filled(guide.read_text(encoding="utf-8"), whole), encoding="utf-8")
+    render.page(schema.collect(folder / "results"), folder)
+    console.print(
+        f"{len(found)} methods in {folder / sheet.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
+    )
+
+
+def listing(words: list[str], console: Console) -> None:
+    """All that can be named, one line each, or one group of it."""
+    from eval.protocol import PROTOCOLS
+    from methods import server
+
+    groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
+    optimizers = {f"methods.server.{one.__name__}": one.__doc__ or "" for one in get_args(server.ServerOptimizer)}
+    groups["server_optimizers"] = [(path, doc.splitlines()[0]) for path, doc in optimizers.items()]
+    groups["protocols"] = [(name, protocol.summary) for name, protocol in PROTOCOLS.items()]
+    for word in words:
+        if word not in groups:
+            raise ConfigError(f"there is no group {word!r}{nearest(word, groups)}: choose {', '.join(groups)}")
+    for title in words or groups:
+        table = Table(title=title, title_justify="left", box=None, show_header=False)
+        for row in groups[title]:
+            table.add_row(*row)
+        console.print(table)
+
+
+def show(results: list[dict[str, Any]], console: Console) -> None:
+    """The board of each scenario among the records."""
+    from leaderboards import rank, render
+
+    for scenario in render.scenarios(results):
+        console.print(render.table(rank.board(results, scenario), scenario))
