@@ -29,7 +29,12 @@ class Timed(Monitor):
 def measure(repetitions: int, say: Say) -> list[Line]:
     """A look in every round after the first, which warms up; and its share where it is taken as often as is shipped."""
     with tempfile.TemporaryDirectory() as folder:
-        overrides = ["data.name=synthetic", "data.options={examples: 62500, classes: 10}", "logger=csv"]
+        overrides = [
+            "data.name=synthetic",
+            "data.image_size=32",
+            "data.options={examples: 62500, classes: 10}",
+            "logger=csv",
+        ]
         overrides += [f"federation.rounds={repetitions + 1}", f"output={folder}", "accelerator=cpu", "devices=1"]
         config = compose("cifar10-mini", "fedavg", overrides)
         say(f"{repetitions + 1} rounds, {torch.get_num_threads()} threads")
