@@ -1,6 +1,7 @@
 """What happens around the rounds: progress for a person, a line a round on disk and in the loggers, the monitor."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -173,12 +174,14 @@ class Display:
 
     def scores(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Every metric of some protocols, the headline of each first."""
-        table = Table("protocol", "metric", Column("value", justify="right"), "unit", title=Text(name), box=SIMPLE_HEAD)
+        columns = ("protocol", "metric", Column("value", justify="right"), "unit", "better")
+        table = Table(*columns, title=Text(name), box=SIMPLE_HEAD)
         for protocol, metrics in scores.items():
             official = find(protocol)
-            for metric in sorted(metrics, key=lambda metric: (metric != official.headline, metric)):
+            for metric in sorted(metrics, key=lambda metric: (metric != official.headline, _natural(metric))):
                 value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
-                table.add_row(protocol if metric == official.headline else "", metric, value, official.unit(metric))
+                named = protocol if metric == official.headline else ""
+                table.add_row(named, metric, value, official.unit(metric), official.better(metric))
         self.bars.console.print(table)
 
     def decoding(self, done: int, total: int) -> None:
@@ -206,3 +209,8 @@ class Display:
         if not self.live and (time.monotonic() - self.last > 5 or row["round"] == federation.rounds):
             self.last = time.monotonic()
             self.say(f"{self.name}: round {row['round']}/{federation.rounds}  {note}{self.note}  {speed:,.0f} images/s")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts k2 before k10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

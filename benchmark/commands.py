@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[given.command][0](given.words, console)
     except KeyboardInterrupt:
-        complain("interrupted; every finished round is safe: run the same command again to go on")
+        safe = "the record is as it was" if given.command == "evaluate" else "every finished round is safe"
+        complain(f"interrupted; {safe}: run the same command again to {'measure' if 'record' in safe else 'go on'}")
         return 130
     except OSError as error:
         if error.filename is None:  # not about a file
@@ -192,8 +193,8 @@ def _interrupt(*_: object) -> None:
 COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
     "resume": (resume, "RUN_DIR"),
-    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID]"),
-    "tune": (tune, "SCENARIO METHOD key=value,value [key=value ...]"),
+    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
+    "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "board": (board, "[collect=RUNS]"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),
     "list": (listing, "[GROUP]"),

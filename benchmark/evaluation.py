@@ -70,6 +70,7 @@ class Evaluator:
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
         self.batch_size, self.device = batch_size, device
+        self.opened: dict[str, str] = {}  # data set to transfer to -> hash of its images
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
 
@@ -116,6 +117,7 @@ class Evaluator:
         source = self.data.source
         encoder = deepcopy(encoder)  # the resident model's is lent: loading a client's weights would change it
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
+        self.opened |= {name: target.sha256 for name, target in targets.items()}
         return Subject(
             features=self.features(encoder),
             shown=Shown(

@@ -44,7 +44,10 @@ def of_run(
         drawn["spectrum"] = partial(spectra, values, title=title)
     for name, arrays in kept.items():
         if (found := arrays.get("embed")) is not None:
-            own = partial(embedding, found["places"], found["labels"], source.classes, title=f"{title}: {name}")
+            own = partial(
+                embedding, found["places"], found["labels"], source.classes,
+                title=f"t-SNE of test images, {title}{'' if name == 'global' else f': {name}'}",
+            )  # fmt: skip
             drawn["tsne" if name == "global" else f"tsne-{name}"] = own
     return drawn
 
@@ -78,7 +81,7 @@ def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
         (
             ("effective_rank", "effective rank (dimensions)", BLUE),
             ("alignment", "alignment (lower is closer)", RUST),
-            ("uniformity", "uniformity (nats, lower spreads more)", GREEN),
+            ("uniformity", "uniformity (nats, lower is wider)", GREEN),
         ),
         strict=True,
     ):
@@ -93,16 +96,19 @@ def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
 
 def plane(curve: Sequence[Point], path: Path, title: str) -> None:
     """Uniformity against alignment, round after round: both fall where features get better (Wang & Isola 2020)."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, (axes,) = _figure(title, 1)
     seen = [point for point in curve if "alignment" in point and "uniformity" in point]
     x, y = [point["uniformity"] for point in seen], [point["alignment"] for point in seen]
     axes.plot(x, y, "-", color=GREY, linewidth=1)
     dots = axes.scatter(x, y, c=[point["round"] for point in seen], cmap="viridis", s=18, zorder=2)
-    for point in (seen[0], seen[-1]) if len(seen) > 1 else seen:
+    ends = (seen[0], seen[-1]) if (x[0], y[0]) != (x[-1], y[-1]) else seen[-1:]
+    for point in ends:
         at = (point["uniformity"], point["alignment"])
         axes.annotate(f"round {point['round']:.0f}", at, xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set(xlabel="uniformity (nats, lower spreads more)", ylabel="alignment (lower is closer)")
-    figure.colorbar(dots, ax=axes, label="round")
+    figure.colorbar(dots, ax=axes, label="round", ticks=MaxNLocator(integer=True, min_n_ticks=1))
     figure.savefig(path, dpi=120)
 
 
@@ -117,6 +123,10 @@ def costs(curve: Sequence[Point], path: Path, title: str) -> None:
     for axes in (left, right):
         _at_least(axes, 5)
         axes.set_xlim(left=0)
+    if not any(point["bytes"] for point in curve):
+        left.clear()
+        left.set(xticks=[], yticks=[])
+        _say(left, "nothing is sent")
     figure.savefig(path, dpi=120)
 
 
@@ -126,7 +136,7 @@ def spectra(values: Mapping[str, Tensor], path: Path, title: str) -> None:
     for name, own in values.items():
         relative = own / own[0].clamp(min=1e-300)
         axes.semilogy(range(1, len(own) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=name)
-    axes.set(xlabel="singular value, by size", ylabel="over the largest")
+    axes.set(xlabel="singular value, by size", ylabel="relative to the largest")
     if 1 < len(values) <= 12:
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
@@ -159,6 +169,7 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
     figure, (axes,) = _figure(f"{title}: {told}", 1)
     axes.plot(x, y, "o", markersize=4, color=BLUE)
     axes.set(xlabel="label-free score (alignment + 0.2 uniformity)", ylabel="kNN accuracy (%)")
+    axes.locator_params(axis="x", nbins=5)
     figure.savefig(path, dpi=120)
     return told
 
@@ -173,7 +184,7 @@ def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[A
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(5, 3.5 * panels), height), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(title, 90)), fontsize=10)
+    figure.suptitle("\n".join(textwrap.wrap(title, int(13 * figure.get_figwidth()))), fontsize=10)
     found = list(figure.subplots(1, panels, squeeze=False)[0])
     for axes in found:
         axes.spines[["top", "right"]].set_visible(False)

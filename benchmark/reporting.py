@@ -76,13 +76,15 @@ def privacy(words: list[str], console: Console) -> None:
 
 def listing(words: list[str], console: Console) -> None:
     """All that can be named, one line each, or one group of it."""
-    from eval.protocol import PROTOCOLS
+    from eval.protocol import PROTOCOLS, find
     from methods import server
 
     groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
     optimizers = {f"methods.server.{one.__name__}": one.__doc__ or "" for one in get_args(server.ServerOptimizer)}
     groups["server_optimizers"] = [(path, doc.splitlines()[0]) for path, doc in optimizers.items()]
-    groups["protocols"] = [(name, protocol.summary) for name, protocol in PROTOCOLS.items()]
+    long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
+    groups["protocols"] = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
+    groups["protocols"].append(("transfer-<data set>/v1", find("transfer-other/v1").summary.replace("other", "it", 1)))
     for word in words:
         if word not in groups:
             raise ConfigError(f"there is no group {word!r}{nearest(word, groups)}: choose {', '.join(groups)}")

@@ -27,19 +27,29 @@ class _Collector:
             self.weights[done.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
-def drifts(federation: Federation) -> bool:
-    """Whether clients reply whole networks of which one global model is made: only then can they drift from it.
+def may_drift(federation: Federation) -> bool:
+    """Whether clients will reply whole networks, which the model that is made of them can be held against.
 
     A network without BatchNorm's statistics, which stay at home or are measured by the server, is not whole.
     """
     method = federation.method
     tells = type(method).local_weights is not FederatedMethod.local_weights or any(
-        "weights" in phase.uplink for _, phase in federation.plan(max(federation.round - 1, 0))
+        phase.where == "clients" and "weights" in phase.uplink
+        for _, phase in federation.plan(max(federation.rounds - 1, 0))
     )
-    whole = method.batch_norm == "average" or not has_batch_norm(method)
-    if not (federation.round and tells and whole):
+    return tells and (method.batch_norm == "average" or not has_batch_norm(method))
+
+
+def drifts(federation: Federation) -> bool:
+    """Whether they have, and one global model was made of them."""
+    if not federation.round or not may_drift(federation):
         return False
-    return list(method.export(federation.server, Kept(federation.memory))) == ["global"]
+    return list(federation.method.export(federation.server, Kept(federation.memory))) == ["global"]
+
+
+def without(federation: Federation) -> str:
+    """Why there is no drift to measure, as one line."""
+    return f"drift/v1: {type(federation.method).__name__} has no global model of whole networks that clients sent"
 
 
 def revisit(federation: Federation) -> Visited:
@@ -51,8 +61,7 @@ def revisit(federation: Federation) -> Visited:
         ConfigError: see `drifts`.
     """
     if not drifts(federation):
-        name = type(federation.method).__name__
-        raise ConfigError(f"drift/v1: {name} has no global model of whole networks that clients sent")
+        raise ConfigError(without(federation))
     collector, callbacks, memory = _Collector(), federation.callbacks, federation.memory
     federation.callbacks, federation.memory = [collector], memory.aside()
     try:

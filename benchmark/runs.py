@@ -21,9 +21,9 @@ from benchmark.folders import folder, hold
 from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, headline, origin, record
-from benchmark.revisit import drifts, revisit
+from benchmark.revisit import drifts, may_drift, revisit, without
 from benchmark.rounds import Federation
-from benchmark.scores import Scores, expanded
+from benchmark.scores import Scores, expanded, transfer_targets
 from benchmark.side_by_side import Measured, SideBySide
 from benchmark.starting import collect_from_here
 from benchmark.strategy import by_first, in_turn, together
@@ -57,6 +57,9 @@ class Run:
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
             self.display.end(f"{self.name}: already done{f' at {then[:7]}' if other else ''}, {finished}")
+            every, then = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
+            if every != then:
+                self.display.say(f"it was monitored every {then} rounds, not {every}: delete it to play it again")
             wanted = expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
             if missing := [name for name in wanted if name not in result["scores"]]:
                 self.display.say(
@@ -103,8 +106,7 @@ class Run:
     def prepare(self) -> None:
         """Builds data, method, executor and loop, and refuses what cannot be; nothing is written yet."""
         config = self.config
-        for name in expanded(config.evaluation.protocols, config.data.name, drifts=True):
-            find(name)
+        protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
         collect_from_here()
         streams = Streams(config.seed)
         self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
@@ -128,6 +130,10 @@ class Run:
             commit=_COMMIT,
             account=build.account(config, method, clients),
         )
+        for name in transfer_targets(protocols):
+            in_turn(self.fabric, partial(holdings.like, config, images, name))  # refused now, not after the training
+        if any(find(name).wants == "locals" for name in protocols) and not may_drift(self.federation):
+            raise ConfigError(without(self.federation))
         begun = (self.folder / "checkpoint").exists()  # what an earlier command has played can still be looked at
         if not begun and (why := self.federation.never()) is not None:
             raise ConfigError(f"privacy.epsilon: the first release is too dear: {why}; give more, or more noise")
@@ -168,7 +174,7 @@ class Run:
         )
         seconds = time.perf_counter() - began
         protocols = [name for name in protocols if name not in failed]
-        evaluated = {**before.get("evaluated", {}), **dict.fromkeys(protocols, here)}
+        evaluated = {**before.get("evaluated", {}), **{name: here[name] for name in protocols}}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
@@ -195,9 +201,9 @@ class Run:
 
     def score(
         self, protocols: list[str], before: dict[str, Scores], visited: Visited | None
-    ) -> tuple[dict[str, Scores], dict[str, Any], dict[str, str]]:
-        """Every exported encoder's scores, with those it had before by other protocols; the `origin` of the new; and
-        which protocols could not be measured, with the reason."""
+    ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
+        """Every exported encoder's scores, with those it had before by other protocols; each new protocol's `origin`;
+        and which protocols could not be measured, with the reason."""
         exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
         if not exported:
             raise ConfigError(
@@ -214,7 +220,9 @@ class Run:
         for scores in encoders.values():  # what fails for one encoder is no score of the others' mean
             for protocol in failed:
                 scores.pop(protocol, None)
-        return encoders, origin([_COMMIT] if _COMMIT else [], self.fabric.device), failed
+        here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
+        hashes = {f"transfer-{name}/v1": {"dataset": sha256} for name, sha256 in self.evaluator.opened.items()}
+        return encoders, {name: here | hashes.get(name, {}) for name in protocols}, failed
 
     def finish(self, result: schema.Record, failed: dict[str, str], logger: RunLogger | None = None) -> None:
         """Figures, the logger's end and `result.json`, last: a run that has a record lacks nothing.

@@ -8,6 +8,9 @@ from eval.protocol import PROTOCOLS, TRANSFER
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
+CHOICES = ("k", "rate", "strength")
+"""Metrics that say what was chosen: of several there is no mean."""
+
 
 def expanded(words: Iterable[str], data: str, drifts: bool) -> list[str]:
     """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for those.
@@ -31,8 +34,8 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
     """One score for a method that leaves several encoders.
 
     An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
-    `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. Encoders of several widths differ in
-    their metrics: what not all have is left out. One encoder stands for itself.
+    `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. What not all have is left out, as the
+    spectra of encoders of several widths, and so is what was chosen for each. One encoder stands for itself.
     """
     each = list(encoders.values())
     if len(each) == 1:
@@ -41,7 +44,7 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
     for protocol in each[0]:
         for metric in each[0][protocol]:
             values = [scores[protocol][metric] for scores in each if metric in scores.get(protocol, {})]
-            if len(values) < len(each):
+            if len(values) < len(each) or (metric in CHOICES and len(set(values)) > 1):
                 continue
             mean = sum(values) / len(values)
             if metric.startswith("accuracy"):

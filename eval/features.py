@@ -48,13 +48,15 @@ class Features:
 
     def __post_init__(self) -> None:
         if not len(self.train_clients):
-            self.train_clients = torch.full_like(self.train_y, -1)
+            self.train_clients = torch.full((len(self.train_y),), -1, device=getattr(self.train_y, "device", None))
         if (self.view_a is None) != (self.view_b is None):
             raise EvalError("one of view_a and view_b is missing: give both views of the images, or neither")
         for name in ("train_x", "test_x", "view_a", "view_b"):
             x = getattr(self, name)
             if x is None:
                 continue
+            if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+                raise EvalError(f"{name} is {getattr(x, 'dtype', type(x).__name__)}: give a float32 tensor")
             if x.ndim != 2 or not len(x) or x.shape[1] != self.train_x.shape[1]:
                 raise EvalError(f"{name} has shape {list(x.shape)}: give [rows, d], at least one row, one d for all")
             if not x.isfinite().all():
@@ -70,6 +72,9 @@ class Features:
             if other is not None and (x is None or len(x) != len(other)):
                 raise EvalError(f"{name} has {len(other)} rows, {rows} {0 if x is None else len(x)}: give one each")
         for name in ("train_y", "test_y"):
+            y = getattr(self, name)
+            if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
+                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
             low, high = (int(bound) for bound in getattr(self, name).aminmax())
             if low < 0 or high >= self.num_classes:
                 raise EvalError(f"{name} holds labels {low}..{high}: give labels in 0..{self.num_classes - 1}")

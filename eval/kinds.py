@@ -29,6 +29,7 @@ class Protocol:
         headline: the metric that stands for the protocol in a table.
         settings: all its numbers.
         units: by metric; "%" for accuracies and "1" for others that are not named.
+        lower: metrics of which less is better; of accuracies and of `higher` more is; of others neither.
         wants: what a subject has to bring besides features, see `Subject.check`; "": nothing.
         long: whether it takes a paper's number of passes through the encoder.
     """
@@ -39,8 +40,16 @@ class Protocol:
     headline: str = "accuracy"
     settings: Mapping[str, object] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    lower: tuple[str, ...] = ()
+    higher: tuple[str, ...] = ()
     wants: str = ""
     long: bool = False
+
+    def better(self, metric: str) -> str:
+        """ "higher", "lower" or "", of one metric."""
+        if metric in self.lower:
+            return "lower"
+        return "higher" if metric.startswith("accuracy") or metric in self.higher else ""
 
     def unit(self, metric: str) -> str:
         """Of one metric."""
@@ -151,6 +160,7 @@ def geometry_protocol(name: str, max_points: int, summary: str) -> Protocol:
         summary,
         headline="effective_rank",
         settings={"max_points": max_points},
+        lower=("alignment", *uniformities),
         units=dict.fromkeys(ranks, "dimensions") | dict.fromkeys(uniformities, "nats") | {"alignment": "distance^2"},
     )
 
@@ -176,14 +186,16 @@ def embed_protocol(name: str, max_points: int, perplexity: float, summary: str) 
         return {"purity": purity(places, labels)}
 
     settings = {"max_points": max_points, "perplexity": perplexity}
-    return Protocol(name, run, summary, headline="purity", settings=settings, units={"purity": "%"})
+    units = {"purity": "%"}
+    return Protocol(name, run, summary, headline="purity", settings=settings, units=units, higher=("purity",))
 
 
 def clusters_protocol(name: str, max_points: int, starts: int, summary: str) -> Protocol:
     """K-means against the classes."""
     settings = {"max_points": max_points, "starts": starts}
+    goals: dict[str, Any] = {"higher": ("nmi", "ari"), "lower": ("mixing",)}
     return of_features(
-        name, lambda x, g: clusters(x, g, max_points, starts), summary, headline="nmi", settings=settings
+        name, lambda x, g: clusters(x, g, max_points, starts), summary, headline="nmi", settings=settings, **goals
     )
 
 
@@ -198,4 +210,12 @@ def label_free_protocol(name: str, temperature: float, include_self: bool, weigh
         return label_free_score(a, b, clients, temperature, include_self, weight)
 
     settings = {"temperature": temperature, "include_self": include_self, "weight": weight}
-    return of_features(name, run, summary, headline="score", settings=settings, wants="views")
+    return of_features(
+        name,
+        run,
+        summary,
+        headline="score",
+        settings=settings,
+        higher=("score", "alignment", "uniformity"),
+        wants="views",
+    )

@@ -44,6 +44,17 @@ class _Gathered(Metric):
         return dim_zero_cat(rows)
 
 
+def _rows(x: Tensor) -> Tensor:
+    """Rows as they are gathered.
+
+    Raises:
+        EvalError: they are no rows, or not finite.
+    """
+    if x.ndim != 2 or not x.isfinite().all():
+        raise EvalError(f"rows of shape {list(x.shape)} were given: give [B, d] of finite numbers")
+    return x.detach().float()
+
+
 class KNNAccuracy(_Gathered):
     """Percent of queries that the bank's weighted vote gets right; see `eval.knn.knn_predict`.
 
@@ -66,7 +77,11 @@ class KNNAccuracy(_Gathered):
 
     def update(self, x: Tensor, y: Tensor, bank: bool = False) -> None:
         """Takes in rows `[B, d]` and labels `[B]` int64: of the bank, or queries."""
-        (self.bank_x if bank else self.query_x).append(x.detach().float())
+        x = _rows(x)
+        if y.shape != x.shape[:1] or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes):
+            known = f"0..{self.num_classes - 1}"
+            raise EvalError(f"labels of shape {list(y.shape)} for {len(x)} rows: give one in {known} each")
+        (self.bank_x if bank else self.query_x).append(x)
         (self.bank_y if bank else self.query_y).append(y)
 
     def compute(self) -> Tensor:
@@ -93,7 +108,7 @@ class _OfRows(_Gathered):
 
     def update(self, x: Tensor) -> None:
         """Takes in rows `[B, d]`."""
-        self.rows.append(x.detach().float())
+        self.rows.append(_rows(x))
 
 
 class EffectiveRank(_OfRows):
@@ -141,8 +156,10 @@ class Alignment(Metric):
 
     def update(self, a: Tensor, b: Tensor) -> None:
         """Takes in two views `[B, d]`, row by row of the same images."""
-        distance = torch.nn.functional.normalize(a, dim=1) - torch.nn.functional.normalize(b, dim=1)
-        self.total += distance.detach().square().sum(dtype=torch.float64)
+        if a.shape != b.shape:
+            raise EvalError(f"views of shapes {list(a.shape)} and {list(b.shape)}: give two of the same images")
+        distance = torch.nn.functional.normalize(_rows(a), dim=1) - torch.nn.functional.normalize(_rows(b), dim=1)
+        self.total += distance.square().sum(dtype=torch.float64)
         self.count += len(a)
 
     def compute(self) -> Tensor:

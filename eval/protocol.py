@@ -3,6 +3,7 @@
 A protocol's numbers never change: other numbers are another version, so that a column of a table means one thing.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def evaluate(
             features a protocol cannot work with.
     """
     subject = Subject(features=subject) if isinstance(subject, Features) else subject
-    protocols = [find(name) for name in ids]
+    protocols = [find(name) for name in ([ids] if isinstance(ids, str) else ids)]
     for protocol in protocols:
         subject.check(protocol.id, protocol.wants)
     scores: list[Score] = []
@@ -98,7 +99,9 @@ def find(name: str) -> Protocol:
         return PROTOCOLS[name]
     if target := re.fullmatch(TRANSFER, name):
         return transfer_protocol(target[1])
-    raise EvalError(f"unknown protocol '{name}': give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
+    close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
+    meant = f" (did you mean '{close[0]}'?)" if close else ""
+    raise EvalError(f"unknown protocol '{name}'{meant}: give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
 
 
 ORCHESTRA = Probe("sgd", lr=30, epochs=50, batch_size=256, momentum=0.9, schedule="cosine")

@@ -46,7 +46,8 @@ class Shown:
     @property
     def device(self) -> torch.device:
         """Where the encoder is."""
-        return next(self.encoder.parameters()).device
+        first = next(self.encoder.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
 
     def cropped(self, rows: Tensor, crop: Crop, generator: Generator) -> Tensor:
         """The encoder's input of some training images, cropped and flipped. rows: `[B]` int64."""
@@ -82,6 +83,18 @@ class Subject:
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     locals: Callable[[int], Compared] | None = None
     keep: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
+
+    def __post_init__(self) -> None:
+        if self.shown is not None:
+            for name, images, rows in (
+                ("train", self.shown.train, self.features.train_x),
+                ("test", self.shown.test, self.features.test_x),
+            ):
+                if len(images) != len(rows) or images.dtype != np.uint8:
+                    raise EvalError(
+                        f"Shown.{name} has {len(images)} images in {images.dtype} for {len(rows)} rows of features: "
+                        "give the same images, uint8"
+                    )
 
     def check(self, protocol: str, wants: str) -> None:
         """Refuses a protocol that wants what there is not: "shown", "locals", "views", "target NAME".

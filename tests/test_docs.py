@@ -1,7 +1,13 @@
 """The guides hold: what they print can be copied and runs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+
+import torch
+
+from eval.protocol import PROTOCOLS, find
+from eval.subject import Crop
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,14 +42,21 @@ def test_links_between_pages_lead_somewhere():
     assert not dead, dead
 
 
-def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines():
+def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
     guide = (ROOT / "docs" / "evaluation.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    code, more = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
     assert len([line for line in code.splitlines() if line and "import" not in line]) <= 10
     names: dict = {}
     exec(code, names)
     scores = {(score.protocol, score.metric): score.value for score in names["scores"]}
     assert 50 < scores["linear/v1", "accuracy"] <= 100  # chance is 10 %: an untrained encoder sees pixels
+    short = replace(find("semi/v1"), run=lambda subject, _: {"accuracy_10pct": float(len(subject.seen.train))})
+    monkeypatch.setitem(PROTOCOLS, "semi/v1", short)  # what is shown is tested, not minutes of fine-tuning
+    exec(more, names)
+    assert names["scores"][0].value == 1200
+    shown = names["shown"]
+    crop = Crop((0.5, 1.0))
+    assert shown.cropped(torch.arange(4), crop, torch.Generator().manual_seed(0)).shape == (4, 3, 8, 8)
 
 
 def test_the_page_of_protocols_names_all_of_them():

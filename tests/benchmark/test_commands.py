@@ -133,6 +133,8 @@ class TestMistakes:
             (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
+            (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),
+            (["run", TINY, "flesd", "evaluation.protocols=[drift/v1]"], "has no global model of whole networks"),
             (["resume", "nowhere"], "nowhere is not a run folder"),
             (["evaluate", "nowhere"], "nowhere is not a run folder"),
             (["resume"], "usage: python -m benchmark resume RUN_DIR"),

@@ -48,6 +48,11 @@ def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
     assert (tmp_path / "b.png").read_bytes() != (tmp_path / "c.png").read_bytes()
 
 
+def test_nothing_sent_is_no_axis_of_bytes(tmp_path):
+    figures.costs([{**point, "bytes": 0} for point in CURVE], tmp_path / "a.png", "t")
+    assert painted(figures.GREY) in colours(tmp_path / "a.png")  # the words for it
+
+
 def test_other_numbers_are_another_picture(tmp_path):
     figures.costs(CURVE, tmp_path / "a.png", "t")
     figures.costs([{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")

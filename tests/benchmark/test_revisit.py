@@ -77,7 +77,7 @@ def test_a_network_without_its_statistics_is_not_compared(policy, tmp_path):
     assert drifts(run.federation)
 
 
-@pytest.mark.parametrize("method", ["local", "untrained"])
+@pytest.mark.parametrize("method", ["local", "untrained", "flesd"])
 def test_without_a_model_made_of_weights_nobody_has_drifted(method, tmp_path):
     run = playing.played(tmp_path, method)
     assert not drifts(run.federation)

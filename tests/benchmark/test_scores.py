@@ -13,9 +13,15 @@ def test_of_several_the_worst_accuracy_counts_and_the_mean_of_all_else():
     first = {"knn/v1": {"accuracy": 50.0, "k": 200}, "transfer-digits/v1": {"accuracy_knn": 80.0}}
     second = {"knn/v1": {"accuracy": 40.0, "k": 100}, "transfer-digits/v1": {"accuracy_knn": 90.0}}
     assert combine({"client0": first, "client1": second}) == {
-        "knn/v1": {"accuracy": 40.0, "accuracy_mean": 45.0, "k": 150},
+        "knn/v1": {"accuracy": 40.0, "accuracy_mean": 45.0},
         "transfer-digits/v1": {"accuracy_knn": 80.0, "accuracy_knn_mean": 85.0},
     }
+
+
+def test_what_was_chosen_alike_stands_and_else_has_no_mean():
+    first, second = ({"linear-sweep/v1": {"accuracy": 50.0, "rate": rate}} for rate in (0.01, 0.03))
+    assert "rate" not in combine({"a": first, "b": second})["linear-sweep/v1"]
+    assert combine({"a": first, "b": first})["linear-sweep/v1"]["rate"] == 0.01
 
 
 def test_encoders_of_two_widths_have_fewer_metrics_in_common():

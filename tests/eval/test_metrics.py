@@ -75,6 +75,23 @@ def test_knn_wants_a_bank_and_queries(bank, missing):
         metric.compute()
 
 
+@pytest.mark.parametrize("wrong", [X[:, :, None], X[0], torch.full((3, 5), torch.nan)])
+def test_what_is_no_rows_is_refused(wrong):
+    for metric in (EffectiveRank(), Uniformity()):
+        with pytest.raises(EvalError, match="finite numbers"):
+            metric.update(wrong)
+    with pytest.raises(EvalError, match="finite numbers"):
+        KNNAccuracy(3).update(wrong, Y[: len(wrong)])
+
+
+def test_labels_and_views_that_do_not_fit_are_refused():
+    for labels in (Y + 3, Y[:5], -Y - 1):
+        with pytest.raises(EvalError, match=r"give one in 0\.\.2 each"):
+            KNNAccuracy(3).update(X, labels)
+    with pytest.raises(EvalError, match="two of the same images"):
+        Alignment().update(X, X[:1])
+
+
 def test_metrics_take_part_in_a_lightning_loop():
     """Logged as they are, a trainer updates, computes and resets them."""
     from lightning.pytorch import LightningModule, Trainer

@@ -162,6 +162,8 @@ def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
         monkeypatch.setattr(kinds, function, record)
     monkeypatch.setattr(kinds, "embed", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     monkeypatch.setattr(kinds, "drift", lambda *arguments: {})
+    compared = subject.compared(0)
+    subject = replace(subject, locals=lambda images: record(images) or compared)
     generator = stream(name)
     PROTOCOLS[name].run(subject, generator)
     received = [argument for argument in received if argument is not generator]
@@ -280,7 +282,10 @@ def test_an_unknown_protocol_is_refused_before_any_runs(features):
         asked.append(name)
         return stream(name)
 
-    with pytest.raises(EvalError, match=r"unknown protocol 'knn/v9': give any of linear/v1, .*label-free/v1"):
+    with pytest.raises(
+        EvalError,
+        match=r"unknown protocol 'knn/v9' \(did you mean 'knn/v1'\?\): give any of linear/v1, .*label-free/v1",
+    ):
         evaluate(features, ["knn/v1", "knn/v9"], watched)
     assert asked == []
 
