@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric import Fabric
@@ -28,6 +28,9 @@ from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from methods.base import Client, FederatedMethod, Objective
+
+if TYPE_CHECKING:
+    from benchmark.callbacks import Display
 
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
@@ -200,3 +203,17 @@ def fabric(config: DictConfig, found: Places) -> Fabric:
         strategy=Ranks() if found.world > 1 else "auto",
         plugins=[LightningEnvironment()] if own else None,
     )
+
+
+_FABRICS: dict[tuple[int, int, str, str], Fabric] = {}
+
+
+def devices(config: DictConfig, display: "Display") -> Fabric:
+    """The process's Fabric, launched once: the runs of a suite share its ranks; see `ranks.ready`."""
+    found = ranks.ready(config, display, alone=bool(_FABRICS))
+    key = (*found[:2], config.accelerator, config.training.precision)
+    if key not in _FABRICS:
+        _FABRICS[key] = fabric(config, found)
+        _FABRICS[key].launch()
+    ranks.share_cores(config, found)
+    return _FABRICS[key]

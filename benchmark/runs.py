@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
-from benchmark import build, figures, holdings, ranks
+from benchmark import build, figures, holdings
 from benchmark.batch_norm import has_batch_norm
 from benchmark.callbacks import Display, Monitor, RoundLog
 from benchmark.compilation import compile_networks
@@ -109,7 +109,7 @@ class Run:
         protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
         collect_from_here()
         streams = Streams(config.seed)
-        self.fabric: Fabric = devices(config, self.display)  # first: nothing is computed yet
+        self.fabric: Fabric = build.devices(config, self.display)  # first: nothing is computed yet
         images = in_turn(self.fabric, lambda: holdings.source(config, self.display.decoding))
         method = build.method(config, images)
         self.data = build.data(config, images, method)
@@ -288,17 +288,3 @@ def opened(path: Path, display: Display, overrides: Iterable[str] = ()) -> Run:
 
 
 _COMMIT = commit()
-
-_FABRICS: dict[tuple[int, int, str, str], Fabric] = {}
-
-
-def devices(config: DictConfig, display: Display) -> Fabric:
-    """The process's Fabric, launched once: the runs of a suite share its ranks; see `ranks.ready`."""
-    found = ranks.ready(config, display, alone=bool(_FABRICS))
-    key = (*found[:2], config.accelerator, config.training.precision)
-    if key not in _FABRICS:
-        fabric = build.fabric(config, found)
-        fabric.launch()
-        _FABRICS[key] = fabric
-    ranks.share_cores(config, found)
-    return _FABRICS[key]
