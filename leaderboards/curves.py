@@ -60,10 +60,10 @@ def mean_and_spread(
 
 def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, Any]) -> "Figure":
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 
     panels = asked["metrics"]
-    picture = Figure(figsize=(max(5.4, 3.6 * len(panels)), 3.4), layout="constrained")
+    picture = Figure(figsize=(max(6.4, 3.6 * len(panels) + 1.2), 3.4), layout="constrained")
     for axes, (metric, label) in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         key, name, unit = AXES[asked.get("against", "round")]
         for colour, (row, seeds) in zip(COLOURS, held.items(), strict=False):
@@ -74,9 +74,11 @@ def _draw(held: Mapping[str, list[list[dict[str, float]]]], asked: Mapping[str, 
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")  # powers would be written as mathematics, which is off
             axes.xaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(label, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))  # beside: lines go anywhere
     title = f"{asked['title']} ({asked['scenario']}, {_behind(map(len, held.values()))})"
     picture.suptitle("\n".join(textwrap.wrap(title, int(14 * picture.get_figwidth()))), fontsize=10)
     return picture
