@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmark.compose import compose, parse
 from benchmark.config import ConfigError
 from benchmark.reporting import board, listing, privacy, show
-from benchmark.words import named, split
+from benchmark.words import named, split, taken
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
 
@@ -28,6 +28,11 @@ USAGE = """examples:
   python -m benchmark board                                 the committed results, and leaderboards/README.md
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
+
+
+GO_ON = "every finished round is safe: run the same command again to go on"
+AFTER = {"evaluate": "the record is as it was: run the same command again to measure"}
+"""What an interrupted command leaves where it is not rounds, and what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[given.command][0](given.words, console)
     except KeyboardInterrupt:
-        safe = "the record is as it was" if given.command == "evaluate" else "every finished round is safe"
-        complain(f"interrupted; {safe}: run the same command again to {'measure' if 'record' in safe else 'go on'}")
+        complain(f"interrupted; {AFTER.get(given.command, GO_ON)}")
         return 130
     except OSError as error:
         if error.filename is None:  # not about a file
@@ -86,8 +90,8 @@ def run(words: list[str], console: Console) -> None:
     from methods.base import MethodError
 
     names, overrides = split(words)
-    given = parse(overrides)
-    name = given.get("suite")
+    own, rest = taken(overrides, "suite", "scenarios", "methods", "seeds")
+    name = own.get("suite")
     if name is None:
         scenario, method = named(names, "run SCENARIO METHOD [key=value ...]")
         configs = [compose(scenario, method, overrides)]
@@ -96,14 +100,9 @@ def run(words: list[str], console: Console) -> None:
             raise ConfigError(
                 f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
             )
-        if "seed" in given:
+        if "seed" in (given := parse(rest)):
             raise ConfigError(f"a suite has several seeds: give seeds={given['seed']} instead of seed={given['seed']}")
-        rest = [
-            override
-            for override in overrides
-            if not override.startswith(("suite=", "scenarios=", "methods=", "seeds="))
-        ]
-        configs = suite(name, given, rest)
+        configs = suite(name, own, rest)
     ranks.expect(configs)
     results: list[dict[str, Any]] = []
     stopped: list[str] = []
@@ -141,15 +140,12 @@ def evaluate(words: list[str], console: Console) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark import ranks
     from benchmark.callbacks import Display
-    from benchmark.revisit import drifts
     from benchmark.runs import opened
-    from benchmark.scores import expanded
     from benchmark.suites import listed
 
     names, overrides = split(words)
     (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
-    given = parse(overrides).get("protocols")
-    rest = [override for override in overrides if not override.startswith("protocols=")]
+    own, rest = taken(overrides, "protocols")
     if "devices" not in parse(rest) and ranks.launched() is None:
         rest.append("devices=1")  # others would only wait: one process has all the cores
     with Display(console) as display:
@@ -160,12 +156,11 @@ def evaluate(words: list[str], console: Console) -> None:
             if federation.round < federation.rounds and federation.refusal() is None:
                 played = f"{federation.round} of {federation.rounds} rounds"
                 raise ConfigError(f"{path} has played {played}: finish it first with `resume {path}`")
-            wanted = listed(given or list(finished.config.evaluation.protocols))
-            protocols = expanded(wanted, finished.config.data.name, drifts(federation))
-            result, failed = finished.evaluate(protocols)
-            display.scores(finished.name, {name: result["scores"][name] for name in protocols if name not in failed})
-            finished.finish(result, failed)
-        display.say(f"in {path}/result.json; figures in {path}/figures  ({result['seconds']['evaluation']:.0f} s)")
+            found = finished.evaluate(listed(own.get("protocols") or list(finished.config.evaluation.protocols)))
+            display.scores(finished.name, {name: found.record["scores"][name] for name in found.protocols})
+            finished.finish(found)
+        seconds = found.record["seconds"]["evaluation"]
+        display.say(f"in {path}/result.json; figures in {path}/figures  ({seconds:.0f} s)")
 
 
 def tune(words: list[str], console: Console) -> None:

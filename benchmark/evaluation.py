@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from benchmark.scores import Scores, transfer_targets
 from benchmark.streams import Streams
 from datamodules.federated import FederatedDataModule
+from datamodules.ops import luma
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import augment, plain
@@ -54,7 +55,7 @@ class Evaluator:
         method: the resident model the weights are loaded into; reset before its next visit anyway.
         data: images and who holds them.
         streams: generators of the run.
-        other: opens another data set by its name, at the run's image size.
+        other: another data set by its name, at the run's image size; it opens each once.
         batch_size: images a forward pass. device: where features are made.
     """
 
@@ -70,7 +71,6 @@ class Evaluator:
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
         self.batch_size, self.device = batch_size, device
-        self.opened: dict[str, str] = {}  # data set to transfer to -> hash of its images
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
 
@@ -117,7 +117,6 @@ class Evaluator:
         source = self.data.source
         encoder = deepcopy(encoder)  # the resident model's is lent: loading a client's weights would change it
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
-        self.opened |= {name: target.sha256 for name, target in targets.items()}
         return Subject(
             features=self.features(encoder),
             shown=Shown(
@@ -252,5 +251,4 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
         return images
     if images.shape[1] == 1:
         return images.expand(-1, channels, -1, -1)
-    weights = images.new_tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
-    return (images.float() * weights).sum(dim=1, keepdim=True).round().to(torch.uint8)
+    return luma(images.float().split(1, 1)).round().to(torch.uint8)

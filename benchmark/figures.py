@@ -39,16 +39,16 @@ def of_run(
         drawn["costs"] = partial(costs, seen, title=title)
     if any("alignment" in point for point in seen):
         drawn["geometry"] = partial(geometry, seen, title=title)
+    if any("alignment" in point and "uniformity" in point for point in seen):
         drawn["plane"] = partial(plane, seen, title=title)
     if values := {name: arrays["spectrum"]["values"] for name, arrays in kept.items() if "spectrum" in arrays}:
         drawn["spectrum"] = partial(spectra, values, title=title)
     for name, arrays in kept.items():
         if (found := arrays.get("embed")) is not None:
-            own = partial(
-                embedding, found["places"], found["labels"], source.classes,
-                title=f"t-SNE of test images, {title}{'' if name == 'global' else f': {name}'}",
-            )  # fmt: skip
-            drawn["tsne" if name == "global" else f"tsne-{name}"] = own
+            file, whose = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
+            drawn[file] = partial(
+                embedding, found["places"], found["labels"], source.classes, title=f"t-SNE of test images, {whose}"
+            )
     return drawn
 
 
@@ -116,17 +116,18 @@ def costs(curve: Sequence[Point], path: Path, title: str) -> None:
     """The monitor against what it took: bytes both ways, and seconds of training."""
     figure, (left, right) = _figure(title, 2)
     seen = [point["monitor"] for point in curve]
-    left.plot([point["bytes"] / 1e6 for point in curve], seen, "o-", markersize=3, color=RUST)
-    left.set(xlabel="MB up and down, all clients", ylabel="monitor (kNN, %)")
-    right.plot([point["seconds"] for point in curve], seen, "o-", markersize=3, color=RUST)
-    right.set(xlabel="seconds of training", ylabel="monitor (kNN, %)")
-    for axes in (left, right):
+    for axes, key, unit, label in (
+        (left, "bytes", 1e6, "MB up and down, all clients"),
+        (right, "seconds", 1, "seconds of training"),
+    ):
+        if not any(point[key] for point in curve):
+            axes.set(xticks=[], yticks=[])
+            _say(axes, "nothing is sent" if axes is left else "nothing is trained")
+            continue
+        axes.plot([point[key] / unit for point in curve], seen, "o-", markersize=3, color=RUST)
+        axes.set(xlabel=label, ylabel="monitor (kNN, %)")
         _at_least(axes, 5)
         axes.set_xlim(left=0)
-    if not any(point["bytes"] for point in curve):
-        left.clear()
-        left.set(xticks=[], yticks=[])
-        _say(left, "nothing is sent")
     figure.savefig(path, dpi=120)
 
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
@@ -76,10 +76,10 @@ class Run:
                 federation.fit()
                 if (why := federation.refusal()) is not None:
                     self.display.say(f"{self.name}: ends after round {federation.round}: {why}")
-                result, failed = self.evaluate(self.config.evaluation.protocols)
-            self.finish(result, failed, logger)
-        self.display.end(f"{self.name}: {headline(result)}")
-        return result
+                found = self.evaluate(self.config.evaluation.protocols)
+            self.finish(found, logger)
+        self.display.end(f"{self.name}: {headline(found.record)}")
+        return found.record
 
     def claim(self) -> None:
         """Refuses a folder that holds a run of another config."""
@@ -130,8 +130,9 @@ class Run:
             commit=_COMMIT,
             account=build.account(config, method, clients),
         )
+        other = cache(partial(holdings.like, config, images))
         for name in transfer_targets(protocols):
-            in_turn(self.fabric, partial(holdings.like, config, images, name))  # refused now, not after the training
+            in_turn(self.fabric, partial(other, name))  # refused now, not after the training
         if any(find(name).wants == "locals" for name in protocols) and not may_drift(self.federation):
             raise ConfigError(without(self.federation))
         begun = (self.folder / "checkpoint").exists()  # what an earlier command has played can still be looked at
@@ -141,7 +142,7 @@ class Run:
             method,
             self.data,
             streams,
-            partial(holdings.like, config, images),
+            other,
             batch_size=config.evaluation.batch_size,
             device=self.fabric.device,
         )
@@ -156,11 +157,8 @@ class Run:
         self.recalibrated = normalised and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)
 
-    def evaluate(self, wanted: Iterable[str]) -> tuple[schema.Record, dict[str, str]]:
-        """The record, with every exported encoder scored; what `result.json` holds of other protocols stays.
-
-        With it the protocols that could not be measured, each with the reason.
-        """
+    def evaluate(self, wanted: Iterable[str]) -> "Evaluated":
+        """Every exported encoder scored; what `result.json` holds of other protocols stays."""
         federation, began = self.federation, time.perf_counter()
         protocols = expanded(wanted, self.config.data.name, drifts(federation))
         file = self.folder / "result.json"
@@ -174,13 +172,13 @@ class Run:
         )
         seconds = time.perf_counter() - began
         protocols = [name for name in protocols if name not in failed]
-        evaluated = {**before.get("evaluated", {}), **{name: here[name] for name in protocols}}
+        evaluated = before.get("evaluated", {}) | {name: here[name] for name in protocols}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
             since = [f"{', '.join(protocols)} measured when {line}" for line in self.changed(result)]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *since]))
-        return result, failed
+        return Evaluated(result, protocols, failed)
 
     def changed(self, result: schema.Record) -> list[str]:
         """The classes from outside the packages whose code is not that of a record, each with its hash."""
@@ -210,22 +208,24 @@ class Run:
                 f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
                 "set federation.rounds to at least 1"
             )
-        encoders, failed = dict(before), dict[str, str]()
+        found, failed = dict[str, Scores](), dict[str, str]()
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as tell:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 kept = self.kept.setdefault(name, {})
-                found = self.evaluator.scores(encoder, protocols, visited, tell, kept, failed)
-                encoders[name] = {**before.get(name, {}), **found}
-        for scores in encoders.values():  # what fails for one encoder is no score of the others' mean
-            for protocol in failed:
-                scores.pop(protocol, None)
+                found[name] = self.evaluator.scores(encoder, protocols, visited, tell, kept, failed)
+        encoders = {  # what fails for one encoder is no score of the others' mean; what was measured before stays
+            name: before.get(name, {}) | {one: made for one, made in found.get(name, {}).items() if one not in failed}
+            for name in before | found
+        }
         here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
-        hashes = {f"transfer-{name}/v1": {"dataset": sha256} for name, sha256 in self.evaluator.opened.items()}
-        return encoders, {name: here | hashes.get(name, {}) for name in protocols}, failed
+        made = dict.fromkeys(protocols, here)
+        for name in transfer_targets(protocols):
+            made[f"transfer-{name}/v1"] = here | {"dataset": self.evaluator.other(name).sha256}
+        return encoders, made, failed
 
-    def finish(self, result: schema.Record, failed: dict[str, str], logger: RunLogger | None = None) -> None:
-        """Figures, the logger's end and `result.json`, last: a run that has a record lacks nothing.
+    def finish(self, found: "Evaluated", logger: RunLogger | None = None) -> None:
+        """Figures, the logger's end and `result.json`; a new record is written last, so that no run with one lacks any.
 
         Raises:
             EvalError: some protocols could not be measured; all others are safe by then.
@@ -233,12 +233,13 @@ class Run:
         logger, file = logger or open_logger(self.config, self.folder), self.folder / "result.json"
         with together(self.fabric):
             if self.fabric.global_rank == 0:
-                if file.exists():  # scores are not to be lost by a picture
-                    schema.write(file, result)
-                logger.close(result, self.draw())
-                schema.write(file, result)
-        if failed:
-            reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
+                if again := file.exists():  # new scores are not to be lost by a picture
+                    schema.write(file, found.record)
+                logger.close(found.record, self.draw())
+                if not again:
+                    schema.write(file, found.record)
+        if found.failed:
+            reasons = "; ".join(f"{name}: {why}" for name, why in found.failed.items())
             raise EvalError(f"{self.folder} has its record, but without {reasons}")
 
     def deviations(self) -> list[str]:
@@ -264,6 +265,14 @@ class Run:
         for name, draw in drawn.items():
             draw(path=pictures[name])
         return pictures
+
+
+class Evaluated(NamedTuple):
+    """A record with new scores in it, the protocols they are of, and those that could not be measured, with reasons."""
+
+    record: schema.Record
+    protocols: list[str]
+    failed: dict[str, str]
 
 
 def opened(path: Path, display: Display, overrides: Iterable[str] = ()) -> Run:

@@ -11,10 +11,11 @@ from rich.table import Table
 from benchmark import figures, ranks
 from benchmark.callbacks import Display
 from benchmark.classes import arguments, locate
-from benchmark.compose import compose, merge, parse
+from benchmark.compose import compose, merge
 from benchmark.config import ConfigError
 from benchmark.rounds import DivergedError
 from benchmark.runs import Run
+from benchmark.words import taken
 from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
@@ -35,10 +36,10 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
             less what is given a value.
             `compare=true`: kNN accuracies of all points are measured after the choice, and drawn against the score.
     """
-    compare = parse([override for override in overrides if override.startswith("compare=")]).get("compare", False)
+    own, overrides = taken(overrides, "compare")
+    compare = own.get("compare", False)
     if not isinstance(compare, bool):
         raise ConfigError(f"compare={compare}: give true or false")
-    overrides = [override for override in overrides if not override.startswith("compare=")]
     grid = [override for override in overrides if "," in override and "[" not in override]
     fixed = [override for override in overrides if override not in grid]
     config = compose(scenario, method, fixed)
@@ -115,6 +116,6 @@ def _labelled(run: Run) -> float:
     """The accuracy of a point that was played, by labels; its record has it beside the score."""
     with run.prepared() as federation:
         federation.start()
-        result, failed = run.evaluate([AGAINST])
-        run.finish(result, failed)
-    return float(result["scores"][AGAINST]["accuracy"])
+        found = run.evaluate([AGAINST])
+        run.finish(found)
+    return float(found.record["scores"][AGAINST]["accuracy"])

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from benchmark.compose import parse
 from benchmark.config import ConfigError
 
 
@@ -12,6 +14,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names = [word for word in words if word not in overrides]
     names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
     return names, [word for word in overrides if not word.startswith("method=")]
+
+
+def taken(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
+    """What some keys are given, and the other overrides: a command's own words are no config's."""
+    own = [override for override in overrides if override.partition("=")[0] in keys]
+    return dict(parse(own)), [override for override in overrides if override not in own]
 
 
 def named(names: list[str], usage: str, count: int = 2) -> list[str]:

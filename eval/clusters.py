@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features
+from eval.features import EvalError, Features, sample, seed_of
 
 
 def mixing(rows: Tensor, centroids: Tensor) -> float:
@@ -47,11 +47,10 @@ def clusters(
     if len(x) < features.num_classes:
         raise EvalError(f"{features.num_classes} clusters were asked of {len(x)} test images: give more images")
     if len(x) > max_points:
-        chosen = torch.randperm(len(x), generator=generator, device=generator.device)[:max_points].to(x.device)
+        chosen = sample(len(x), max_points, generator, x.device)
         x, y = x[chosen], y[chosen]
     rows = F.normalize(x, dim=1)
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    made = KMeans(features.num_classes, n_init=starts, random_state=seed).fit(rows.cpu().numpy())
+    made = KMeans(features.num_classes, n_init=starts, random_state=seed_of(generator)).fit(rows.cpu().numpy())
     labels = y.cpu().numpy()
     apart = mixing(rows, torch.from_numpy(made.cluster_centers_).to(rows))
     found = {

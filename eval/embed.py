@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy
+from eval.features import EvalError, Features, accuracy, sample, seed_of
 
 
 def embed(
@@ -27,12 +27,12 @@ def embed(
     x, y = features.test_x, features.test_y
     if len(x) < 4:
         raise EvalError(f"a map of {len(x)} test images was asked for: give at least four")
-    chosen = torch.randperm(len(x), generator=generator, device=generator.device)[:max_points].to(x.device)
+    chosen = sample(len(x), max_points, generator, x.device)
     rows = F.normalize(x[chosen], dim=1).cpu().numpy()
     if (rows == rows[0]).all():  # there is no plane through a point, and t-SNE's own code dies of looking for it
         raise EvalError(f"a map of {len(rows)} test images was asked for, but their features are all the same")
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    made = TSNE(perplexity=min(perplexity, (len(rows) - 1) / 3), init="pca", random_state=seed).fit_transform(rows)
+    few = min(perplexity, (len(rows) - 1) / 3)
+    made = TSNE(perplexity=few, init="pca", random_state=seed_of(generator)).fit_transform(rows)
     return torch.from_numpy(made), y[chosen].cpu()
 
 

@@ -47,8 +47,12 @@ class Features:
     view_clients: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("train_y", "test_y"):
+            y = getattr(self, name)
+            if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
+                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
         if not len(self.train_clients):
-            self.train_clients = torch.full((len(self.train_y),), -1, device=getattr(self.train_y, "device", None))
+            self.train_clients = torch.full_like(self.train_y, -1)
         if (self.view_a is None) != (self.view_b is None):
             raise EvalError("one of view_a and view_b is missing: give both views of the images, or neither")
         for name in ("train_x", "test_x", "view_a", "view_b"):
@@ -72,9 +76,6 @@ class Features:
             if other is not None and (x is None or len(x) != len(other)):
                 raise EvalError(f"{name} has {len(other)} rows, {rows} {0 if x is None else len(x)}: give one each")
         for name in ("train_y", "test_y"):
-            y = getattr(self, name)
-            if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
-                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
             low, high = (int(bound) for bound in getattr(self, name).aminmax())
             if low < 0 or high >= self.num_classes:
                 raise EvalError(f"{name} holds labels {low}..{high}: give labels in 0..{self.num_classes - 1}")
@@ -160,6 +161,16 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
         raise EvalError(f"{len(labels)} rows of {len(labels)} classes leave none to hold out: give two of some class")
     held = held.to(labels.device)
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
+def sample(rows: int, most: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """At most so many of `rows` row numbers, in an order that the generator draws: int64 on the device."""
+    return torch.randperm(rows, generator=generator, device=generator.device)[:most].to(device)
+
+
+def seed_of(generator: torch.Generator) -> int:
+    """A seed for what takes no generator, drawn by one."""
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
 def accuracy(predicted: Tensor, labels: Tensor) -> float:

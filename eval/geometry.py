@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features
+from eval.features import EvalError, Features, sample
 from methods.maths import alignment
 
 
@@ -169,8 +169,7 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
     known = held if split else ~held
     x, clients = features.train_x[known], features.train_clients[known]
     if len(x) > max_points:
-        order = torch.randperm(len(x), generator=generator, device=generator.device)
-        chosen = order[:max_points].to(x.device)
+        chosen = sample(len(x), max_points, generator, x.device)
         x, clients = x[chosen], clients[chosen]
     parts = uniformity_parts(x, clients)
     scores["uniformity"] = parts["total"]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy, holdout
+from eval.features import EvalError, Features, accuracy, holdout, seed_of
 from eval.softmax import fit_lbfgs, gradient_of, split
 from eval.subject import Crop, Shown
 
@@ -144,9 +144,12 @@ def _scale(rates: Sequence[float], num_classes: int, width: int, base: float) ->
     return torch.cat([each.repeat_interleave(num_classes * width), each.repeat_interleave(num_classes)])
 
 
-def linear_probe(features: Features, probe: Probe, generator: torch.Generator) -> dict[str, float]:
-    """Accuracy in percent on the whole test set at the last epoch; the test set makes no choice."""
-    weight, bias = fit_linear(features.train_x, features.train_y, features.num_classes, probe, generator)
+def linear_probe(
+    features: Features, probe: Probe, generator: torch.Generator, look: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, float]:
+    """Accuracy in percent on the whole test set at the last epoch; it makes no choice. look: see `fit_linear`."""
+    x, y = features.train_x, features.train_y
+    weight, bias = fit_linear(x, y, features.num_classes, probe, generator, look=look)
     return {"accuracy": accuracy(F.linear(features.test_x, weight, bias).argmax(dim=1), features.test_y)}
 
 
@@ -161,7 +164,7 @@ def swept_probe(
     Returns:
         "accuracy": percent on the whole test set, by the chosen classifier, which has seen the rest of train; "rate".
     """
-    fit, held = holdout(features.train_y, fraction, _seed(generator))
+    fit, held = holdout(features.train_y, fraction, seed_of(generator))
     rates, classes = sorted(rates), features.num_classes
     x, y = features.train_x, features.train_y
     weight, bias = fit_linear(x[fit], y[fit], classes, probe, generator, rates=rates)
@@ -179,15 +182,9 @@ def augmented_probe(
 
     The encoder stays frozen and in eval mode; test images are shown as they are.
     """
-    weight, bias = fit_linear(
-        features.train_x,
-        features.train_y,
-        features.num_classes,
-        probe,
-        generator,
-        look=lambda rows: shown.encoder(shown.cropped(rows, crop, generator)).float(),
+    return linear_probe(
+        features, probe, generator, lambda rows: shown.encoder(shown.cropped(rows, crop, generator)).float()
     )
-    return {"accuracy": accuracy(F.linear(features.test_x, weight, bias).argmax(dim=1), features.test_y)}
 
 
 def lbfgs_probe(
@@ -207,7 +204,7 @@ def lbfgs_probe(
     """
     y, classes = features.train_y, features.num_classes
     x, test_x, gram = standardised(features)
-    fit, held = holdout(y, fraction, _seed(generator))
+    fit, held = holdout(y, fraction, seed_of(generator))
     part_x, part_y, held_x, held_y = x[fit], y[fit], x[held], y[held]
     best, chosen, start, solution = -1.0, strengths[0], None, None
     for strength in sorted(strengths, reverse=True):
@@ -226,10 +223,6 @@ def standardised(features: Features) -> tuple[Tensor, Tensor, Tensor]:
     gram = x.T @ x / len(x)
     variance = gram.diagonal().mean().clamp(min=1e-24)
     return x.div_(variance.sqrt()), test_x.div_(variance.sqrt()), gram.div_(variance)
-
-
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
 def _predict(x: Tensor, parameters: Tensor, num_classes: int) -> Tensor:

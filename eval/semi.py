@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.features import EvalError, Features, accuracy
+from eval.features import EvalError, Features, accuracy, extract
 from eval.subject import Crop, Shown
 
 
@@ -120,7 +120,8 @@ def fine_tuned(features: Features, shown: Shown, rows: Tensor, tuning: FineTunin
             loss.backward()
             optimizer.step()
             rate.step()
-    return _tested(encoder.eval(), head, shown, features)
+    logits = extract(nn.Sequential(encoder, head).eval(), shown.test, shown.prepare, device=shown.device)
+    return accuracy(logits.argmax(dim=1), features.test_y)
 
 
 def _classifier(features: Features, generator: torch.Generator) -> nn.Linear:
@@ -145,12 +146,3 @@ def _sizes(rows: int, size: int) -> list[int]:
     """Of the batches of one pass; a last one of a single row is left out, where it is not all there is."""
     rest = rows % size
     return [size] * (rows // size) + ([rest] if rest > 1 or 0 < rest == rows else [])
-
-
-@torch.no_grad()
-def _tested(encoder: nn.Module, head: nn.Module, shown: Shown, features: Features) -> float:
-    predicted = [
-        head(encoder(shown.prepare(torch.from_numpy(part.copy()).to(shown.device))).float()).argmax(dim=1)
-        for part in (shown.test[start : start + 512] for start in range(0, len(shown.test), 512))
-    ]
-    return accuracy(torch.cat(predicted), features.test_y)

@@ -479,6 +479,9 @@ class TestEvaluate:
         assert "has its record, but without embed/v1: no map" in line
         record = schema.read(folder / "result.json")
         assert set(record["scores"]) == set(record["evaluated"]) == {"knn/v1", "geometry/v1", "spectrum/v1"}
+        monkeypatch.setattr("eval.kinds.spectrum", lambda *_: (_ for _ in ()).throw(EvalError("no spectrum")))
+        assert "without spectrum/v1: no spectrum" in refused("evaluate", str(folder), "protocols=spectrum/v1")
+        assert schema.read(folder / "result.json")["scores"] == record["scores"]
 
     def test_drift_is_measured_twice_alike(self, call, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"

@@ -220,7 +220,7 @@ class TestWhatARunLeaves:
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
         with one.prepared() as federation:
             federation.start()
-            deviations = one.evaluate(["knn/v1"])[0]["deviations"]
+            deviations = one.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
         again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")

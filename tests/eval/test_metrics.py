@@ -112,40 +112,42 @@ def test_metrics_take_part_in_a_lightning_loop():
         assert found["rank"] == pytest.approx(effective_rank(X), abs=1e-4)
 
 
-@pytest.mark.ranks
-def test_two_ranks_of_unequal_shares_compute_the_same(alone, tmp_path):
+def by_two(values, folder):
+    """What `values(rank)` is on each of two ranks that run it together."""
     ranks = playing.by_hand({"RANK": "0"}, {"RANK": "1"})
-    children = [playing.in_child(half, tmp_path, environment=rank) for rank in ranks]
+    children = [playing.in_child(one_rank, values, folder, environment=rank) for rank in ranks]
     assert [playing.finish(child) for child in children] == [0, 0]
-    for rank in (0, 1):
-        assert torch.load(tmp_path / f"{rank}.pt") == pytest.approx(alone, abs=1e-6)
+    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 
-def half(folder):
-    """One rank of two: it sees every third row, or all others."""
+def one_rank(values, folder):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     rank = int(os.environ["RANK"])
-    rows = torch.arange(60)
-    torch.save(shown(rows[(rows % 3 == 0) == (rank == 0)]), folder / f"{rank}.pt")
+    torch.save(values(rank), folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
 
 @pytest.mark.ranks
+def test_two_ranks_of_unequal_shares_compute_the_same(alone, tmp_path):
+    for found in by_two(half, tmp_path):
+        assert found == pytest.approx(alone, abs=1e-6)
+
+
+def half(rank):
+    """One rank of two: it sees every third row, or all others."""
+    rows = torch.arange(60)
+    return shown(rows[(rows % 3 == 0) == (rank == 0)])
+
+
+@pytest.mark.ranks
 def test_a_rank_that_has_seen_nothing_takes_part(alone, tmp_path):
-    ranks = playing.by_hand({"RANK": "0"}, {"RANK": "1"})
-    children = [playing.in_child(apart, tmp_path, environment=rank) for rank in ranks]
-    assert [playing.finish(child) for child in children] == [0, 0]
-    for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt")
+    for found in by_two(apart, tmp_path):
         assert found == pytest.approx({name: alone[name] for name in found}, abs=1e-6)
 
 
-def apart(folder):
+def apart(rank):
     """One rank of two: the first has the bank and all rows, the second the queries alone."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
-    rank = int(os.environ["RANK"])
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity()}
     if rank == 0:
         metrics["knn"].update(X[20:], Y[20:], bank=True)
@@ -153,7 +155,6 @@ def apart(folder):
         metrics["uniform"].update(X)
     else:
         metrics["knn"].update(X[:20], Y[:20])
-    torch.save({name: float(metric.compute()) for name, metric in metrics.items()}, folder / f"{rank}.pt")
     with pytest.raises(EvalError, match="EffectiveRank was asked before update"):
         EffectiveRank().compute()
-    distributed.destroy_process_group()
+    return {name: float(metric.compute()) for name, metric in metrics.items()}
