@@ -175,7 +175,7 @@ class Run:
         evaluated = before.get("evaluated", {}) | {name: here[name] for name in protocols}
         result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
         if before:  # training is not done again
-            result |= {key: before[key] for key in ("provenance", "world_size", "deviations")}
+            result |= {key: before[key] for key in ("provenance", "world_size", "deviations", "settings")}
             since = [f"{', '.join(protocols)} measured when {line}" for line in self.changed(result)]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *since]))
         return Evaluated(result, protocols, failed)
