@@ -167,6 +167,8 @@ def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) 
 
 
 def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
+    if not layer:
+        return config
     for section in ("optimizer", "server_optimizer", "encoder", "method"):
         chosen = layer.get(section)
         # another class brings its own arguments; those of the class it replaces go
@@ -192,8 +194,11 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
         merged = OmegaConf.merge(config, layer)
     except TypeError as error:  # a mapping over a list, or the other way round
         raise ConfigError(_clash(config, layer)) from error
+    assert isinstance(merged, DictConfig)
+    fresh = [field.name for field in fields(Config) if field.name in layer and field.name not in FREE]
+    if not fresh:  # a section without types has nothing to be held against
+        return merged
     typed = OmegaConf.structured(Config())
-    fresh = [name for name in typed if name in layer and name not in FREE]
     try:
         for section in fresh:
             typed[section] = (
@@ -201,7 +206,6 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
             )
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    assert isinstance(merged, DictConfig)
     for section in fresh:
         merged[section] = OmegaConf.to_container(typed[section]) if _is_section(section) else typed[section]
     return merged
