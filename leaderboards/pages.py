@@ -1,13 +1,15 @@
 """Our numbers on the methods' pages, between two marks; what stands around them is written by hand."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from leaderboards import render
+from leaderboards.compare import Difference, differences
 from leaderboards.curves import COMPARED
-from leaderboards.rank import FLOOR, HEADLINE, Difference, Row, board, differences
+from leaderboards.rank import FLOOR, HEADLINE, Row, board
 from leaderboards.schema import Record
-from leaderboards.text import between, line
+from leaderboards.text import between, fill, line
 
 START = "<!-- ours: written by the board command from the run records -->"
 END = "<!-- end of ours -->"
@@ -19,7 +21,7 @@ def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]]) -> str:
-    """A page with what is between its marks written anew; without marks, as it is.
+    """A page with what is between its marks written anew.
 
     method: the page's name; rows of `fedu-fedx` stand on the pages fedu and fedx.
     """
@@ -30,7 +32,7 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
     """Fills the pages `<method>.md` of a folder, where it is there."""
     known = boards(records)
     for file in sorted(Path(folder).glob("*.md")):
-        file.write_text(filled(file.read_text(encoding="utf-8"), file.stem, known), encoding="utf-8")
+        fill(file, partial(filled, method=file.stem, boards=known))
 
 
 def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:

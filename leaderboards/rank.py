@@ -37,23 +37,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A row's headline less that of the row it builds on, over the seeds both have, and the least that counts: points.
-
-    unlike: in which settings beside the method's own the two differ, in words.
-    """
+class Average:
+    """A row's mean rank over scenarios. ranks: scenario -> its rank there, among the rows that are compared."""
 
     row: str
-    base: str
-    points: float
-    least: float
-    seeds: int
-    unlike: tuple[str, ...]
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is more than the seeds' spread explains."""
-        return abs(self.points) > self.least
+    mean: float
+    ranks: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,8 @@ class Row:
     only one client, who holds all and has nobody to exchange with. `epsilon` is the largest that a client of any seed
     has spent, None where nothing was released with noise; it covers the entries of `covers` and no other, at `delta`.
     `rank` is None for the floor, for a row without the headline and where no spread is known; `tied`: another row
-    shares the rank.
+    shares the rank. Where it comes from: `commits`, with a star where files had been changed, `hardware`, and the
+    `dates` of the first and last run.
     """
 
     scenario: str
@@ -80,6 +70,9 @@ class Row:
     client_seconds: float | None
     rounds: int
     images: float
+    commits: tuple[str, ...]
+    hardware: tuple[str, ...]
+    dates: tuple[str, str]
     epsilon: float | None = None
     covers: tuple[str, ...] = ()
     delta: float | None = None
@@ -109,8 +102,8 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
         first = _flat(group[0])
         for record in group[1:]:
             other = _flat(record)
-            if unlike := sorted(key for key in first.keys() | other.keys() if _held(first, key) != _held(other, key)):
-                values = "; ".join(f"{key} is {_held(first, key)} and {_held(other, key)}" for key in unlike[:4])
+            if unlike := sorted(key for key in first.keys() | other.keys() if held(first, key) != held(other, key)):
+                values = "; ".join(f"{key} is {held(first, key)} and {held(other, key)}" for key in unlike[:4])
                 raise RecordError(
                     f"{scenario}, row {name}: seeds {group[0]['seed']} and {record['seed']} are not one setting "
                     f"({values}): give each a row of its own, or remove one"
@@ -125,7 +118,7 @@ def _flat(record: Record) -> dict[str, object]:
     return {**own, "dataset": data, **record["settings"]}
 
 
-def _held(settings: Mapping[str, object], key: str) -> object:
+def held(settings: Mapping[str, object], key: str) -> object:
     """A setting, or what the code did where a record was made before it could be set."""
     return settings.get(key, CAME_LATER.get(key))
 
@@ -147,26 +140,34 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     return _ranked(scored, pooled_spread(rows)) + unscored + floor
 
 
-def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
-    """Each row of a board beside the one it builds on, largest gain first; none where no spread is known.
+def average_ranks(boards: Mapping[str, Sequence[Row]]) -> list[Average]:
+    """Mean ranks over scenarios of the rows that all these boards rank, best first (Demsar 2006, section 3.2.2).
 
-    bases: row -> the rows that are it and something more.
+    In each scenario those rows are ranked anew among themselves, by the rule above; rows of a group each take the mean
+    of its places. Boards that rank nobody are passed over.
     """
-    known = {row.row: row for row in rows}
-    if (spread := pooled_spread(known.values())) is None:
-        return []
-    pairs = [(known[row], known[base]) for base, built in bases.items() for row in built if {row, base} <= set(known)]
-    found = [_difference(row, base, spread) for row, base in pairs if row.headline.keys() & base.headline.keys()]
-    return sorted(found, key=lambda one: -one.points)
+    ranking = {name: [row for row in rows if row.rank is not None] for name, rows in boards.items()}
+    ranking = {name: rows for name, rows in ranking.items() if rows}
+    shared = set.intersection(*({row.row for row in rows} for rows in ranking.values())) if ranking else set()
+    ranks: dict[str, dict[str, float]] = {row: {} for row in sorted(shared)}
+    for name, rows in ranking.items():
+        anew = _ranked([row for row in rows if row.row in shared], pooled_spread(boards[name]))
+        for row in anew:
+            group = sum(other.rank == row.rank for other in anew)
+            ranks[row.row][name] = (row.rank or 0) + (group - 1) / 2
+    found = [Average(row, fmean(places.values()), places) for row, places in ranks.items()]
+    return sorted(found, key=lambda one: one.mean)
 
 
-def _difference(row: Row, base: Row, spread: float) -> Difference:
-    shared = sorted(row.headline.keys() & base.headline.keys())  # seeds share clients and start: like with like
-    points = fmean(row.headline[seed] - base.headline[seed] for seed in shared)
-    keys = sorted(key for key in row.settings.keys() | base.settings.keys() if not key.startswith("method."))
-    pairs = [(key, _held(row.settings, key), _held(base.settings, key)) for key in keys]
-    unlike = tuple(f"{key} {own}, not {theirs}" for key, own, theirs in pairs if own != theirs)
-    return Difference(row.row, base.row, points, _least(len(shared), len(shared), spread), len(shared), unlike)
+def gaps(rows: Iterable[Row]) -> list[str]:
+    """What a row lacks that its other seeds have, in words: a seed below its last, or a seed's headline."""
+    lines = []
+    for row in rows:
+        missing = [str(seed) for seed in range(max(row.seeds)) if seed not in row.seeds]
+        silent = [str(seed) for seed in row.seeds if row.headline and seed not in row.headline]
+        lines += [f"{row.row} has no seed {', '.join(missing)}"] if missing and len(row.seeds) > 1 else []
+        lines += [f"{row.row}, seed {', '.join(silent)}, has no {HEADLINE}"] if silent else []
+    return lines
 
 
 def pooled_spread(rows: Iterable[Row]) -> float | None:
@@ -189,16 +190,24 @@ def _row(group: Sequence[Record]) -> Row:
         settings=first["settings"],
         headline={record["seed"]: value for record in group for value in values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
-        cells={key: _cell(values(group, key)) for key in sorted(keys)},
+        cells={key: over_seeds(values(group, key)) for key in sorted(keys)},
         bytes_up=None if alone else _per_visit(group, [sum(record["bytes"]["up"].values()) for record in group]),
         bytes_down=None if alone else _per_visit(group, [sum(record["bytes"]["down"].values()) for record in group]),
         client_seconds=_per_visit(group, [record["seconds"]["clients"] for record in group]),
         rounds=first["rounds"]["done"],
         images=fmean(record["images"] for record in group),
+        commits=tuple(dict.fromkeys(_commit(record) for record in group)),
+        hardware=tuple(dict.fromkeys(record["provenance"]["hardware"] for record in group)),
+        dates=(min(dates := [record["provenance"]["date"] for record in group]), max(dates)),
         epsilon=max((record["epsilon"] for record in group if record["epsilon"] is not None), default=None),
         covers=tuple(sorted({entry for record in group for entry in _of_noise(record, "covers", ())})),
         delta=_of_noise(first, "delta", None),
     )
+
+
+def _commit(record: Record) -> str:
+    made = record["provenance"]
+    return f"{(made['git'] or 'no commit')[:7]}{'*' if made['dirty'] else ''}"
 
 
 def _of_noise(record: Record, key: str, default: Any) -> Any:
@@ -206,7 +215,8 @@ def _of_noise(record: Record, key: str, default: Any) -> Any:
     return record.get("privacy", {}).get(key, default)
 
 
-def _cell(sample: Sequence[float]) -> Cell:
+def over_seeds(sample: Sequence[float]) -> Cell:
+    """Mean and sample standard deviation."""
     return Cell(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample))
 
 
@@ -229,9 +239,9 @@ def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
 
 
 def _differ(a: Cell, b: Cell, spread: float) -> bool:
-    return abs(a.mean - b.mean) > _least(a.n, b.n, spread)
+    return abs(a.mean - b.mean) > least(a.n, b.n, spread)
 
 
-def _least(n: int, m: int, spread: float) -> float:
+def least(n: int, m: int, spread: float) -> float:
     """The least difference that counts between means of n and m seeds."""
     return 2 * spread * math.sqrt(1 / n + 1 / m)

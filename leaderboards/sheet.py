@@ -6,6 +6,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboards.schema import RecordError
-from leaderboards.text import MISSING, between, in_bytes, line
+from leaderboards.text import MISSING, between, fill, in_bytes, line
 
 SHEET = "privacy.json"
 """Its file, among the leaderboards."""
@@ -117,10 +118,13 @@ def _amounts(entries: Iterable[Entry]) -> str:
     return ", ".join(f"{entry} {in_bytes(size)}" for (_, entry), size in sizes.items())
 
 
+def write_page(page: Path, sheet: Sheet) -> None:
+    """Fills docs/privacy.md."""
+    fill(page, partial(filled, sheet=sheet))
+
+
 def filled(page: str, sheet: Sheet) -> str:
     """A page with what is between its marks written anew."""
-    if START not in page or END not in page:
-        raise RecordError(f"the page has no marks {START} and {END} to write the privacy sheet between")
     sent = [line(COLUMNS), "|" + "|".join("---:" if column == "bytes" else "---" for column in COLUMNS) + "|"]
     for method in sheet.methods:
         rows = [cells(method, entry) for entry in method.entries]

@@ -1,18 +1,18 @@
 """Studies: one question a page, our rows along an axis beside what the paper reports along its own."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from leaderboards import pages, render
+from leaderboards import pages, pictures
 from leaderboards.curves import COLOURS
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
-from leaderboards.text import MISSING, between, line, three_digits, with_spread
+from leaderboards.text import MISSING, between, fill, line, three_digits, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,17 +30,10 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         page = Path(folder) / f"{study['page']}.md"
         if page.exists():
             found = measured(study, records)
-            page.write_text(
-                between(
-                    page.read_text(encoding="utf-8"),
-                    pages.START,
-                    pages.END,
-                    table(study, found, spent(study, records)),
-                ),
-                encoding="utf-8",
-            )
+            lines = table(study, found, spent(study, records))
+            fill(page, partial(between, start=pages.START, end=pages.END, lines=lines))
             if found:
-                render.save(partial(_draw, study, found), page.with_suffix(".svg"))
+                pictures.save(partial(_draw, study, found), page.with_suffix(".svg"))
 
 
 def measured(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Curve]:
@@ -136,7 +129,7 @@ def _panel(
     axes.set_xticks(range(len(along)), [f"{place:g}" for place in along])
     axes.set_xlabel(study["axis"])
     axes.set_ylabel("linear probe (%)")
-    axes.set_title(fill(title, 60), loc="left", fontsize=8)
+    axes.set_title(textwrap.fill(title, 60), loc="left", fontsize=8)
     axes.grid(axis="y", color="#e4e4e0", linewidth=0.6)
     axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

@@ -1,11 +1,14 @@
 """Numbers and names as the pages show them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leaderboards.schema import RecordError
+
 if TYPE_CHECKING:
-    from leaderboards.rank import Cell
+    from leaderboards.rank import Cell, Row
 
 MISSING = "–"
 
@@ -22,10 +25,25 @@ def escape(text: str) -> str:
 
 
 def between(page: str, start: str, end: str, lines: Iterable[str]) -> str:
-    """A page with what stands between two marks written anew; without them, as it is."""
+    """A page with what stands between two marks written anew.
+
+    Raises:
+        RecordError: a mark is not there.
+    """
     before, found, rest = page.partition(start)
     _, closed, after = rest.partition(end)
-    return "\n".join([before + start, "", *lines, "", end + after]) if found and closed else page
+    if not found or not closed:
+        raise RecordError(f"no mark {end if found else start}: put it where the tables belong")
+    return "\n".join([before + start, "", *lines, "", end + after])
+
+
+def fill(file: Path, filled: Callable[[str], str]) -> None:
+    """Writes a page anew between its marks. Raises RecordError with the file where it cannot."""
+    try:
+        page = filled(file.read_text(encoding="utf-8"))
+    except RecordError as error:
+        raise RecordError(f"{file}: {error}") from error
+    file.write_text(page, encoding="utf-8")
 
 
 def with_spread(cell: "Cell | None", decimals: int) -> str:
@@ -34,6 +52,11 @@ def with_spread(cell: "Cell | None", decimals: int) -> str:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
     return f"{cell.mean:.{decimals}f}{spread}"
+
+
+def rank_of(row: "Row") -> str:
+    """`2=` where the rank is shared."""
+    return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
 
 
 def three_digits(value: float) -> str:

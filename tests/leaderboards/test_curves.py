@@ -1,6 +1,6 @@
 import pytest
 
-from leaderboards import curves, render
+from leaderboards import curves, pictures, render
 from tests.leaderboards.test_schema import record as a_record
 
 ROWS = ("fedavg-align_uniform", "ssd")
@@ -41,7 +41,7 @@ def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, tmp_path
     for record in records:
         record["curve"] = [{**point, "bytes": 2e9 * point["round"]} for point in record["curve"]]
     (draw,) = curves.curves(records).values()
-    render.save(draw, tmp_path / "b.svg")
+    pictures.save(draw, tmp_path / "b.svg")
     assert "mathdefault" not in (tmp_path / "b.svg").read_text()
     (axes,) = draw().axes
     assert list(axes.lines[0].get_xdata()) == [2.0, 4.0]

@@ -1,6 +1,9 @@
 """Our numbers on the methods' pages."""
 
+import pytest
+
 from leaderboards import pages
+from leaderboards.schema import RecordError
 from tests.leaderboards.test_schema import record
 
 PAGE = f"# SSD\n\nby hand\n\n{pages.START}\nstale\n{pages.END}\n\nmore by hand\n"
@@ -49,10 +52,11 @@ def test_a_method_over_another_stands_on_both_pages():
     assert "No row of it" in pages.filled(PAGE, "fedsc", BOARDS)
 
 
-def test_a_page_without_marks_is_left_alone(tmp_path):
-    for name, text in (("ssd", PAGE), ("fedavg", "# no marks\n")):
-        (tmp_path / f"{name}.md").write_text(text)
+def test_a_page_without_marks_is_refused_by_its_name(tmp_path):
+    (tmp_path / "ssd.md").write_text(PAGE)
     pages.write(RECORDS, tmp_path)
     assert "stale" not in (tmp_path / "ssd.md").read_text()
-    assert (tmp_path / "fedavg.md").read_text() == "# no marks\n"
+    (tmp_path / "fedavg.md").write_text("# no marks\n")
+    with pytest.raises(RecordError, match=r"fedavg\.md: no mark <!-- ours"):
+        pages.write(RECORDS, tmp_path)
     pages.write(RECORDS, tmp_path / "missing")

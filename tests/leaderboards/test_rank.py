@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from leaderboards.rank import HEADLINE, Cell, board, differences, pooled_spread, values
+from leaderboards.compare import differences, paired
+from leaderboards.rank import HEADLINE, Cell, average_ranks, board, gaps, pooled_spread, values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -171,3 +172,44 @@ def test_a_setting_that_came_later_is_what_the_code_did_before():
 def test_a_seed_given_twice_is_refused():
     with pytest.raises(RecordError, match=r"row fedavg-byol: a seed is given twice in \[0, 0\]"):
         board([record(), record()], "cifar10-micro")
+
+
+def test_two_rows_are_compared_seed_by_seed():
+    ssd, fedavg = board(records(ssd=[50, 53, 49], fedavg=[48, 49, 49, 90]), "cifar10-micro")[::-1]
+    pair = paired(ssd, fedavg)
+    assert pair is not None
+    assert pair.points == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner
+    assert (pair.over, pair.wins) == (Cell(2.0, 2.0, 3), 2)
+    alone, other = board([record("ssd", 0, 50.0), record("fedavg", 1, 48.0)], "cifar10-micro")
+    assert paired(alone, other) is None
+
+
+def test_ranks_are_averaged_over_the_scenarios_that_rank_all_with_ties_halved():
+    """Spreads are 1 throughout: two rows of three seeds differ beyond 2 sqrt(2 / 3) = 1.63."""
+
+    def three(mean: float) -> list[float | None]:
+        return [mean - 1, mean, mean + 1]
+
+    first = board(records(a=three(60), b=three(59), c=three(50), d=three(70)), "cifar10-micro")  # d is missing below
+    second = board(records(a=three(40), b=three(50), c=three(30)), "cifar10-micro")
+    found = average_ranks({"first": first, "second": second, "unranked": board(records(a=[1.0]), "cifar10-micro")})
+    assert [(one.row, one.mean, one.ranks) for one in found] == [
+        ("b", 1.25, {"first": 1.5, "second": 1}),  # tied with a for places one and two
+        ("a", 1.75, {"first": 1.5, "second": 2}),
+        ("c", 3.0, {"first": 3, "second": 3}),
+    ]
+    assert average_ranks({}) == []
+
+
+def test_a_missing_seed_and_a_seed_without_the_headline_are_named():
+    rows = board([*records(b=[1.0, None, 2.0]), record("a", 0), record("a", 3), record("c", 2)], "cifar10-micro")
+    assert sorted(gaps(rows)) == ["a has no seed 1, 2", "b, seed 1, has no linear/v1 accuracy"]  # c was run once
+
+
+def test_a_row_says_where_it_comes_from():
+    made = record()["provenance"] | {"git": "0123456789"}
+    other = {**made, "git": "f" * 40, "dirty": True, "date": "2026-01-01T00:00:00+00:00", "hardware": "another"}
+    (row,) = board([record(seed=k, provenance=one) for k, one in enumerate((made, made, other))], "cifar10-micro")
+    assert row.commits == ("0123456", "fffffff*")
+    assert row.hardware == (made["hardware"], "another")
+    assert row.dates == ("2026-01-01T00:00:00+00:00", made["date"])

@@ -11,8 +11,9 @@ import matplotlib
 import pytest
 from rich.console import Console
 
+from leaderboards.pictures import _draw, headline
 from leaderboards.rank import board
-from leaderboards.render import _draw, figure, markdown, scenarios, table, write
+from leaderboards.render import markdown, scenarios, table, write
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -179,7 +180,7 @@ def test_two_groups_of_ties_are_two_bands():
     ],
 )
 def test_odd_boards_have_a_picture(entries: list[Record], tmp_path: Path):
-    figure(entries, "cifar10-micro", tmp_path / "picture.svg")
+    headline(entries, "cifar10-micro", tmp_path / "picture.svg")
     assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
 
 

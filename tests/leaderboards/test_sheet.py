@@ -66,7 +66,7 @@ def test_the_guide_has_a_line_an_entry_and_what_stays():
     assert r"| a\_b | simclr | reference | target, d | 1.5 kB |" in lines
     assert "| local | simclr | reference | nothing | – |" in lines
     assert filled(page, SHEET) == page
-    with pytest.raises(RecordError, match="no marks"):
+    with pytest.raises(RecordError, match="no mark "):
         filled("a page without", SHEET)
 
 
