@@ -76,6 +76,10 @@ FIELDS: dict[str, Any] = {
 }
 
 
+INCIDENTAL = ("seconds", "provenance", "evaluated")
+"""What may differ between two records of one run: when, where and how fast."""
+
+
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -198,11 +202,12 @@ def collect(folder: str | Path) -> list[Record]:
     """Every record under `folder`, ordered by scenario, row and seed.
 
     A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`;
-    a scenario's name may span several folders. Two files may hold the same run as long as their scores agree.
+    a scenario's name may span several folders. Two files may hold the same run as long as they say the same of it, but
+    for when, where and how fast.
 
     Raises:
         RecordError: for a missing folder, an invalid record, a record that lies where another belongs, or two records
-            of one run (scenario, row, seed) with different scores.
+            of one run (scenario, row, seed) that differ.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -214,8 +219,11 @@ def collect(folder: str | Path) -> list[Record]:
         if place != name(record):
             raise RecordError(f"{path}: holds {name(record)}, not {place}: move it there")
         first, kept = found.setdefault(run, (path, record))
-        if kept["scores"] != record["scores"]:
-            raise RecordError(f"{first} and {path}: the same run with different scores, remove one of them")
+        unlike = [key for key in FIELDS if key not in INCIDENTAL and kept.get(key) != record.get(key)]
+        if unlike:
+            raise RecordError(
+                f"{first} and {path}: the same run with different {', '.join(unlike)}, remove one of them"
+            )
     return [found[run][1] for run in sorted(found)]
 
 
