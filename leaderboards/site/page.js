@@ -1,0 +1,102 @@
+"use strict";
+// What every page is built with. All text goes in as text, never as markup: a record's name can hold anything.
+
+const NONE = "–";
+
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// heads: texts or cells, the first of them stays in sight; rows: lists of cells or texts
+function table(heads, rows, kind = "wide") {
+  const cell = (tag) => (part, place) => {
+    const node = part instanceof Node && part.tagName?.toLowerCase() === tag ? part : el(tag, {}, part);
+    if (place === 0) node.classList.add("row");
+    return node;
+  };
+  const head = el("thead", {}, el("tr", {}, heads.map(cell("th"))));
+  return el(
+    "div",
+    { class: kind },
+    el(
+      "table",
+      {},
+      head,
+      el(
+        "tbody",
+        {},
+        rows.map((row) => el("tr", {}, row.map(cell("td")))),
+      ),
+    ),
+  );
+}
+
+function words(part) {
+  return el("td", { class: "text long" }, part);
+}
+
+function number(value, digits) {
+  if (value === null || value === undefined) return NONE;
+  const shown = value.toFixed(digits);
+  return Number(shown) === 0 ? shown.replace("-", "") : shown;
+}
+
+function digits(value) {
+  return value === null || value === undefined ? NONE : String(Number(value.toPrecision(3)));
+}
+
+function bytes(count) {
+  if (count === null || count === undefined) return NONE;
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (count < 999.5) return `${digits(count)} ${unit}`;
+    count /= 1000;
+  }
+  return `${digits(count)} TB`;
+}
+
+function withSpread(cell, places) {
+  if (!cell) return [NONE];
+  const [middle, apart] = cell;
+  if (apart === null) return [number(middle, places)];
+  return [number(middle, places), el("span", { class: "spread" }, ` ± ${number(apart, places)}`)];
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function spread(values) {
+  if (values.length < 2) return null;
+  const middle = mean(values);
+  return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+}
+
+function address(...parts) {
+  return `#/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+function choose(label, value, choices, change) {
+  const options = choices.map(([key, text]) => el("option", { value: key, selected: key === value }, text));
+  return el(
+    "label",
+    {},
+    label,
+    el("select", { "data-key": label, onchange: (event) => change(event.target.value) }, options),
+  );
+}
+
+function tick(label, checked, change) {
+  const box = el("input", { type: "checkbox", checked, onchange: (event) => change(event.target.checked) });
+  return el("label", { class: "check" }, box, label);
+}
+
+function own(object, key) {
+  return Object.hasOwn(object, key) ? object[key] : undefined;
+}

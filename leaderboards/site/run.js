@@ -1,0 +1,107 @@
+"use strict";
+// One run: what it reached, how, and where it comes from.
+
+function runPage(scenario, row, seed) {
+  const run = own(DATA.runs, `${scenario}/${row}/${seed}`);
+  if (!run) return [el("h1", {}, "No such run"), el("p", {}, `The records hold no ${scenario}, ${row}, ${seed}.`)];
+  const held = own(DATA.scenarios, scenario).rows.find((one) => one.row === row);
+  const seeds = held.seeds.map((one) =>
+    el(
+      "a",
+      {
+        class: "seed",
+        href: address("run", scenario, row, `seed${one}`),
+        "aria-current": `seed${one}` === seed ? "page" : null,
+      },
+      `seed ${one}`,
+    ),
+  );
+  const scores = Object.entries(run.scores)
+    .sort()
+    .flatMap(([protocol, metrics]) =>
+      Object.entries(metrics).map(([metric, value]) => [protocol, words(metric), String(value)]),
+    );
+  const settings = Object.entries(held.settings).map(([key, value]) => [
+    key,
+    words(typeof value === "string" ? value : JSON.stringify(value)),
+  ]);
+  return [
+    el("p", {}, el("a", { href: address("board", scenario) }, `← ${scenario}`)),
+    el("h1", {}, `${row}, ${seed}`),
+    el("p", { class: "quiet" }, "Seeds: ", seeds),
+    run.deviations.length
+      ? el(
+          "ul",
+          {},
+          run.deviations.map((line) => el("li", {}, line)),
+        )
+      : null,
+    el(
+      "dl",
+      {},
+      facts(run).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    ),
+    el("div", { class: "charts" }, pictures(run.curve)),
+    el("h2", {}, "Scores"),
+    table(["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
+    el("h2", {}, "Config"),
+    table(["key", el("th", { class: "text" }, "value")], settings),
+  ];
+}
+
+function facts(run) {
+  const made = run.provenance;
+  const sent = (entries) =>
+    Object.entries(entries)
+      .map(([name, count]) => `${name} ${bytes(count)}`)
+      .join(", ") || "none";
+  const ranks = `${run.world_size} rank${run.world_size > 1 ? "s" : ""}`;
+  const { wall, clients, evaluation } = run.seconds;
+  return [
+    ["rounds", `${run.rounds.done} of ${run.rounds.planned}${run.rounds.ended ? `: ${run.rounds.ended}` : ""}`],
+    ["clients", `${run.federation.clients}, ${digits(run.federation.participation * 100)} % in a round`],
+    ["images seen", run.images.toLocaleString("en")],
+    ["best round", run.best && `${run.best.round} (${run.best.metric} ${digits(run.best.value)}), never the headline`],
+    ["bytes up", sent(run.bytes.up)],
+    ["bytes down", sent(run.bytes.down)],
+    [
+      "seconds",
+      `${Math.round(wall)} in all, ${Math.round(clients)} of clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,
+    ],
+    ["epsilon", run.epsilon === null ? null : String(run.epsilon)],
+    ["commit", `${made.git || "none"}${made.dirty ? ", with changed files" : ""}`],
+    ["date", made.date],
+    ["hardware", made.hardware],
+    [
+      "Python",
+      `${made.python}; ${Object.entries(made.libraries)
+        .map((pair) => pair.join(" "))
+        .join(", ")}`,
+    ],
+    [
+      "hashes",
+      `record ${run.record}; config ${made.config}; data ${made.dataset.slice(0, 16)}; partition ${made.partition.slice(0, 16)}`,
+    ],
+  ].filter(([, value]) => value !== null);
+}
+
+function pictures(curve) {
+  const drawn = Object.entries(METRICS).map(([metric, name]) => {
+    const points = curve
+      .filter((point) => metric in point)
+      .map((point) => ({ x: point.round, y: point[metric], label: `round ${point.round}` }));
+    return points.length ? chart([{ name, points }], { title: name, x: "round" }) : null;
+  });
+  const path = curve
+    .filter((point) => "uniformity" in point && "alignment" in point)
+    .map((point) => ({ x: point.uniformity, y: point.alignment, label: `round ${point.round}` }));
+  if (path.length)
+    drawn.push(
+      chart([{ name: "round after round", points: path }], {
+        title: "Uniformity and alignment",
+        x: "uniformity (nats)",
+        y: "alignment",
+      }),
+    );
+  return drawn;
+}

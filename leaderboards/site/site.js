@@ -1,0 +1,56 @@
+"use strict";
+// Which page an address asks for, and whether it is light or dark.
+
+const PAGES = new Map([
+  ["board", boardPage],
+  ["papers", papersPage],
+  ["privacy", privacyPage],
+  ["run", runPage],
+]);
+const page = document.getElementById("page");
+
+function asks() {
+  const parts = location.hash.replace(/^#\/?/, "").split("/");
+  try {
+    return parts.map(decodeURIComponent);
+  } catch {
+    return parts; // an address somebody mistyped
+  }
+}
+
+function show() {
+  const [name, ...rest] = asks();
+  const held = document.activeElement?.dataset.key; // a choice that leads here keeps the keyboard
+  const drawn = (PAGES.get(name) || boardPage)(...rest);
+  page.replaceChildren(...drawn.filter((node) => node !== null));
+  const current = PAGES.has(name) && name !== "run" ? name : "board";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === `#/${current}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${rest.join(" ") || current} · Fulcrum`;
+  if (held) page.querySelector(`[data-key="${held}"]`)?.focus();
+  else window.scrollTo(0, 0);
+}
+
+function remembered(value) {
+  try {
+    if (value) localStorage.setItem("theme", value);
+    return value || localStorage.getItem("theme");
+  } catch {
+    return value || null; // a browser may refuse to remember for a file
+  }
+}
+
+function theme(value) {
+  if (value) document.documentElement.dataset.theme = value;
+}
+
+theme(remembered());
+document.getElementById("theme").addEventListener("click", () => {
+  const now =
+    document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  theme(remembered(now === "dark" ? "light" : "dark"));
+});
+window.addEventListener("hashchange", show);
+show();
