@@ -7,11 +7,12 @@ SUITE ?= digits
 METHODS ?=
 SEEDS ?=
 DATA ?= data
+TABLE ?=
 DEVICES ?= auto
 BENCH ?=
 comma := ,
 
-.PHONY: help install benchmark test check ranks board privacy bench clean
+.PHONY: help install benchmark test check ranks regress board site publish privacy bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +44,17 @@ check: install  ## format, lint, types and the import rule
 ranks: install  ## the tests that run on two ranks
 	$(BIN)/python -m pytest -m ranks
 
-board: install  ## print the committed results and write leaderboards/README.md
+regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
+	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))
+
+board: install  ## print the committed results and write leaderboards/README.md and its site
 	$(BIN)/python -m benchmark board
+
+site: board  ## the same, and open the site in a browser
+	$(BIN)/python -m webbrowser -t "file://$(CURDIR)/leaderboards/site/index.html"
+
+publish: install  ## the records as a Weights & Biases dashboard, offline first
+	$(BIN)/python -m benchmark publish
 
 privacy: install  ## ask every method what leaves a client and write docs/privacy.md
 	$(BIN)/python -m benchmark privacy
