@@ -1,4 +1,4 @@
-"""The commands: run, resume, evaluate, tune, board, privacy, list. Heavy imports wait until a command needs them."""
+"""The commands, from run to list. Heavy imports wait until a command needs them."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmark.compose import compose, parse
 from benchmark.config import ConfigError
-from benchmark.reporting import board, listing, privacy, show
+from benchmark.reporting import board, listing, privacy, publish, regress, show
 from benchmark.words import named, split, taken
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
@@ -26,6 +26,8 @@ USAGE = """examples:
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark publish                               the same as a dashboard for Weights & Biases
+  python -m benchmark regress                               whether any number moved, and which
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
@@ -191,6 +193,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "board": (board, "[collect=RUNS]"),
+    "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
+    "regress": (regress, "[table=FILE] | capture=true"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),
     "list": (listing, "[GROUP]"),
 }

@@ -1,4 +1,4 @@
-"""The commands that play nothing: board, privacy, list."""
+"""The commands that leave no run: board, publish, regress, privacy, list."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -9,15 +9,15 @@ from rich.table import Table
 from benchmark.compose import parse
 from benchmark.config import ConfigError, nearest
 from benchmark.shelf import available, summary
-from benchmark.words import split
+from benchmark.words import split, taken
 
 GROUPS = ("suite", "scenario", "method", "objective")
 """Of shipped configs, as `list` shows them."""
 
 
 def board(words: list[str], console: Console) -> None:
-    """Print the committed results and write them into their pages; collect=RUNS takes finished runs in first."""
-    from leaderboards import pages, render, schema, studies
+    """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
+    from leaderboards import checkout, render, schema
 
     names, overrides = split(words)
     given = parse(overrides)
@@ -34,10 +34,8 @@ def board(words: list[str], console: Console) -> None:
             f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
         )
     results = schema.collect(folder / "results")
-    render.write(results, folder)
-    if "folder" not in given:  # the checkout's own board; another is none of its pages' business
-        pages.write(results, Path("docs") / "methods")
-        studies.write(results, Path("docs") / "studies")
+    # another folder is none of this checkout's pages' business
+    checkout.write(results, folder, docs=None if "folder" in given else Path("docs"))
     show(results, console)
 
 
@@ -46,7 +44,7 @@ def privacy(words: list[str], console: Console) -> None:
     from benchmark import sheet as asking
     from benchmark.callbacks import Display
     from benchmark.starting import collect_from_here
-    from leaderboards import render, schema, sheet
+    from leaderboards import checkout, schema, sheet
 
     names, overrides = split(words)
     folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
@@ -65,13 +63,55 @@ def privacy(words: list[str], console: Console) -> None:
         for method in found:
             console.print(sheet.table(method))
         return
-    whole = asking.sheet(found)
-    sheet.write(folder / sheet.SHEET, whole)
-    guide.write_text(sheet.filled(guide.read_text(encoding="utf-8"), whole), encoding="utf-8")
-    render.page(schema.collect(folder / "results"), folder)
+    sheet.write(folder / sheet.SHEET, asking.sheet(found))
+    checkout.write(schema.collect(folder / "results"), folder, guide.parent)
     console.print(
         f"{len(found)} methods in {folder / sheet.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
     )
+
+
+def publish(words: list[str], console: Console) -> None:
+    """Make a dashboard of the records for Weights & Biases, offline first; upload it where somebody is logged in."""
+    from benchmark import dashboard
+    from benchmark.callbacks import Display
+    from leaderboards import checkout, schema
+
+    names, overrides = split(words)
+    given = {"project": "fulcrum", "entity": None, "output": "runs-wandb", "folder": "leaderboards"}
+    own, rest = taken(overrides, *given)
+    if names or rest:
+        raise ConfigError(f"publish takes {', '.join(f'{key}=' for key in given)}, not {' '.join([*names, *rest])}")
+    given |= {key: str(value) for key, value in own.items()}
+    folder, output = Path(str(given["folder"])), Path(str(given["output"]))
+    records = schema.collect(folder / "results")
+    with Display(console) as display:
+        display.begin("publish")
+        found = checkout.judged(records, folder)
+        runs = dashboard.written(records, found, output, display)
+        display.say(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
+        display.say(dashboard.uploaded(records, output, str(given["project"]), given["entity"]))
+
+
+def regress(words: list[str], console: Console) -> None:
+    """Fail where a number moved: golden runs, verdicts, committed tables; capture=true takes the golden ones anew."""
+    from benchmark import regression
+    from benchmark.callbacks import Display
+
+    names, overrides = split(words)
+    given, rest = taken(overrides, "capture", "table")
+    if names or rest or given.get("capture", True) is not True:
+        raise ConfigError(f"regress takes capture=true or table=FILE, not {' '.join([*names, *overrides])}")
+    with Display(console) as display:
+        display.begin("regress")
+        if "capture" in given:
+            regression.capture(display)
+            return
+        lines = regression.regress(display)
+    console.print(regression.shown(lines))
+    if "table" in given:
+        Path(str(given["table"])).write_text(regression.table(lines), encoding="utf-8")
+    if lines:
+        raise ConfigError(f"{len(lines)} numbers moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}")
 
 
 def listing(words: list[str], console: Console) -> None:
