@@ -24,7 +24,7 @@ from benchmark.shelf import available
 from datamodules.sources import Source, Split
 from eval.features import EvalError
 from eval.protocol import PROTOCOLS
-from leaderboards import pages, schema, sheet
+from leaderboards import pages, reproduction, schema, sheet
 from methods.fedavg import FedAvg
 from methods.scaffold import Scaffold
 from tests.playing import TINY, same
@@ -383,6 +383,7 @@ class TestPrivacy:
         (tmp_path / "docs").mkdir()
         guide = tmp_path / "docs" / "privacy.md"
         guide.write_text(f"before\n{sheet.START}\nold\n{sheet.END}\nafter\n")
+        (tmp_path / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
         assert call("privacy")[0] == 0
         whole = sheet.read(tmp_path / "leaderboards" / "privacy.json")
         assert [method.name for method in whole.methods] == ["fedsc", "untrained"]
