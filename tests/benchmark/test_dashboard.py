@@ -8,6 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import wandb
 from wandb.proto import wandb_internal_pb2
 
 from benchmark import dashboard
@@ -37,6 +38,8 @@ def offline(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/nowhere")
     monkeypatch.setattr("wandb.login", lambda **_: False)
+    yield
+    wandb.teardown()  # its service is of this test's environment
 
 
 def publish(results, *words):
