@@ -33,7 +33,7 @@ class Paired:
 class Difference:
     """A row's headline less that of the row it builds on, over the seeds both have, and the least that counts: points.
 
-    unlike: in which settings beside the method's own the two differ, in words.
+    wins: in how many of the seeds the row is ahead. unlike: in which settings beside the method's own the two differ.
     """
 
     row: str
@@ -41,6 +41,7 @@ class Difference:
     points: float
     least: float
     seeds: int
+    wins: int
     unlike: tuple[str, ...]
 
     @property
@@ -75,11 +76,11 @@ def table(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[str]:
     found = differences(rows, bases)
     if not found:
         return []
-    lines = ["### What a row adds", "", "| row | on top of | adds (points) | counts from | seeds | | also differs in |"]
+    lines = ["### What a row adds", "", "| row | on top of | adds (points) | counts from | ahead in | | also differs in |"]
     lines.append("|---|---|---:|---:|---:|---|---|")
     for one in found:
         verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
-        numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", str(one.seeds))
+        numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", f"{one.wins} of {one.seeds}")
         lines.append(line((one.row, one.base, *numbers, verdict, "; ".join(one.unlike))))
     return [*lines, ""]
 
@@ -89,4 +90,4 @@ def _difference(row: Row, base: Row, pair: Paired, spread: float) -> Difference:
     pairs = [(key, held(row.settings, key), held(base.settings, key)) for key in keys]
     unlike = tuple(f"{key} {own}, not {theirs}" for key, own, theirs in pairs if own != theirs)
     seeds = len(pair.points)
-    return Difference(row.row, base.row, pair.over.mean, least(seeds, seeds, spread), seeds, unlike)
+    return Difference(row.row, base.row, pair.over.mean, least(seeds, seeds, spread), seeds, pair.wins, unlike)

@@ -77,9 +77,9 @@ def test_the_page_says_what_rows_add_and_whether_that_counts():
     }
     page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
     base = "fedavg-align\\_uniform"
-    assert f"| ssd | {base} | +3.0 | 1.4 | 2 | more |  |" in page
-    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 | not told apart |  |" in page
-    assert f"| ssd-pd | {base} | -5.0 | 1.4 | 2 | less |  |" in page
+    assert f"| ssd | {base} | +3.0 | 1.4 | 2 of 2 | more |  |" in page
+    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 of 2 | not told apart |  |" in page
+    assert f"| ssd-pd | {base} | -5.0 | 1.4 | 0 of 2 | less |  |" in page
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
