@@ -81,8 +81,7 @@ def table(lines: Sequence[Moved]) -> str:
     """Markdown, fit for a comment on a pull request."""
     if not lines:
         return "Nothing moved.\n"
-    more = ["", f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n".join(["| what moved | old | new |", "|---|---|---|", *map(line, lines[:SHOWN]), *more, ""])
+    return "\n".join(["| what moved | old | new |", "|---|---|---|", *map(line, lines), ""])
 
 
 def shown(lines: Sequence[Moved]) -> Table | str:

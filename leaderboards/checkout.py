@@ -4,6 +4,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,9 @@ MEASURED = "measured.json"
 
 GENERATED = ("leaderboards/README.md", "leaderboards/figures/*.svg", "leaderboards/site/data.js", "docs/studies/*.svg")
 """Files that are made from nothing but data."""
+
+
+DATA = "leaderboards/site/data.js"
 
 
 class Moved(NamedTuple):
@@ -69,7 +74,8 @@ def stale(root: Path = Path()) -> list[Moved]:
                 file.unlink()  # what is made no more is to be missing
         records = schema.collect(fresh / "leaderboards" / "results")
         write(records, fresh / "leaderboards", fresh / "docs", guarded=False)
-        return [one for part in ("leaderboards", "docs") for one in _unlike(root / part, fresh / part, part)]
+        found = [one for part in ("leaderboards", "docs") for one in _unlike(root / part, fresh / part, part)]
+    return sorted(found, key=lambda one: not one.what.startswith(DATA))  # the cause before what it shows in
 
 
 def _unlike(committed: Path, fresh: Path, name: str) -> Iterator[Moved]:
@@ -100,12 +106,17 @@ def _inside(where: str, old: bytes, new: bytes) -> Iterator[Moved]:
         except ValueError as error:
             yield Moved(where, "committed", f"cannot be read: {error}")
     else:
-        before, after = old.decode().splitlines(), new.decode().splitlines()
-        if len(before) != len(after):
-            yield Moved(where, f"{len(before)} lines", f"{len(after)} lines")
-        for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
-            if one != other:
-                yield Moved(f"{where}, line {number}", *_apart(one, other))
+        yield from _lines(where, old.decode().splitlines(), new.decode().splitlines())
+
+
+def _lines(where: str, old: Sequence[str], new: Sequence[str]) -> Iterator[Moved]:
+    """Lines that changed, came or went, with the heading they stand under; a line more moves no other."""
+    heading = ""
+    for kind, first, last, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            for one, other in zip_longest(old[first:last], new[start:stop], fillvalue=MISSING):
+                yield Moved(f"{where}, {heading or 'top'}", *_apart(one, other))
+        heading = next((line.strip("# ") for line in reversed(old[first:last]) if line.startswith("#")), heading)
 
 
 def _apart(old: str, new: str) -> tuple[str, str]:

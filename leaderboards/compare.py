@@ -76,8 +76,8 @@ def table(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[str]:
     found = differences(rows, bases)
     if not found:
         return []
-    lines = ["### What a row adds", "", "| row | on top of | adds (points) | counts from | ahead in | | also differs in |"]
-    lines.append("|---|---|---:|---:|---:|---|---|")
+    head = "| row | on top of | adds (points) | counts from | ahead in | | also differs in |"
+    lines = ["### What a row adds", "", head, "|---|---|---:|---:|---:|---|---|"]
     for one in found:
         verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
         numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", f"{one.wins} of {one.seeds}")

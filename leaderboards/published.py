@@ -108,7 +108,12 @@ def collect(folder: Path = FOLDER) -> list[Published]:
     Raises:
         RecordError: one line for a file, a table or a cell that is not as this module says, with its place.
     """
-    return [cell for file in sorted(folder.glob("*.yaml")) for cell in read(file)]
+    cells = [cell for file in sorted(folder.glob("*.yaml")) for cell in read(file)]
+    whose: dict[str, str] = {}
+    for cell in cells:
+        if whose.setdefault(cell.paper, cell.cite) != cell.cite:
+            raise RecordError(f"{folder}: two papers are called {cell.paper}: {whose[cell.paper]}; {cell.cite}")
+    return cells
 
 
 def read(file: Path) -> list[Published]:

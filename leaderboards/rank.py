@@ -160,12 +160,14 @@ def average_ranks(boards: Mapping[str, Sequence[Row]]) -> list[Average]:
 
 
 def gaps(rows: Iterable[Row]) -> list[str]:
-    """What a row lacks that its other seeds have, in words: a seed below its last, or a seed's headline."""
-    lines = []
+    """What a row lacks, in words: a seed between its own, or below its last where another row has it; a headline."""
+    rows, lines = list(rows), []
+    held = {seed for row in rows for seed in row.seeds}
     for row in rows:
-        missing = [str(seed) for seed in range(max(row.seeds)) if seed not in row.seeds]
+        within = range(min(row.seeds), max(row.seeds))
+        missing = [str(seed) for seed in sorted(held.union(within)) if seed < max(row.seeds) and seed not in row.seeds]
         silent = [str(seed) for seed in row.seeds if row.headline and seed not in row.headline]
-        lines += [f"{row.row} has no seed {', '.join(missing)}"] if missing and len(row.seeds) > 1 else []
+        lines += [f"{row.row} has no seed {', '.join(missing)}"] if missing else []
         lines += [f"{row.row}, seed {', '.join(silent)}, has no {HEADLINE}"] if silent else []
     return lines
 

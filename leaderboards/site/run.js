@@ -66,7 +66,7 @@ function facts(run) {
     ["bytes down", sent(run.bytes.down)],
     [
       "seconds",
-      `${Math.round(wall)} in all, ${Math.round(clients)} of clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,
+      `${Math.round(wall)} of training, ${Math.round(clients)} of them at clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,
     ],
     ["epsilon", run.epsilon === null ? null : String(run.epsilon)],
     ["commit", `${made.git || "none"}${made.dirty ? ", with changed files" : ""}`],

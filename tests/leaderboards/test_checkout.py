@@ -90,7 +90,7 @@ def test_pages_edited_by_hand_and_pictures_nobody_draws_are_named(root):
     page.write_text(page.read_text().replace("| ssd |", "| ours |"))
     (root / "leaderboards" / "figures" / "gone.svg").write_text("<svg/>")
     assert [tuple(one) for one in checkout.stale(root)] == [
-        ("leaderboards/README.md, line 21", "1: ours", "ssd"),
+        ("leaderboards/README.md, cifar10-micro", "1: ours", "ssd"),
         ("leaderboards/figures/gone.svg", "there", "not made any more"),
     ]
 
@@ -110,3 +110,14 @@ def test_data_that_means_the_same_in_other_bytes_is_named(root):
         (line,) = checkout.stale(root)
         assert line.what == "leaderboards/site/data.js"
         assert said in line.new
+
+
+def test_a_line_more_moves_no_other_and_data_come_first(root):
+    page = root / "leaderboards" / "README.md"
+    page.write_text(page.read_text().replace("# Leaderboards\n", "# Leaderboards\n\nby hand\n"))
+    file = root / "leaderboards" / "results" / "cifar10-micro" / "ssd" / "seed0.json"
+    file.write_text(file.read_text().replace('"images": 100000', '"images": 100001'))
+    first, *rest = checkout.stale(root)
+    assert first.what.startswith("leaderboards/site/data.js runs cifar10-micro/ssd/seed0")
+    where = "leaderboards/README.md, Leaderboards"
+    assert [one for one in rest if "README" in one.what] == [Moved(where, "", "–"), Moved(where, "by hand", "–")]

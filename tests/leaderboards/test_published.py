@@ -215,3 +215,10 @@ def test_columns_keep_the_papers_order_where_the_first_row_has_few(tmp_path):
     group = judged(read(tmp_path / "p.yaml"), [])
     assert laid_out(group)[1] == ["a", "b"]
     assert remarks(group) == ["of all", "r, b: of r"]
+
+
+def test_two_papers_of_one_name_are_refused(tmp_path):
+    for file, cite in (("a", "one"), ("b", "another")):
+        (tmp_path / f"{file}.yaml").write_text(yaml.safe_dump({**paper(), "cite": cite}))
+    with pytest.raises(RecordError, match="two papers are called p: one; another"):
+        collect(tmp_path)

@@ -202,8 +202,10 @@ def test_ranks_are_averaged_over_the_scenarios_that_rank_all_with_ties_halved():
 
 
 def test_a_missing_seed_and_a_seed_without_the_headline_are_named():
-    rows = board([*records(b=[1.0, None, 2.0]), record("a", 0), record("a", 3), record("c", 2)], "cifar10-micro")
-    assert sorted(gaps(rows)) == ["a has no seed 1, 2", "b, seed 1, has no linear/v1 accuracy"]  # c was run once
+    rows = board([*records(b=[1.0, None, 2.0]), record("a", 0), record("a", 4), record("c", 2)], "cifar10-micro")
+    lines = ["a has no seed 1, 2, 3", "b, seed 1, has no linear/v1 accuracy", "c has no seed 0, 1"]
+    assert sorted(gaps(rows)) == lines
+    assert gaps(board([record("d", 17)], "cifar10-micro")) == []  # nobody has any other
 
 
 def test_a_row_says_where_it_comes_from():
