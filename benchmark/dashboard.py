@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.callbacks import Display
 from benchmark.config import ConfigError
+from benchmark.logs import TAG, flat
 from benchmark.shelf import available, read
 from leaderboards import render, site
 from leaderboards.rank import HEADLINE, Row, board, finished
@@ -34,8 +35,6 @@ MARK = ".fulcrum-dashboard"
 """A file in a folder that was written here, and may be written anew."""
 PATIENCE = 3600
 """Seconds an upload may take."""
-TAG = 64
-"""Letters of a tag that W&B takes."""
 PLACES = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
 """Of a curve's points, what is no score: by what name it is logged."""
 
@@ -126,11 +125,8 @@ def _about(record: Record) -> dict[str, Any]:
 
 
 def _summary(record: Record) -> dict[str, Any]:
-    scores = {
-        f"{protocol}/{metric}": value for protocol, own in record["scores"].items() for metric, value in own.items()
-    }
     moved = {f"comm/bytes_{way}": sum(record["bytes"][way].values()) for way in ("up", "down")}
-    return {**scores, **moved, "sys/client_seconds": record["seconds"]["clients"], "epsilon": record["epsilon"]}
+    return {**flat(record), **moved, "sys/client_seconds": record["seconds"]["clients"], "epsilon": record["epsilon"]}
 
 
 def _leaderboard(run: "wandb.Run", records: Sequence[Record], found: Sequence[Verdict]) -> None:

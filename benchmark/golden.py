@@ -58,10 +58,11 @@ def configs(only: str, folder: str) -> list[DictConfig]:
 def played(display: Display, only: str = "all") -> dict[str, Numbers]:
     """Row -> its golden numbers, measured now."""
     found: dict[str, Numbers] = {}
-    with display.counting("golden numbers", len(configs(only, "."))) as tell:
-        command = [sys.executable, "-m", "benchmark.golden", only]
-        with subprocess.Popen(command, env=os.environ | PINNED, stdout=subprocess.PIPE, text=True) as child:
-            for line in child.stdout or ():
+    command = [sys.executable, "-m", "benchmark.golden", only]
+    with subprocess.Popen(command, env=os.environ | PINNED, stdout=subprocess.PIPE, text=True) as child:
+        said = iter(child.stdout or ())
+        with display.counting("golden numbers", int(next(said, 0))) as tell:
+            for line in said:
                 row, numbers = json.loads(line)
                 tell(row)
                 found[row] = numbers
@@ -70,10 +71,12 @@ def played(display: Display, only: str = "all") -> dict[str, Numbers]:
     return found
 
 
-def play(only: str) -> Iterator[tuple[str, Numbers]]:
-    """Rows and their numbers, as they are played in this process."""
+def play(only: str) -> Iterator[Any]:
+    """How many rows there are, then each with its numbers, as they are played in this process."""
     with tempfile.TemporaryDirectory() as folder, Display(Console(quiet=True)) as silent:
-        for config in configs(only, folder):
+        runs = configs(only, folder)
+        yield len(runs)
+        for config in runs:
             with Run(config, silent).prepared() as federation:
                 federation.fit()
                 exported = federation.method.export(federation.server, Kept(federation.memory))

@@ -18,6 +18,13 @@ TAG = 64
 """Letters of a tag that W&B takes."""
 
 
+def flat(result: Record) -> dict[str, float]:
+    """A record's scores as W&B's summary holds them: "protocol/metric" -> value."""
+    return {
+        f"{protocol}/{metric}": value for protocol, own in result["scores"].items() for metric, value in own.items()
+    }
+
+
 class RunLogger:
     """A Lightning logger, and the end of a run.
 
@@ -54,12 +61,7 @@ class RunLogger:
         if isinstance(self.logger, WandbLogger):
             import wandb
 
-            scores = {
-                f"{protocol}/{metric}": value
-                for protocol, metrics in result["scores"].items()
-                for metric, value in metrics.items()
-            }
-            self.logger.experiment.summary.update({**scores, "record": result})
+            self.logger.experiment.summary.update({**flat(result), "record": result})
             for name, file in pictures.items():
                 self.logger.log_image(f"figures/{name}", [str(file)])
             wandb.finish()

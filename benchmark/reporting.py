@@ -6,10 +6,9 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.compose import parse
 from benchmark.config import ConfigError, nearest
 from benchmark.shelf import available, summary
-from benchmark.words import split, taken
+from benchmark.words import only, split
 
 GROUPS = ("suite", "scenario", "method", "objective")
 """Of shipped configs, as `list` shows them."""
@@ -19,11 +18,7 @@ def board(words: list[str], console: Console) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
     from leaderboards import checkout, render, schema
 
-    names, overrides = split(words)
-    given = parse(overrides)
-    unknown = sorted(set(given) - {"collect", "folder"})
-    if names or unknown:
-        raise ConfigError(f"board takes collect=RUNS and folder=LEADERBOARDS, not {' '.join([*names, *unknown])}")
+    given = only(words, "board takes collect=RUNS and folder=LEADERBOARDS", "collect", "folder")
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
         found = schema.collect(Path(given["collect"]))
@@ -76,20 +71,16 @@ def publish(words: list[str], console: Console) -> None:
     from benchmark.callbacks import Display
     from leaderboards import checkout, schema
 
-    names, overrides = split(words)
-    given = {"project": "fulcrum", "entity": None, "output": "runs-wandb", "folder": "leaderboards"}
-    own, rest = taken(overrides, *given)
-    if names or rest:
-        raise ConfigError(f"publish takes {', '.join(f'{key}=' for key in given)}, not {' '.join([*names, *rest])}")
-    given |= {key: str(value) for key, value in own.items()}
-    folder, output = Path(str(given["folder"])), Path(str(given["output"]))
+    own = only(words, "publish takes project=, entity=, output=, folder=", "project", "entity", "output", "folder")
+    given = {key: str(value) for key, value in own.items()}
+    folder, output = Path(given.get("folder", "leaderboards")), Path(given.get("output", "runs-wandb"))
     records = schema.collect(folder / "results")
     with Display(console) as display:
         display.begin("publish")
         found = checkout.judged(records, folder)
         runs = dashboard.written(records, found, output, display)
         display.say(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
-        display.say(dashboard.uploaded(records, output, str(given["project"]), given["entity"]))
+        display.say(dashboard.uploaded(records, output, given.get("project", "fulcrum"), given.get("entity")))
 
 
 def regress(words: list[str], console: Console) -> None:
@@ -97,10 +88,10 @@ def regress(words: list[str], console: Console) -> None:
     from benchmark import regression
     from benchmark.callbacks import Display
 
-    names, overrides = split(words)
-    given, rest = taken(overrides, "capture", "table")
-    if names or rest or given.get("capture", True) is not True:
-        raise ConfigError(f"regress takes capture=true or table=FILE, not {' '.join([*names, *overrides])}")
+    takes = "regress takes capture=true or table=FILE"
+    given = only(words, takes, "capture", "table")
+    if given.get("capture", True) is not True:
+        raise ConfigError(f"{takes}, not capture={given['capture']}")
     with Display(console) as display:
         display.begin("regress")
         if "capture" in given:

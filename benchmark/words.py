@@ -22,6 +22,15 @@ def taken(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[st
     return dict(parse(own)), [override for override in overrides if override not in own]
 
 
+def only(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
+    """What some keys are given, of a command that takes no other words; takes: how the refusal begins."""
+    names, overrides = split(words)
+    own, rest = taken(overrides, *keys)
+    if names or rest:
+        raise ConfigError(f"{takes}, not {' '.join([*names, *rest])}")
+    return own
+
+
 def named(names: list[str], usage: str, count: int = 2) -> list[str]:
     """Exactly `count` names, or the usage."""
     if len(names) != count:

@@ -12,6 +12,7 @@ from leaderboards import compare, further, pictures, reproduction
 from leaderboards.curves import COMPARED, curves
 from leaderboards.rank import (
     HEADLINE,
+    Average,
     Row,
     average_ranks,
     board,
@@ -102,17 +103,12 @@ def write(records: Sequence[Record], folder: str | Path, found: Sequence[Verdict
     """Write `README.md` and its figures under `folder`: one a scenario, and those over rounds."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    page(records, folder, found)
+    sheet = read(Path(folder) / SHEET) if (Path(folder) / SHEET).exists() else None
+    (Path(folder) / "README.md").write_text(markdown(records, sheet, found), encoding="utf-8")
     for scenario in scenarios(records):
         pictures.headline(records, scenario, figures / f"{_stem(scenario)}.svg")
     for name, draw in curves(records).items():
         pictures.save(draw, figures / f"{name}.svg")
-
-
-def page(records: Sequence[Record], folder: str | Path, found: Sequence[Verdict] = ()) -> None:
-    """Write `README.md` alone, with the privacy sheet where the folder has one."""
-    sheet = read(Path(folder) / SHEET) if (Path(folder) / SHEET).exists() else None
-    (Path(folder) / "README.md").write_text(markdown(records, sheet, found), encoding="utf-8")
 
 
 def scenarios(records: Iterable[Record]) -> list[str]:
@@ -176,10 +172,14 @@ def _section(records: Sequence[Record], scenario: str) -> str:
     return "\n".join([*text, *others, *([""] if others else []), *compare.table(rows, COMPARED["bases"])])
 
 
+def averages(records: Sequence[Record]) -> list[Average]:
+    """Ranks over the scenarios that `compared.yaml` names."""
+    return average_ranks({name: board(records, name) for name in COMPARED["averaged"]})
+
+
 def _averages(records: Sequence[Record]) -> list[str]:
-    """Ranks over the scenarios that `compared.yaml` names, where two of them rank the same rows."""
-    boards = {name: board(records, name) for name in COMPARED["averaged"]}
-    found = average_ranks(boards)
+    """Their section, where two of these scenarios rank the same rows."""
+    found = averages(records)
     names = list(found[0].ranks) if found else []
     if len(names) < 2:
         return []
