@@ -54,6 +54,12 @@ SETTINGS = {
 }
 """What a cell may say of its setting."""
 
+WORDS = {"data", "partition", "target", "encoder", "evaluation", "pick", "method", "public"}
+EITHER = {"client", "local_clusters"}
+"""Settings that are words, and those that may be; the others are numbers."""
+
+UNITS = ("%", "classes", "degrees", "dimensions", "distance^2", "nats", "words")
+
 OURS = ("scenario", "row", "score")
 SAID = ("unit", "remark")
 
@@ -165,7 +171,7 @@ def _cells(where: str, paper: Mapping[str, Any], name: str, table: Mapping[str, 
             if "unit" not in said:
                 raise RecordError(f"{here}: no unit, give one to the paper, the table or the column")
             known, spread = _value(here, value, said["unit"])
-            setting = {key: said[key] for key in SETTINGS if key in said}
+            setting = {key: _setting(here, key, said[key]) for key in SETTINGS if key in said}
             yield Published(
                 paper=paper["paper"],
                 name=paper["name"],
@@ -184,8 +190,19 @@ def _cells(where: str, paper: Mapping[str, Any], name: str, table: Mapping[str, 
             )
 
 
-def _value(where: str, value: object, unit: str) -> tuple[float | str, float | None]:
+def _setting(where: str, key: str, value: object) -> object:
+    """A setting that is a number, or words, as its key asks for."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    fits = isinstance(value, str) if key in WORDS else number or (key in EITHER and isinstance(value, str))
+    if not fits:
+        raise RecordError(f"{where}: {key} is {value!r}, expected {'words' if key in WORDS else 'a number'}")
+    return value
+
+
+def _value(where: str, value: object, unit: object) -> tuple[float | str, float | None]:
     """A cell's number, or its words, and its spread."""
+    if unit not in UNITS:
+        raise RecordError(f"{where}: unit is {unit!r}; there are {', '.join(UNITS)}")
     parts: list[Any] = value if isinstance(value, list) and len(value) == 2 else [value]
     if unit == "words" and isinstance(value, str):
         return value, None
@@ -193,6 +210,10 @@ def _value(where: str, value: object, unit: str) -> tuple[float | str, float | N
         raise RecordError(f"{where}: {value!r} is not a value in {unit}")
     if not all(math.isfinite(part) for part in parts):
         raise RecordError(f"{where}: {value!r} is not finite")
+    if unit == "%" and not 0 <= parts[0] <= 100:
+        raise RecordError(f"{where}: {value!r} is not from 0 to 100 %")
+    if len(parts) == 2 and parts[1] < 0:
+        raise RecordError(f"{where}: the spread of {value!r} is below 0")
     return parts[0], parts[1] if len(parts) == 2 else None
 
 

@@ -147,6 +147,8 @@ def _check(value: Any, shape: Any, where: str, field: str) -> None:
             _check(item, shape[0], where, f"{field}[{index}]")
     else:
         _expect(value, shape, where, field)
+        if field.rpartition(".")[2].startswith("accuracy") and not 0 <= value <= 100:
+            raise RecordError(f"{where}: {field} is {value}, expected 0 to 100 percent")
 
 
 def _expect(value: object, kind: type, where: str, field: str) -> None:

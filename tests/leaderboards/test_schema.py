@@ -106,6 +106,8 @@ def test_a_valid_record_passes_with_and_without_its_optional_values():
         ("scores knn/v1 accuracy", "43.5", "scores.knn/v1.accuracy is '43.5', expected a finite number"),
         ("scores knn/v1 accuracy", True, "scores.knn/v1.accuracy is True, expected a finite number"),
         ("encoders global linear/v1 accuracy", -math.inf, "encoders.global.linear/v1.accuracy is -inf"),
+        ("scores knn/v1 accuracy", 143.5, "scores.knn/v1.accuracy is 143.5, expected 0 to 100 percent"),
+        ("encoders global linear/v1 accuracy", -0.1, "encoders.global.linear/v1.accuracy is -0.1, expected 0 to 100"),
         ("best value", None, "best.value is None, expected a finite number"),
         ("best", 44.1, "best is 44.1, expected an object"),
         ("bytes up weights", 0.5, "bytes.up.weights is 0.5, expected a whole number"),
