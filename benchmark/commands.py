@@ -192,7 +192,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "resume": (resume, "RUN_DIR"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
-    "board": (board, "[collect=RUNS]"),
+    "board": (board, "[collect=RUNS] [folder=BOARD]"),
     "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
     "regress": (regress, "[table=FILE] | capture=true"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),

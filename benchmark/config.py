@@ -217,7 +217,7 @@ def validate(config: DictConfig) -> None:
 
     for key in ("scenario", "row"):  # they are folders under `output`
         if config[key] and not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", str(config[key])):
-            raise ConfigError(f"{key}={config[key]!r}: a name is made of letters, digits and . _ + = -")
+            raise ConfigError(f"{key}={config[key]!r}: a name begins with a letter or digit, and has . _ + = - besides")
     choose("federation.batch_norm", ("average", "local", "recalibrate"))
     choose("training.precision", ("32-true", "bf16-mixed"))
     choose("schedule.name", ("constant", "cosine", "step"))

@@ -18,7 +18,7 @@ def board(words: list[str], console: Console) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
     from leaderboards import checkout, render, schema
 
-    given = only(words, "board takes collect=RUNS and folder=LEADERBOARDS", "collect", "folder")
+    given = only(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
         found = schema.collect(Path(given["collect"]))
@@ -29,9 +29,15 @@ def board(words: list[str], console: Console) -> None:
             f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
         )
     results = schema.collect(folder / "results")
-    # another folder is none of this checkout's pages' business
-    checkout.write(results, folder, docs=None if "folder" in given else Path("docs"))
+    docs = None if "folder" in given else Path("docs")  # another folder is none of this checkout's pages' business
+    checkout.write(results, folder, docs=docs)
     show(results, console)
+    made = [
+        str(folder / "README.md"),
+        str(folder / "site" / "index.html"),
+        *([f"the tables in {docs}"] if docs else []),
+    ]
+    console.print(f"{len(results)} records, written into {', '.join(made)}", highlight=False)
 
 
 def privacy(words: list[str], console: Console) -> None:

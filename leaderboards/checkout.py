@@ -16,12 +16,9 @@ from leaderboards.text import MISSING
 MEASURED = "measured.json"
 """Of the leaderboards' folder: place of a published cell that needs no run -> what we measured of it, by seeds."""
 
-
-GENERATED = ("leaderboards/README.md", "leaderboards/figures/*.svg", "leaderboards/site/data.js", "docs/studies/*.svg")
+DATA = f"leaderboards/site/{site.DATA}"
+GENERATED = ("leaderboards/README.md", "leaderboards/figures/*.svg", DATA, "docs/studies/*.svg")
 """Files that are made from nothing but data."""
-
-
-DATA = "leaderboards/site/data.js"
 
 
 class Moved(NamedTuple):
@@ -34,10 +31,11 @@ class Moved(NamedTuple):
 
 def judged(records: Sequence[Record], folder: Path) -> list[verdicts.Verdict]:
     """A verdict on every published cell, of the folder's own papers where it has any."""
-    file = folder / MEASURED
-    measured = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     papers = folder / published.FOLDER.name
-    return verdicts.judged(published.collect(papers if papers.is_dir() else published.FOLDER), records, measured)
+    papers = papers if papers.is_dir() else published.FOLDER
+    file = papers.parent / MEASURED
+    measured = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return verdicts.judged(published.collect(papers), records, measured)
 
 
 def write(records: Sequence[Record], folder: Path, docs: Path | None = None, guarded: bool = True) -> None:
@@ -79,9 +77,7 @@ def stale(root: Path = Path()) -> list[Moved]:
 
 
 def _unlike(committed: Path, fresh: Path, name: str) -> Iterator[Moved]:
-    there, made = (
-        {file.relative_to(top) for top in (folder,) for file in _files(top)} for folder in (committed, fresh)
-    )
+    there, made = _files(committed), _files(fresh)
     for file in sorted(there | made):
         where = f"{name}/{file.as_posix()}"
         if file not in made or file not in there:
@@ -92,8 +88,9 @@ def _unlike(committed: Path, fresh: Path, name: str) -> Iterator[Moved]:
             yield from list(_inside(where, old, new)) or [Moved(where, "committed", "written otherwise")]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+def _files(folder: Path) -> set[Path]:
+    found = (file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return {file.relative_to(folder) for file in found}
 
 
 def _inside(where: str, old: bytes, new: bytes) -> Iterator[Moved]:
@@ -137,9 +134,18 @@ def moved(where: str, old: Any, new: Any) -> Iterator[Moved]:
             yield from moved(f"{where} {key}", old.get(key, MISSING), new.get(key, MISSING))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for place, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from moved(f"{where} {place}", one, other)
+            yield from moved(f"{where} {_called(one, place)}", one, other)
     elif old != new:
         yield Moved(where, _short(old), _short(new))
+
+
+def _called(item: Any, place: int) -> str:
+    """An item of a list by its name, where it has one: a table, a row and its cells, a column."""
+    if isinstance(item, Mapping):
+        names = [str(item[key]) for key in ("paper", "table", "row", "key") if key in item]
+    else:
+        names = item[:1] if isinstance(item, list) and item and isinstance(item[0], str) else []
+    return ", ".join(names) or str(place)
 
 
 def _short(value: Any) -> str:

@@ -26,9 +26,11 @@ def table(rows: Sequence[Row]) -> list[str]:
     held = [row for row in rows if any(key in row.cells for key in columns)]
     if not held:
         return []
+    seeds = sorted({row.cells[key].n for row in held for key in columns if key in row.cells})
+    told = f"Over {seeds[0]}{f' to {seeds[-1]}' if len(seeds) > 1 else ''} seed{'s' * (seeds[-1] > 1)} a row."
     lines = [line(["row", *(heading for heading, _ in columns.values())]), "|---|" + "---:|" * len(columns)]
     for row in held:
         lines.append(
             line([row.row, *(with_spread(row.cells.get(key), digits) for key, (_, digits) in columns.items())])
         )
-    return ["### What other protocols say", "", *lines]
+    return ["### What other protocols say", "", told, "", *lines]

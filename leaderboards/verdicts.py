@@ -82,13 +82,13 @@ def judged(
 
     measured: place of a cell -> what we measured of it by seeds, for those that need no run.
     """
-    runs: dict[tuple[str, str], list[Record]] = {}
+    measured, runs = measured or {}, dict[tuple[str, str], list[Record]]()
     for record in records:
         runs.setdefault((record["scenario"], record["row"]), []).append(record)
     found = []
     for cell in cells:
-        if cell.place in (measured or {}):
-            found.append(_compared(cell, (measured or {})[cell.place]))
+        if cell.place in measured:
+            found.append(_compared(cell, measured[cell.place]))
         else:
             found.append(_judged(cell, runs.get(cell.ours[:2], []) if cell.ours else []))
     return found
@@ -96,9 +96,9 @@ def judged(
 
 def _judged(cell: Published, group: Sequence[Record]) -> Verdict:
     if cell.ours is None:
-        return Verdict(cell, OPEN, why="nothing of ours stands for it")
+        return Verdict(cell, OPEN, why="no run of ours is meant for it")
     if not group:
-        return Verdict(cell, OPEN, why="not run")
+        return Verdict(cell, OPEN, why="not run yet")
     whole = [record for record in group if record["rounds"]["done"] == record["rounds"]["planned"]]
     if not whole:
         return Verdict(cell, OPEN, why=f"not run to its end: {max(one['rounds']['done'] for one in group)} rounds")

@@ -21,6 +21,8 @@ def test_only_columns_and_rows_with_a_number_are_shown_in_the_boards_order():
     assert further.table(board(RECORDS, "cifar10-micro")) == [
         "### What other protocols say",
         "",
+        "Over 1 to 2 seeds a row.",
+        "",
         "| row | 1 % labels (%) | NMI of k-means |",
         "|---|---:|---:|",
         "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",

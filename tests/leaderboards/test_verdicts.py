@@ -57,7 +57,7 @@ def test_the_rule(value, spread, scores, kind, delta):
 @pytest.mark.parametrize(
     ("cell", "records", "why"),
     [
-        (published(50.0, ours=None), runs(50.0), "nothing of ours"),
+        (published(50.0, ours=None), runs(50.0), "no run of ours"),
         (published(3.8, unit="nats"), runs(50.0), "no rule for nats"),
         (published("yes", unit="words"), runs(50.0), "no rule for words"),
         (published(50.0), runs(50.0, row="fedavg"), "not run"),
