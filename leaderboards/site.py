@@ -1,6 +1,6 @@
 """The site's data: what its pages show, as one file of JavaScript that a browser opens without a server.
 
-The pages themselves are written by hand: `site/index.html`, `style.css`, `board.js` and `charts.js`.
+The pages themselves, `site/index.html` and what it names, are written by hand.
 """
 
 import hashlib
@@ -11,9 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from leaderboards import further, render, reproduction, sheet
-from leaderboards.curves import COMPARED
-from leaderboards.rank import HEADLINE, Cell, Row, average_ranks, board, finished, gaps
+from leaderboards import further, pages, render, reproduction, sheet
+from leaderboards.rank import HEADLINE, Cell, Row, finished, gaps, pooled_spread
 from leaderboards.schema import Record, name
 from leaderboards.verdicts import Verdict
 
@@ -47,14 +46,17 @@ def write(records: Sequence[Record], found: Sequence[Verdict], folder: Path) -> 
 
 def content(records: Sequence[Record], found: Sequence[Verdict], sent: Mapping[str, Any] | None) -> dict[str, Any]:
     """All that the site shows; sent: the privacy sheet."""
-    boards = {scenario: board(records, scenario) for scenario in render.scenarios(records)}
-    averaged = average_ranks({scenario: boards.get(scenario, []) for scenario in COMPARED["averaged"]})
     return {
         "columns": [{"key": key, "title": title, "digits": digits} for key, (title, digits) in COLUMNS.items()],
         "scenarios": {
-            scenario: {"rows": [_row(row) for row in rows], "missing": gaps(rows)} for scenario, rows in boards.items()
+            scenario: {
+                "rows": [_row(row) for row in rows],
+                "missing": gaps(rows),
+                "spread": _short(pooled_spread(rows)),
+            }
+            for scenario, rows in pages.boards(records).items()
         },
-        "averages": [{"row": one.row, "mean": one.mean, "ranks": one.ranks} for one in averaged],
+        "averages": [{"row": one.row, "mean": one.mean, "ranks": one.ranks} for one in render.averages(records)],
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(found)],
         "privacy": sent,
@@ -110,6 +112,10 @@ def _run(record: Record) -> dict[str, Any]:
         "curve": _numbers(record.get("curve", [])),
         "epsilon": _short(record["epsilon"]),
         "provenance": record["provenance"],
+        "evaluated": {
+            protocol: {key: origin[key] for key in ("git", "dirty", "date")}
+            for protocol, origin in record["evaluated"].items()
+        },
         "record": hashlib.sha256(_json(record).encode()).hexdigest()[:16],  # no number of it moves unseen
     }
 

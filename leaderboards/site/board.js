@@ -1,13 +1,6 @@
 "use strict";
 // The board of a scenario: a table to sort and narrow down, and its ticked rows side by side.
 
-const METRICS = {
-  monitor: "kNN on held-out train (%)",
-  effective_rank: "effective rank",
-  alignment: "alignment",
-  uniformity: "uniformity (nats)",
-};
-const AGAINST = { round: "rounds", bytes: "bytes up and down, all clients", seconds: "seconds of training" };
 const FIRST = 4; // scores that are shown at once
 const view = {
   sort: ["rank", 1],
@@ -16,6 +9,7 @@ const view = {
   more: false,
   metric: "monitor",
   against: "round",
+  base: "",
   ticked: new Map(),
 };
 
@@ -23,15 +17,17 @@ function boardPage(scenario) {
   const names = Object.keys(DATA.scenarios);
   if (!names.length) return [el("h1", {}, "Board"), el("p", {}, "No run has been recorded yet.")];
   const size = (name) => DATA.scenarios[name].rows.length;
-  const here = names.includes(scenario)
-    ? scenario
-    : names.reduce((best, name) => (size(name) > size(best) ? name : best));
-  const { rows, missing } = DATA.scenarios[here];
+  const drawn = (name) => DATA.scenarios[name].rows.filter((row) => watched(name, row, "monitor").length).length;
+  const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
+  const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
+  const { rows, missing, spread: apart } = DATA.scenarios[here];
+  const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => watched(here, row, key).length));
+  if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
   if (!view.ticked.has(here)) view.ticked.set(here, new Set(rows.slice(0, 5).map((row) => row.row)));
   const ticked = view.ticked.get(here);
   const charts = el("div", { class: "charts" });
-  const drawCharts = () => charts.replaceChildren(...sideBySide(here, rows, ticked));
+  const drawCharts = () => charts.replaceChildren(...sideBySide(here, rows, ticked, apart, drawCharts));
   const [controls, shown] = boardTable(here, rows, ticked, drawCharts);
   const scenarios = names.map((name) => [name, `${name} (${size(name)})`]);
   controls.prepend(
@@ -43,7 +39,7 @@ function boardPage(scenario) {
   const over = el(
     "div",
     { class: "controls" },
-    choose("curves of", view.metric, Object.entries(METRICS), (name) => {
+    choose("curves of", view.metric, metrics, (name) => {
       view.metric = name;
       drawCharts();
     }),
@@ -57,12 +53,13 @@ function boardPage(scenario) {
     "seeds; untrained is the floor. Bytes and client seconds are per client and round.";
   return [
     el("h1", {}, here),
+    scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
     controls,
     shown,
     el("p", { class: "quiet" }, read),
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
     el("h2", {}, "Side by side"),
-    el("p", { class: "quiet" }, "The rows that are ticked above."),
+    el("p", { class: "quiet" }, "The rows that are ticked above, also where the table leaves them out now."),
     over,
     charts,
     averages(),
@@ -211,78 +208,6 @@ function boardTable(scenario, rows, ticked, changed) {
     ),
     holder,
   ];
-}
-
-function sideBySide(scenario, rows, ticked) {
-  const some = rows.filter((row) => ticked.has(row.row));
-  return [curves(scenario, some), plane(rows, some), paired(some)];
-}
-
-function curves(scenario, rows) {
-  const series = rows.map((row) => {
-    const runs = row.seeds.map((seed) => own(DATA.runs, `${scenario}/${row.row}/seed${seed}`)?.curve || []);
-    const seen = runs
-      .filter((curve) => curve.length)
-      .map((curve) => new Map(curve.filter((point) => view.metric in point).map((point) => [point.round, point])));
-    const rounds = seen.length ? [...seen[0].keys()].filter((round) => seen.every((one) => one.has(round))) : [];
-    const points = rounds.map((round) => {
-      const at = seen.map((one) => one.get(round));
-      const values = at.map((point) => point[view.metric]);
-      return {
-        x: mean(at.map((point) => point[view.against])),
-        y: mean(values),
-        spread: spread(values),
-        label: `${row.row}, round ${round}`,
-      };
-    });
-    return { name: row.row, points: points.filter((point) => view.against !== "bytes" || point.x > 0) };
-  });
-  const none = "None of the ticked rows was watched over its rounds.";
-  return chart(series, {
-    title: "Over training",
-    x: AGAINST[view.against],
-    y: METRICS[view.metric],
-    log: view.against === "bytes",
-    none,
-  });
-}
-
-function plane(rows, some) {
-  const [across, upward] = ["geometry/v1 uniformity", "geometry/v1 alignment"];
-  const points = (row) =>
-    row.cells[across] && row.cells[upward]
-      ? [{ x: row.cells[across][0], y: row.cells[upward][0], label: row.row }]
-      : [];
-  const others = rows.filter((row) => !some.includes(row)).flatMap(points);
-  const series = some.map((row, place) => ({ name: row.row, dots: true, colour: colour(place), points: points(row) }));
-  const title = "Uniformity and alignment of features (lower is better, both)";
-  return chart([{ name: "other rows", dots: true, colour: "var(--line)", points: others }, ...series], {
-    title,
-    x: "uniformity (nats)",
-    y: "alignment",
-  });
-}
-
-function paired([base, ...others]) {
-  const figure = el("figure", {}, el("figcaption", {}, "Linear probe, seed by seed"));
-  if (!others.length) {
-    figure.append(el("p", { class: "quiet" }, "Tick two rows to hold one against the other."));
-    return figure;
-  }
-  const lines = others.map((row) => {
-    const seeds = row.seeds.filter((seed) => seed in row.headline && seed in base.headline);
-    const points = seeds.map((seed) => row.headline[seed] - base.headline[seed]);
-    if (!points.length) return [row.row, el("td", { colspan: 3 }, "no seed in common")];
-    const ahead = `${points.filter((one) => one > 0).length} of ${points.length}`;
-    return [
-      row.row,
-      el("td", {}, withSpread([mean(points), spread(points)], 2)),
-      ahead,
-      points.map((one) => number(one, 1)).join(", "),
-    ];
-  });
-  figure.append(table([`less ${base.row}`, "points", "ahead in", "by seed"], lines, "wide low"));
-  return figure;
 }
 
 function averages() {

@@ -7,6 +7,11 @@ function colour(place) {
   return `var(--series-${place % COLOURS})`;
 }
 
+// The colours come again after the last of them, the lines then with gaps.
+function dashes(place) {
+  return ["none", "6 3", "2 3"][Math.floor(place / COLOURS) % 3];
+}
+
 function svg(tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
@@ -104,7 +109,11 @@ function chart(series, options) {
         );
       }
       picture.append(
-        svg("polyline", { points: at.join(" "), fill: "none", style: `stroke: ${own}; stroke-width: 1.8` }),
+        svg("polyline", {
+          points: at.join(" "),
+          fill: "none",
+          style: `stroke: ${own}; stroke-width: 1.8; stroke-dasharray: ${dashes(place)}`,
+        }),
       );
     }
     for (const point of one.points) {
@@ -120,7 +129,7 @@ function chart(series, options) {
     }
     const key = document.createElement("span");
     const swatch = document.createElement("i");
-    swatch.style.background = own;
+    swatch.style.borderTop = `3px ${["solid", "dashed", "dotted"][Math.floor(place / COLOURS) % 3]} ${own}`;
     key.append(swatch, one.name);
     legend.append(key);
   });

@@ -38,6 +38,10 @@ function table(heads, rows, kind = "wide") {
   );
 }
 
+function brief(part) {
+  return el("td", { class: "text" }, part);
+}
+
 function words(part) {
   return el("td", { class: "text long" }, part);
 }

@@ -2,7 +2,7 @@
 // The papers' numbers beside ours, and what leaves a client under each method.
 
 const KINDS = ["reproduced", "off", "open"];
-const asked = { paper: "", hidden: new Set() };
+const asked = { paper: "", hidden: new Set(), method: "" };
 
 function counts(tables) {
   const found = { reproduced: 0, off: 0, open: 0 };
@@ -87,7 +87,8 @@ function publishedCell(cell, tell) {
   const apart = measured
     ? `${cell.kind}: ${number(Math.abs(cell.delta), 2)} apart, ${number(cell.within, 2)} allowed, ${cell.ours[2]} seeds`
     : "";
-  const why = [apart, cell.why, cell.place, cell.unit].filter(Boolean).join("; ");
+  const beside = cell.place ? `ours is ${cell.place}` : "";
+  const why = [apart, cell.why, beside, `in ${cell.unit}`].filter(Boolean).join("; ");
   const ours = measured
     ? el(
         "small",
@@ -109,23 +110,24 @@ function publishedCell(cell, tell) {
 function privacyPage() {
   const sheet = DATA.privacy;
   if (!sheet) return [el("h1", {}, "What leaves a client"), el("p", {}, "No privacy sheet was written yet.")];
-  const lines = sheet.methods.flatMap((method) =>
+  const shown = sheet.methods.filter((method) => !asked.method || method.name === asked.method);
+  const lines = shown.flatMap((method) =>
     method.entries.map((entry) => [
       method.name,
-      words(entry.phase),
-      words(entry.entry),
+      brief(entry.phase),
+      brief(entry.entry),
       words(entry.shape),
       bytes(entry.bytes),
       words(entry.when),
       words(entry.combined),
-      words(entry.alone ? "each one" : "the sum"),
+      brief(entry.alone ? "each one" : "the sum"),
       words(entry.protected || "sent as it is"),
     ]),
   );
-  const silent = sheet.methods
+  const silent = shown
     .filter((method) => !method.entries.length)
     .map((method) => [method.name, el("td", { class: "text", colspan: 8 }, "nothing")]);
-  const kept = sheet.methods.map((method) => [
+  const kept = shown.map((method) => [
     method.name,
     words(method.objective),
     words(method.keeps.join(", ") || "nothing"),
@@ -138,6 +140,14 @@ function privacyPage() {
   return [
     el("h1", {}, "What leaves a client"),
     el("p", {}, read),
+    el(
+      "div",
+      { class: "controls" },
+      choose("method", asked.method, [["", "all"], ...sheet.methods.map(({ name }) => [name, name])], (name) => {
+        asked.method = name;
+        show();
+      }),
+    ),
     table(
       [
         "method",

@@ -44,9 +44,21 @@ function runPage(scenario, row, seed) {
     el("div", { class: "charts" }, pictures(run.curve)),
     el("h2", {}, "Scores"),
     table(["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
+    el("p", { class: "quiet" }, measuredAt(run)),
     el("h2", {}, "Config"),
     table(["key", el("th", { class: "text" }, "value")], settings),
   ];
+}
+
+function measuredAt(run) {
+  const made = new Map(); // commit and day -> protocols
+  for (const [protocol, origin] of Object.entries(run.evaluated)) {
+    const key = `${(origin.git || "no commit").slice(0, 7)}${origin.dirty ? "*" : ""}, ${origin.date.slice(0, 10)}`;
+    made.set(key, [...(made.get(key) || []), protocol]);
+  }
+  const [same] = made.keys();
+  if (made.size < 2) return `Scores made at ${same || "the run's commit"}.`;
+  return `Scores made at ${[...made].map(([key, names]) => `${key}: ${names.join(", ")}`).join("; ")}.`;
 }
 
 function facts(run) {
@@ -56,14 +68,15 @@ function facts(run) {
       .map(([name, count]) => `${name} ${bytes(count)}`)
       .join(", ") || "none";
   const ranks = `${run.world_size} rank${run.world_size > 1 ? "s" : ""}`;
+  const alone = run.federation.clients === 1 ? "none: one client holds all and has nobody to exchange with" : null;
   const { wall, clients, evaluation } = run.seconds;
   return [
     ["rounds", `${run.rounds.done} of ${run.rounds.planned}${run.rounds.ended ? `: ${run.rounds.ended}` : ""}`],
     ["clients", `${run.federation.clients}, ${digits(run.federation.participation * 100)} % in a round`],
     ["images seen", run.images.toLocaleString("en")],
     ["best round", run.best && `${run.best.round} (${run.best.metric} ${digits(run.best.value)}), never the headline`],
-    ["bytes up", sent(run.bytes.up)],
-    ["bytes down", sent(run.bytes.down)],
+    ["bytes up", alone || sent(run.bytes.up)],
+    ["bytes down", alone || sent(run.bytes.down)],
     [
       "seconds",
       `${Math.round(wall)} of training, ${Math.round(clients)} of them at clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,

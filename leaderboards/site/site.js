@@ -8,6 +8,7 @@ const PAGES = new Map([
   ["run", runPage],
 ]);
 const page = document.getElementById("page");
+let before = null; // the address of the page that is shown
 
 function asks() {
   const parts = location.hash.replace(/^#\/?/, "").split("/");
@@ -28,9 +29,12 @@ function show() {
     if (link.getAttribute("href") === `#/${current}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${rest.join(" ") || current} · Fulcrum`;
-  if (held) page.querySelector(`[data-key="${held}"]`)?.focus();
-  else window.scrollTo(0, 0);
+  document.title = `${page.querySelector("h1").textContent} · Fulcrum`;
+  const again = held && page.querySelector(`[data-key="${held}"]`);
+  if (again) again.focus();
+  else if (before !== null) page.focus({ preventScroll: true }); // a reader by ear hears the new page
+  if (!again) window.scrollTo(0, 0);
+  before = location.hash;
 }
 
 function remembered(value) {
@@ -51,6 +55,10 @@ document.getElementById("theme").addEventListener("click", () => {
   const now =
     document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   theme(remembered(now === "dark" ? "light" : "dark"));
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // an address after # names a page here
+  page.focus();
 });
 window.addEventListener("hashchange", show);
 show();

@@ -20,7 +20,7 @@ CURVE = [
 ]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, curve=CURVE) for seed in range(3)),
-    *(record("fedavg-byol", seed, 40.0 + seed, method="fedavg", curve=CURVE) for seed in range(3)),
+    *(record("fedavg-byol", seed, 40.0 + seed, method="fedavg", curve=CURVE[: 5 * seed]) for seed in range(3)),
     record("orchestra", 0, 45.0, method="orchestra", objective="cluster"),
     record(HOSTILE, 0, 30.0, method=HOSTILE, objective="<b>bold</b>"),
     record(scenario="elsewhere"),
@@ -147,13 +147,55 @@ def test_ticked_rows_are_held_against_one_another(visit):
     page = visit()
     page.get_by_label("compare orchestra").uncheck()
     page.get_by_label(f"compare {HOSTILE}").uncheck()
-    shown = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr").all_inner_texts()
-    assert [line.split("\t") for line in shown] == [["fedavg-byol", "-10.00 ± 0.00", "0 of 3", "-10.0, -10.0, -10.0"]]
+    held = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr")
+    points = "-10.0, -10.0, -10.0"
+    least = "1.63"  # the seeds' spread is 1 in both rows: 2 sqrt(2 / 3)
+    assert held.all_inner_texts() == ["\t".join(["fedavg-byol", "-10.00 ± 0.00", least, "0 of 3", points])]
+    page.get_by_label("base").select_option("fedavg-byol")
+    assert held.all_inner_texts() == ["\t".join(["ssd", "10.00 ± 0.00", least, "3 of 3", points.replace("-", "")])]
+    assert page.evaluate("document.activeElement.dataset.key") == "base"
     curves = page.get_by_role("figure").filter(has_text="Over training")
     assert curves.locator("polyline").count() == 2
     page.get_by_label("against").select_option("bytes")
     assert "bytes up and down" in curves.inner_text()
     assert curves.locator("circle title").first.inner_html() == "ssd, round 1: 1 M, 31"
+
+
+def test_what_is_not_drawn_is_said(visit):
+    page = visit()
+    curves = page.get_by_role("figure").filter(has_text="Over training")
+    assert curves.get_by_text("No curve:").inner_text() == f"No curve: orchestra, {HOSTILE}."
+    assert curves.locator(".legend").inner_text().split("\n") == ["ssd", "fedavg-byol (2 of 3 seeds)"]
+    assert page.get_by_label("curves of").locator("option").all_inner_texts() == [
+        "kNN on held-out train (%)",
+        "alignment",
+        "uniformity (nats)",
+    ]
+
+
+def test_a_ninth_line_is_drawn_otherwise_than_the_first(visit, tmp_path):
+    page = visit(at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
+    for k in range(5, 9):
+        page.get_by_label(f"compare row-{k}").check()
+    lines = page.get_by_role("figure").filter(has_text="Over training").locator("polyline")
+    looks = [
+        (line.evaluate("l => l.style.stroke"), line.evaluate("l => l.style.strokeDasharray")) for line in lines.all()
+    ]
+    assert len(set(looks)) == 9
+    assert looks[0][0] == looks[8][0]
+
+
+def test_the_content_is_reached_by_one_key_and_a_page_is_announced(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    focused = "document.activeElement.id"
+    assert page.evaluate(focused) == "page"
+    page.get_by_role("heading", name="cifar10-micro").wait_for()
+    page.get_by_role("link", name="Papers").click()
+    page.get_by_role("heading", name="Published").wait_for()
+    assert page.evaluate(focused) == "page"
+    assert page.title() == "Published numbers, and ours · Fulcrum"
 
 
 def test_verdicts_have_their_colours_and_can_be_chosen(visit):
@@ -164,7 +206,7 @@ def test_verdicts_have_their_colours_and_can_be_chosen(visit):
     assert len(set(colours)) == 3
     page.get_by_text("1 reproduced").wait_for()
     page.get_by_role("button", name="60.0").press("Enter")
-    page.get_by_text("theirs, none: nothing of ours stands for it").wait_for()
+    page.get_by_text("theirs, none: no run of ours is meant for it; in %").wait_for()
     for kind in ("reproduced", "off", "open"):
         page.get_by_label(kind).uncheck()
     page.get_by_text("No table holds such a number").wait_for()
@@ -177,6 +219,7 @@ def test_a_run_shows_its_scores_config_and_origin(visit):
         page.get_by_text(text).first.wait_for()
     page.get_by_role("link", name="seed 2").click()
     page.get_by_role("heading", name="ssd, seed2").wait_for()
+    page.get_by_text("Scores made at").wait_for()
     page = visit("run/cifar10-micro/ssd/seed9")
     page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
 
