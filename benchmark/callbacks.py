@@ -20,6 +20,7 @@ from benchmark.memory import Kept
 from benchmark.records import WATCHED
 from benchmark.strategy import by_first
 from eval.protocol import find
+from leaderboards import schema
 from methods.base import Phase
 
 
@@ -90,6 +91,22 @@ class RoundLog:
         self.logger.log_metrics(numbers, step=row["round"])
 
 
+class EarlyRecord:
+    """`partial.json`, a record of the rounds so far without scores, whenever the monitor has looked.
+
+    Args:
+        file: replaced each time. make: the record.
+    """
+
+    def __init__(self, file: Path, make: Callable[[], schema.Record]) -> None:
+        self.file, self.make = file, make
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """Writes it; after the last round the whole record will say more."""
+        if federation.fabric.global_rank == 0 and "monitor" in row and row["round"] < federation.rounds:
+            schema.write(self.file, self.make())
+
+
 class Display:
     """Progress for a person: rounds with the time left, clients, evaluation; plain lines when not on a terminal.
 
@@ -139,6 +156,13 @@ class Display:
         if self.runs is not None:
             self.bars.advance(self.runs)
         self.say(line)
+
+    def overview(self, done: int, line: str) -> None:
+        """How far the whole is: beside the bar of runs, or as a line."""
+        if self.live and self.runs is not None:
+            self.bars.update(self.runs, completed=done, note=line)
+        else:
+            self.say(line)
 
     def say(self, line: str) -> None:
         """One line above the bars."""

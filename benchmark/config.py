@@ -16,6 +16,14 @@ class ConfigError(ValueError):
     """What was asked for cannot be run; one line that says what is possible."""
 
 
+class BusyError(ConfigError):
+    """Somebody else is at it now; the same command may do later."""
+
+
+class OutOfTimeError(Exception):
+    """The next round would not end within `minutes`; one line for the user. The rounds before it are safe."""
+
+
 @dataclass
 class Data:
     """Where images come from."""
@@ -145,12 +153,14 @@ class Config:
     """one-by-one: the reference | side-by-side: several clients at once | auto: on a GPU the faster, tried first."""
     lanes: int = 4
     """Clients at once, side by side."""
+    minutes: float | None = None
+    """Time for the command: no round begins that would not end by then; the same command goes on. None: no limit."""
     compile: bool = False
     """Compile networks and views by torch.compile: seconds at the start, other rounding, and what it gains is said."""
 
 
 RUNTIME = (
-    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "compile",
+    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
     "data.root", "data.cache", "data.download",
 )  # fmt: skip
 """Keys that say where and how a run happens, not what it is: they are not part of its identity."""
@@ -230,7 +240,7 @@ def validate(config: DictConfig) -> None:
     for key, least in {
         "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "nodes": 1,
         "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0,
-        "lanes": 1,
+        "lanes": 1, "minutes": 0,
     }.items():  # fmt: skip
         at_least(key, least)
     if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):

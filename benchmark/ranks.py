@@ -167,7 +167,7 @@ def start_anew(number: int) -> None:
     for rank in range(1, number):
         command = [sys.executable, "-m", "benchmark", *sys.argv[1:]]
         environment = {**os.environ, "LOCAL_RANK": str(rank)}
-        child = subprocess.Popen(command, env=environment, preexec_fn=lambda: _end_with(parent))
+        child = subprocess.Popen(command, env=environment, preexec_fn=lambda: end_with(parent))
         _started.append(child)
         _children.append(child.pid)
 
@@ -201,7 +201,7 @@ def fork(number: int) -> int:
         child = os.fork()
         if child == 0:
             _children.clear()
-            _end_with(parent)
+            end_with(parent)
             os.environ["LOCAL_RANK"] = str(rank)
             return rank
         _children.append(child)
@@ -249,7 +249,7 @@ def _is_program() -> bool:
     return spec is not None and spec.name == "benchmark.__main__"
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Has the system kill this process when its parent ends; where it cannot, `alive` notices."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

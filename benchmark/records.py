@@ -224,14 +224,15 @@ def hardware(device: torch.device) -> str:
     """The accelerator, or the processor and the threads of each rank."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def processor() -> str:
+    """The processor's name, as the system has it."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [
-            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        name = models[0] if models else name
-    return f"{name}, {torch.get_num_threads()} threads"
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def headline(result: Record) -> str:

@@ -10,13 +10,13 @@ from benchmark.config import ConfigError, nearest
 from benchmark.shelf import available, summary
 from benchmark.words import only, split
 
-GROUPS = ("suite", "scenario", "method", "objective")
+GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Of shipped configs, as `list` shows them."""
 
 
 def board(words: list[str], console: Console) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
-    from leaderboards import checkout, render, schema
+    from leaderboards import checkout, rank, render, schema
 
     given = only(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
     folder = Path(given.get("folder", "leaderboards"))
@@ -25,9 +25,9 @@ def board(words: list[str], console: Console) -> None:
         render.markdown(schema.merged(folder / "results", found))  # refuses them now where the board would
         for record in found:
             schema.place(folder / "results" / f"{schema.name(record)}.json", record)
-        console.print(
-            f"{len(found)} finished runs in {given['collect']} taken into {folder / 'results'}", highlight=False
-        )
+        early = sum(not rank.finished(record) for record in found)
+        told = f"{len(found)} runs in {given['collect']} taken into {folder / 'results'}"
+        console.print(f"{told}, {early} of them not over" if early else told, highlight=False)
     results = schema.collect(folder / "results")
     docs = None if "folder" in given else Path("docs")  # another folder is none of this checkout's pages' business
     checkout.write(results, folder, docs=docs)

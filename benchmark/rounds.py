@@ -16,17 +16,21 @@ from lightning.fabric import Fabric
 
 from benchmark.batch_norm import Recalibration
 from benchmark.checkpoint import Checkpoint
+from benchmark.config import OutOfTimeError
 from benchmark.costs import Costs
 from benchmark.ledger import Ledger, sizes
 from benchmark.memory import Memory
 from benchmark.privacy import DELTA, Account
 from benchmark.reductions import Reductions, Staged
 from benchmark.reports import Report, mean_loss, summaries
-from benchmark.strategy import broadcast, gathered, share, together
+from benchmark.strategy import broadcast, gather, gathered, share, together
 from benchmark.streams import Streams
 from benchmark.work import Assignment, Done, Executor
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
+
+SLOWEST_OF = 10
+"""Rounds that have just been played, whose slowest says how long the next may take."""
 
 CURE = "look at optimizer.lr (0, or too large) and training.clip_norm"
 
@@ -81,16 +85,23 @@ class Federation:
         self.commits: list[str] = []
         self.round = 0
         self.server: Tree = {}
+        self.deadline: float | None = None  # by `time.monotonic`
 
     def fit(self) -> Tree:
-        """Plays what is left of the rounds and returns the server Tree."""
+        """Plays what is left of the rounds and returns the server Tree.
+
+        Raises:
+            OutOfTimeError: `deadline` comes before the next round's end.
+        """
         self.start()
         if self.method.batch_norm == "recalibrate":
             Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
         if self.commit is not None and self.commit not in self.commits[-1:]:
             self.commits.append(self.commit)
         self.tell("on_run_start")
+        took: list[float] = []
         while self.round < self.rounds and self.refusal() is None:
+            self.in_time(max(took[-SLOWEST_OF:], default=0.0))
             began = time.perf_counter()
             row = self.play(self.round)
             row["seconds"] = time.perf_counter() - began
@@ -99,7 +110,13 @@ class Federation:
             self.tell("on_round_scored", row=row)
             self.save()
             self.tell("on_round_end", row=row)
+            took.append(time.perf_counter() - began)
         return self.server
+
+    def in_time(self, seconds: float) -> None:
+        """OutOfTimeError where a round of so many seconds would end too late; the first rank decides for all."""
+        if self.deadline is not None and gather(self.fabric, time.monotonic() + seconds > self.deadline)[0]:
+            raise OutOfTimeError(f"{self.round} of {self.rounds} rounds are played, the next would not end in time")
 
     def refusal(self) -> str | None:
         """Why the next round may not be played, though some are left; None: it may."""

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from benchmark import build, figures, holdings
 from benchmark.batch_norm import has_batch_norm
-from benchmark.callbacks import Display, Monitor, RoundLog
+from benchmark.callbacks import Display, EarlyRecord, Monitor, RoundLog
 from benchmark.compilation import compile_networks
 from benchmark.compose import load, merge, save
 from benchmark.config import ConfigError, differences, identity
@@ -39,10 +39,12 @@ class Run:
 
     Args:
         config: composed and valid. display: tells a person how far it is.
+        began: since when `minutes` count, by `time.monotonic`; now unless given.
     """
 
-    def __init__(self, config: DictConfig, display: Display) -> None:
+    def __init__(self, config: DictConfig, display: Display, began: float | None = None) -> None:
         self.config, self.display = config, display
+        self.began = time.monotonic() if began is None else began
         self.folder = folder(config)
         self.name = f"{config.scenario} {config.row} seed {config.seed}"
         self.kept: dict[str, dict[str, Any]] = {}  # encoder -> what figures can be drawn of
@@ -70,7 +72,10 @@ class Run:
         with self.prepared() as federation:
             logger, every = open_logger(self.config, self.folder), self.config.evaluation.every
             watch = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
-            federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), self.display]
+            early = EarlyRecord(self.folder / schema.PARTIAL, partial(self.record, {}, 0.0, {}))
+            federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
+            if self.config.minutes is not None:
+                federation.deadline = self.began + 60 * self.config.minutes
             self.display.begin(self.name)
             with logger.open():
                 federation.fit()
@@ -173,12 +178,18 @@ class Run:
         seconds = time.perf_counter() - began
         protocols = [name for name in protocols if name not in failed]
         evaluated = before.get("evaluated", {}) | {name: here[name] for name in protocols}
-        result = record(self.config, federation, self.data, encoders, seconds, self.deviations(), evaluated)
+        result = self.record(encoders, seconds, evaluated)
         if before:  # training is not done again
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations", "settings")}
             since = [f"{', '.join(protocols)} measured when {line}" for line in self.changed(result)]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *since]))
         return Evaluated(result, protocols, failed)
+
+    def record(
+        self, encoders: dict[str, Scores], seconds: float, evaluated: dict[str, dict[str, Any]]
+    ) -> schema.Record:
+        """The record of the rounds so far, with these encoders' scores."""
+        return record(self.config, self.federation, self.data, encoders, seconds, self.deviations(), evaluated)
 
     def changed(self, result: schema.Record) -> list[str]:
         """The classes from outside the packages whose code is not that of a record, each with its hash."""
@@ -238,6 +249,7 @@ class Run:
                 logger.close(found.record, self.draw())
                 if not again:
                     schema.write(file, found.record)
+                (self.folder / schema.PARTIAL).unlink(missing_ok=True)
         if found.failed:
             reasons = "; ".join(f"{name}: {why}" for name, why in found.failed.items())
             raise EvalError(f"{self.folder} has its record, but without {reasons}")

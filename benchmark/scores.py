@@ -38,8 +38,8 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
     spectra of encoders of several widths, and so is what was chosen for each. One encoder stands for itself.
     """
     each = list(encoders.values())
-    if len(each) == 1:
-        return each[0]
+    if len(each) < 2:
+        return each[0] if each else {}
     combined: Scores = {}
     for protocol in each[0]:
         for metric in each[0][protocol]:

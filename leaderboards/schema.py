@@ -10,6 +10,8 @@ from reprlib import repr as short
 from typing import Any, NamedTuple
 
 SCHEMA = 1
+PARTIAL = "partial.json"
+"""Of a run that is not yet over: the record of its rounds so far, without scores."""
 
 Record = dict[str, Any]
 
@@ -190,11 +192,14 @@ def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
 
 
 def place(path: Path, record: Record) -> None:
-    """Writes a record where none stands yet, or the same scores and perhaps more protocols'.
+    """Writes a record where none stands yet, or the same scores and perhaps more protocols', or more rounds.
 
     Another number for the same run is not put over it, and none is lost.
     """
-    standing = read(path)["scores"] if path.exists() else {}
+    before = read(path) if path.exists() else None
+    if before is not None and record["rounds"]["done"] < before["rounds"]["done"]:
+        return
+    standing = before["scores"] if before is not None else {}
     if any(record["scores"].get(protocol) != metrics for protocol, metrics in standing.items()):
         raise RecordError(f"{path} holds other scores for this run: delete it first if the new ones are to stand")
     write(path, record)
@@ -203,9 +208,9 @@ def place(path: Path, record: Record) -> None:
 def collect(folder: str | Path) -> list[Record]:
     """Every record under `folder`, ordered by scenario, row and seed.
 
-    A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`;
-    a scenario's name may span several folders. Two files may hold the same run as long as they say the same of it, but
-    for when, where and how fast.
+    A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`,
+    and that of a run that is not yet over in `partial.json` there; a scenario's name may span several folders. Two
+    files may hold the same run as long as they say the same of it, but for when, where and how fast.
 
     Raises:
         RecordError: for a missing folder, an invalid record, a record that lies where another belongs, or two records
@@ -231,7 +236,9 @@ def collect(folder: str | Path) -> list[Record]:
 
 def _places(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each record's file and the run that its path names, `<scenario>/<row>/seed<k>`."""
-    for path in sorted({*folder.rglob("seed*.json"), *folder.rglob("seed*/result.json")}):
-        place = path.parent if path.name == "result.json" else path.with_suffix("")
+    whole = {*folder.rglob("seed*.json"), *folder.rglob("seed*/result.json")}
+    early = {file for file in folder.rglob(f"seed*/{PARTIAL}") if file.with_name("result.json") not in whole}
+    for path in sorted(whole | early):
+        place = path.parent if path.name in ("result.json", PARTIAL) else path.with_suffix("")
         if re.fullmatch(r"seed\d+", place.name):
             yield path, place.relative_to(folder).as_posix()

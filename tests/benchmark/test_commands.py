@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmark import holdings
 from benchmark.callbacks import Display
-from benchmark.commands import main
+from benchmark.commands import LATER, main
 from benchmark.compose import compose
 from benchmark.config import ConfigError
 from benchmark.rounds import Federation
@@ -333,6 +333,60 @@ class TestInterruption:
         assert results[0]["bytes"] == results[1]["bytes"]
 
 
+class TestTime:
+    """`minutes` ends a command before a round that would end too late."""
+
+    @pytest.fixture
+    def short(self, monkeypatch):
+        """The time is up when a round is to follow so many."""
+
+        def ends(rounds):
+            begin = Federation.in_time
+
+            def in_time(federation, seconds):
+                if federation.round == rounds:
+                    federation.deadline = 0.0
+                begin(federation, seconds)
+
+            monkeypatch.setattr(Federation, "in_time", in_time)
+
+        return ends
+
+    def test_the_same_command_goes_on(self, call, tmp_path, monkeypatch, short):
+        words = ("run", TINY, "scaffold", "evaluation.every=1")
+        assert call(*words, where="whole")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        with monkeypatch.context():
+            short(2)
+            code, _, err = call(*words, "minutes=10")
+        assert code == LATER
+        assert err.startswith("time is up: 2 of 3 rounds are played, the next would not end in time; every finished")
+        early = schema.read(folder / "partial.json")
+        assert early["rounds"] == {"done": 2, "planned": 3}
+        assert early["scores"] == {}
+        assert [point["round"] for point in early["curve"]] == [1, 2]
+        monkeypatch.undo()
+        assert call(*words, "minutes=10")[0] == 0
+        assert not (folder / "partial.json").exists()
+        one, other = (schema.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole"))
+        assert (one["scores"], one["bytes"]) == (other["scores"], other["bytes"])
+
+    def test_no_round_begins_that_would_end_too_late(self, call):
+        code, _, err = call("run", TINY, "fedavg", "minutes=0")
+        assert code == LATER
+        assert "0 of 3 rounds" in err
+
+    def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, short):
+        short(2)
+        assert call("run", TINY, "fedavg", "evaluation.every=1", "minutes=10")[0] == LATER
+        folder = tmp_path / "boards"
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
+        assert code == 0
+        assert "1 runs in" in out
+        assert "1 of them not over" in out
+        assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (folder / "README.md").read_text()
+
+
 class TestOurMistakes:
     @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
     def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
@@ -415,7 +469,7 @@ class TestBoard:
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0
         assert "of another board" in beside.read_text()
-        assert "2 finished runs" in out
+        assert "2 runs in" in out
         for method in ("fedavg", "ssd"):
             kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
             assert kept == schema.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
@@ -539,7 +593,7 @@ class TestOneRunAFolder:
         assert code == 0, err
         lines = (tmp_path / "call").read_text().splitlines()
         assert len(lines) == 6
-        assert set(lines) == {"2 is being used by another process"}
+        assert set(lines) == {f"{LATER} is being used by another process"}
         folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
         assert call("evaluate", str(folder))[0] == 0
         assert checkpoint(folder)["round"] == 3

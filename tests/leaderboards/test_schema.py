@@ -195,6 +195,25 @@ def test_collect_takes_a_run_once_and_refuses_two_results_for_it(tmp_path: Path)
     assert str(folder) in str(caught.value)
 
 
+def test_collect_takes_a_run_that_is_not_over_by_its_early_record(tmp_path: Path):
+    folder = tmp_path / "cifar10-micro/fedavg-byol/seed0"
+    early = record(rounds={"done": 2, "planned": 5}, scores={}, encoders={})
+    write(folder / "partial.json", early)
+    assert collect(tmp_path) == [early]
+    write(folder / "result.json", record())
+    assert collect(tmp_path) == [record()]
+
+
+def test_an_early_record_gives_way_to_more_rounds_and_never_the_other_way(tmp_path: Path):
+    file = tmp_path / "seed0.json"
+    for done in (2, 4, 3):
+        place(file, record(rounds={"done": done, "planned": 5}, scores={}, encoders={}))
+    assert read(file)["rounds"]["done"] == 4
+    place(file, record())
+    place(file, record(rounds={"done": 4, "planned": 5}, scores={}, encoders={}))
+    assert read(file) == record()
+
+
 @pytest.mark.parametrize("changes", [{"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}])
 def test_collect_refuses_a_record_in_anothers_place(tmp_path: Path, changes: dict[str, Any]):
     write(tmp_path / "cifar10-micro/fedavg-byol/seed0.json", {**record(), **changes})
