@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmark.campaign.command import USAGE as CAMPAIGN
+from benchmark.campaign.command import campaign
 from benchmark.compose import compose, parse
-from benchmark.config import ConfigError
+from benchmark.config import BusyError, ConfigError, OutOfTimeError
 from benchmark.reporting import board, listing, privacy, publish, regress, show
 from benchmark.words import named, split, taken
 
@@ -25,6 +28,7 @@ USAGE = """examples:
   python -m benchmark resume runs/digits/ssd/seed1          go on after the last whole round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
+  python -m benchmark campaign ssd-main minutes=30          what matters most of a paper's table, for half an hour
   python -m benchmark board                                 the committed results, and leaderboards/README.md
   python -m benchmark publish                               the same as a dashboard for Weights & Biases
   python -m benchmark regress                               whether any number moved, and which
@@ -33,12 +37,15 @@ USAGE = """examples:
 
 
 GO_ON = "every finished round is safe: run the same command again to go on"
+LATER = 75
+"""Exit code where the same command may do later, as in sysexits.h: out of time, or somebody else is at it."""
+
 AFTER = {"evaluate": "the record is as it was: run the same command again to measure"}
 """What an interrupted command leaves where it is not rounds, and what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns 0, 2 for the user's mistake (one line), 1 for ours, 130 when interrupted."""
+    """Runs a command; returns 0, 2 for the user's mistake (one line), 1 for ours, LATER, or 130 when interrupted."""
     parser = argparse.ArgumentParser(
         "python -m benchmark", epilog=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain(f"interrupted; {AFTER.get(given.command, GO_ON)}")
         return 130
+    except OutOfTimeError as error:
+        complain(f"time is up: {error}; {GO_ON}")
+        return LATER
     except OSError as error:
         if error.filename is None:  # not about a file
             raise
@@ -66,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
             complain(f"error: {error}")
-            return 2
+            return LATER if isinstance(error, BusyError) else 2
         traceback.print_exc()
         return 1
     finally:
@@ -106,11 +116,12 @@ def run(words: list[str], console: Console) -> None:
             raise ConfigError(f"a suite has several seeds: give seeds={given['seed']} instead of seed={given['seed']}")
         configs = suite(name, own, rest)
     ranks.expect(configs)
+    began = time.monotonic()
     results: list[dict[str, Any]] = []
     stopped: list[str] = []
     with Display(console, len(configs)) as display:
         for config in configs:
-            one = Run(config, display)
+            one = Run(config, display, began)
             try:
                 results.append(one.play())
             except (DivergedError, EvalError, MethodError, ConfigError) as error:
@@ -192,6 +203,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Console], None], str]] = {
     "resume": (resume, "RUN_DIR"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
+    "campaign": (campaign, CAMPAIGN),
     "board": (board, "[collect=RUNS] [folder=BOARD]"),
     "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
     "regress": (regress, "[table=FILE] | capture=true"),

@@ -12,7 +12,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 
 def available(group: str) -> list[str]:
-    """Names of the shipped configs of a group: scenario | method | objective | suite."""
+    """Names of the shipped configs of a group: scenario | method | objective | suite | campaign."""
     folder = CONFIGS / group
     return sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml"))
 

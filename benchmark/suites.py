@@ -63,10 +63,16 @@ def _by_name(wanted: list[str], rows: list[str], suite: str, scenario: str) -> l
 
 
 def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of two of a suite's lines: a scenario and a method, each with the words that change it."""
+    """The config of two of a suite's lines."""
+    scenario, method, *words = joined(setting, line)
+    return compose(scenario, method, [*words, *overrides])
+
+
+def joined(setting: str, line: str) -> list[str]:
+    """The words of a run: two of a suite's lines, a scenario and a method, each with the words that change it."""
     scenario, *its = setting.split()
     method, *own = line.split()
-    return compose(scenario, method, [*its, *own, *overrides])
+    return [scenario, method, *its, *own]
 
 
 def listed(value: Any) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Runs that take longer than a machine is lent for: in order of worth, in pieces, wherever there is time."""

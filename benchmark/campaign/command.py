@@ -1,0 +1,85 @@
+"""The command `campaign`."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmark.compose import parse
+from benchmark.config import ConfigError, fits
+from benchmark.words import split, taken
+
+USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
+SUBMIT = "submit."
+
+
+def campaign(words: list[str], console: Console) -> None:
+    """Play the runs of a campaign in order of worth for as long as there is time; plan=true says what that means."""
+    from benchmark.callbacks import Display
+    from benchmark.campaign import report
+    from benchmark.campaign.crew import Crew
+    from benchmark.campaign.estimates import Estimates
+    from benchmark.campaign.machine import machine
+    from benchmark.campaign.pieces import FAILED, look, pieces, unknown
+
+    names, overrides = split(words)
+    if not names:
+        raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
+    own, rest = taken(overrides, "minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
+    options = {word for word in rest if word.startswith(SUBMIT)}
+    rest = [word for word in rest if word not in options]
+    _check(own)
+    minutes, retry = own.get("minutes"), own.get("retry", False)
+    every = pieces(names, rest)
+    where = parse(rest)
+    if "cluster" in own:
+        _submit(own, [*names, *rest, *(["retry=true"] if retry else [])], options, where, console)
+        return
+    on = machine(own.get("devices", "auto"), where.get("accelerator", "auto"))
+    before = [look(piece, retry) for piece in every]
+    estimates = Estimates(every, on.name, own.get("speed"))
+    if own.get("plan"):
+        console.print(report.plan(every, before, estimates))
+        for line in [line for name in names for line in unknown(name)]:
+            console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{report.progress(every, before, estimates)}, on one of {len(on.devices)} devices", highlight=False
+        )
+        return
+    with Display(console, len(every)) as display:
+        display.begin("campaign")
+        display.say(report.progress(every, before, estimates))
+        try:
+            Crew(every, rest, on, display, minutes=minutes, retry=retry, speed=own.get("speed")).work()
+        finally:
+            after = [look(piece) for piece in every]
+            for line in report.summary(every, before, after, Estimates(every, on.name, own.get("speed"))):
+                display.say(line)
+    if failed := [piece.name for piece, state in zip(every, after, strict=True) if state.kind == FAILED]:
+        raise ConfigError(f"{len(failed)} of {len(every)} runs failed: {', '.join(failed)}; why is said above")
+
+
+def _check(own: dict[str, Any]) -> None:
+    """Refuses values that cannot be."""
+    for key in ("minutes", "speed"):
+        if key in own and not (fits(own[key], float) and own[key] > 0):
+            raise ConfigError(f"{key}={own[key]}: give a number above 0")
+    for key in ("plan", "retry"):
+        if key in own and not isinstance(own[key], bool):
+            raise ConfigError(f"{key}={own[key]}: give true or false")
+    if "cluster" in own and "minutes" not in own:
+        raise ConfigError(f"cluster={own['cluster']}: give minutes= too, the time of each job")
+    if "jobs" in own and not (fits(own["jobs"], int) and own["jobs"] >= 1):
+        raise ConfigError(f"jobs={own['jobs']}: give a whole number of at least 1")
+
+
+def _submit(own: dict[str, Any], words: list[str], options: set[str], where: dict[str, Any], console: Console) -> None:
+    from benchmark.campaign.cluster import submit
+
+    folder = Path(where.get("output", "runs")) / "submitit"
+    given = parse([word.removeprefix(SUBMIT) for word in sorted(options)])
+    jobs = own.get("jobs", 1)
+    if "devices" in own:
+        words.append(f"devices={own['devices']}")
+    ids = submit(words, folder, cluster=str(own["cluster"]), jobs=jobs, minutes=own["minutes"], options=given)
+    console.print(f"{len(ids)} jobs of {own['minutes']:g} minutes: {', '.join(ids)}; logs in {folder}", highlight=False)

@@ -1,0 +1,128 @@
+"""How long what is left of a run will take, from what its folder and its neighbours' tell of the time they took."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmark.campaign.pieces import Piece, State, rows, sessions
+from benchmark.streams import cohort_size
+from leaderboards import schema
+
+IMAGES = {
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "fashion_mnist": 60_000,
+    "svhn": 73_257,
+    "tiny-imagenet": 100_000,
+    "imagenet-100": 126_689,
+}
+"""Training images of the papers' data sets, for runs of which no round was played yet."""
+
+START = 15.0
+"""Seconds from a command to its first round, where none has been timed."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one session tells. rounds, images, seconds: of its rounds; start: what it took beside them and scoring.
+
+    evaluation: seconds of scoring, None where it did not come so far. together: runs that shared the machine.
+    """
+
+    piece: Piece
+    machine: str
+    ranks: int
+    together: int
+    rounds: int
+    images: int
+    seconds: float
+    start: float
+    evaluation: float | None
+
+
+class Estimates:
+    """Expected seconds of a campaign's pieces on this machine.
+
+    Args:
+        pieces: of the campaign, whose folders are read. machine: what is counted, all of it where none is known of it.
+        speed: images/s to go by where nothing has been measured.
+    """
+
+    def __init__(self, pieces: Iterable[Piece], machine: str, speed: float | None = None) -> None:
+        every = [one for piece in pieces for one in seen(piece)]
+        self.seen = [one for one in every if one.machine == machine] or every
+        self.speed = speed
+
+    def seconds(self, piece: Piece, state: State) -> float | None:
+        """Of what is left of a piece; None where nothing is known."""
+        left = piece.rounds - state.rounds
+        each = self.round(piece) if left else 0.0
+        return None if each is None else self.start(piece) + left * each + self.evaluation(piece)
+
+    def round(self, piece: Piece) -> float | None:
+        """Seconds of one round: the run's own, its row's, its method's in this scenario; else by images/s."""
+        here = [one for one in self.seen if one.rounds and one.piece.config.scenario == piece.config.scenario]
+        alike: Sequence[Callable[[Seen], Any]] = (
+            lambda one: one.piece.folder == piece.folder,
+            lambda one: one.piece.config.row == piece.config.row,
+            lambda one: one.piece.config.method["name"] == piece.config.method["name"],
+        )
+        for same in alike:
+            if found := [one for one in here if same(one)]:
+                return sum(one.seconds for one in found) / sum(one.rounds for one in found)
+        images, speed = self._images(piece, here), self._speed(piece)
+        return images / speed if images and speed else None
+
+    def start(self, piece: Piece) -> float:
+        """Seconds of a session that are neither rounds nor scoring."""
+        return self._median(piece, lambda one: one.start, START)
+
+    def evaluation(self, piece: Piece) -> float:
+        """Seconds of scoring; 0 where none was timed."""
+        return self._median(piece, lambda one: one.evaluation, 0.0)
+
+    def rate(self, ranks: int, together: int) -> float | None:
+        """Images/s of a machine on which `together` runs of so many ranks each are played; None: never measured."""
+        found = [one for one in self.seen if (one.ranks, one.together) == (ranks, together) and one.seconds]
+        return together * sum(one.images for one in found) / sum(one.seconds for one in found) if found else None
+
+    def _images(self, piece: Piece, here: Sequence[Seen]) -> float | None:
+        if here:
+            return sum(one.images for one in here) / sum(one.rounds for one in here)
+        config = piece.config
+        clients = int(config.partition.get("clients", 10))
+        share = cohort_size(clients, config.federation.participation) / clients * config.partition.get("share", 1.0)
+        if config.training.steps is not None:
+            return clients * share * config.training.steps * config.training.batch_size
+        held = IMAGES.get(config.data.name)
+        return held * share * config.training.epochs if held else None
+
+    def _speed(self, piece: Piece) -> float | None:
+        encoder = piece.config.encoder["class"]
+        found = [one for one in self.seen if one.piece.config.encoder["class"] == encoder and one.seconds]
+        return sum(one.images for one in found) / sum(one.seconds for one in found) if found else self.speed
+
+    def _median(self, piece: Piece, value: Callable[[Seen], float | None], default: float) -> float:
+        for group in ([one for one in self.seen if one.piece.config.scenario == piece.config.scenario], self.seen):
+            if known := [found for one in group if (found := value(one)) is not None]:
+                return statistics.median(known)
+        return default
+
+
+def seen(piece: Piece) -> list[Seen]:
+    """A piece's sessions, with the rounds each played."""
+    place = piece.folder
+    lines, record = rows(place), place / "result.json"
+    scored = schema.read(record)["seconds"]["evaluation"] if record.exists() else None
+    found = []
+    for one in sessions(place):
+        own = lines[one["from"] : one["to"]]
+        seconds, images = math.fsum(row["seconds"] for row in own), sum(row["images"] for row in own)
+        evaluation = scored if one["end"] == "done" else None
+        start = max(0.0, one["seconds"] - seconds - (evaluation or 0.0))
+        found.append(
+            Seen(piece, one["machine"], one["ranks"], one["together"], len(own), images, seconds, start, evaluation)
+        )
+    return found

@@ -1,0 +1,80 @@
+"""What a campaign may use of a machine: devices, what they are called, and how a run is started on some of them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+import torch
+
+from benchmark.config import ConfigError
+from benchmark.ranks import cores, end_with, launched
+from benchmark.records import processor
+
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_", "SLURM_")
+"""Beginnings of the variables by which launchers number processes: a campaign's runs are nobody's ranks."""
+
+
+class Machine(NamedTuple):
+    """Devices by id: GPUs, or as many shares of the CPU's cores. name: of their kind, by which times compare."""
+
+    name: str
+    gpu: bool
+    devices: tuple[str, ...]
+
+
+def machine(devices: object, accelerator: str) -> Machine:
+    """The machine's devices, or this process's share of them where a launcher has started several on it.
+
+    Args:
+        devices: how many, or auto for all. accelerator: auto, cpu or cuda.
+    """
+    gpu = torch.cuda.is_available() if accelerator == "auto" else accelerator == "cuda"
+    if gpu:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        every = visible.split(",") if visible else [str(k) for k in range(torch.cuda.device_count())]
+    else:
+        every = [str(k) for k in range(cores())]
+    started = launched()
+    if started is not None and len(every) >= started.here:
+        place = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
+        every = every[place :: started.here]
+    if devices != "auto":
+        if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= len(every):
+            what = "GPUs" if gpu else "cores"
+            raise ConfigError(f"devices={devices}: give auto, or a number of the {len(every)} {what} that are here")
+        every = every[:devices]
+    return Machine(_gpu() if gpu else processor(), gpu, tuple(every))
+
+
+def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str]) -> subprocess.Popen:
+    """Starts `python -m benchmark` on some of the devices; it ends with this process, whatever ends that.
+
+    words: of the command, without devices and threads.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHERS)}
+    own = [f"devices={len(devices)}"]
+    if on.gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    elif not any(word.startswith("threads=") for word in words):
+        own.append(f"threads={max(1, cores() // len(on.devices))}")
+    parent = os.getpid()
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmark", *words, *own],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: end_with(parent),
+    )
+
+
+def _gpu() -> str:
+    """The GPU's name, asked of the driver: asked of torch it would cost memory on the device."""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
+        return said.splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "cuda"

@@ -1,0 +1,191 @@
+"""What a campaign consists of: runs in order of worth, each with the published numbers it settles, and how far it is.
+
+How far a run is, its folder tells, and nothing else: its record, its rounds, who holds it, and `sessions.jsonl`, a line
+for each time a campaign has worked on it.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from benchmark.compose import compose, parse
+from benchmark.config import RUNTIME, ConfigError
+from benchmark.folders import folder, locked, locks
+from benchmark.scores import expanded
+from benchmark.shelf import read
+from benchmark.suites import joined, listed
+from leaderboards import published, schema
+from leaderboards.published import Published
+
+DONE, HALF, OPEN, BUSY, FAILED = "done", "half done", "open", "busy", "failed"
+"""Of a piece: nothing is left to do; some of it; all of it; another process is at it; it ended with an error."""
+
+SESSIONS = "sessions.jsonl"
+CLAIM = "claim"
+"""Locked by the campaign that works on a run folder, as `lock` is by the run itself."""
+
+KEYS = ("parts", "unknown")
+PART = ("scenarios", "methods", "seeds")
+
+
+class State(NamedTuple):
+    """How far a piece is. rounds: played. missing: protocols its record lacks. why: of a failure."""
+
+    kind: str
+    rounds: int
+    missing: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One run of a campaign.
+
+    Args:
+        words: what `run` is told. config: what they come to, with the protocols its cells ask for.
+        cells: the published numbers that stand beside it.
+    """
+
+    words: tuple[str, ...]
+    config: DictConfig
+    cells: tuple[Published, ...] = field(repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where it is played."""
+        return folder(self.config)
+
+    @property
+    def name(self) -> str:
+        """Scenario, row and seed."""
+        return f"{self.config.scenario} {self.config.row} seed {self.config.seed}"
+
+    @property
+    def rounds(self) -> int:
+        """Planned."""
+        return int(self.config.federation.rounds)
+
+    @property
+    def protocols(self) -> list[str]:
+        """Ids of those that score it."""
+        return expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
+
+
+def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
+    """The runs of some campaigns, one after the other; each run once, where it first stands.
+
+    Args:
+        names: of shipped campaigns, or paths of files.
+        overrides: for every run, of keys that say where and how it happens.
+
+    Raises:
+        ConfigError: a file that is not as docs/campaigns.md says, or an override that would change what a run is.
+    """
+    if changing := [word for word in overrides if word.partition("=")[0] not in RUNTIME]:
+        raise ConfigError(
+            f"{changing[0]}: a campaign plays what its file says; on the command line only where and how: "
+            + ", ".join(key for key in RUNTIME if key != "minutes")
+        )
+    parse(overrides)
+    beside: dict[tuple[str, str], list[Published]] = {}
+    for cell in published.collect():
+        if cell.ours is not None:
+            beside.setdefault(cell.ours[:2], []).append(cell)
+    found: dict[Path, Piece] = {}
+    for name in names:
+        for words in lines(name):
+            piece = _piece(words, overrides, beside)
+            found.setdefault(piece.folder, piece)
+    return list(found.values())
+
+
+def lines(name: str) -> Iterator[list[str]]:
+    """The words of each run of a campaign, in its order: part by part, seed by seed."""
+    content = read("campaign", name)
+    if not content.get("parts") or (wrong := sorted(set(content) - set(KEYS))):
+        raise ConfigError(
+            f"campaign {name}: {f'{wrong[0]} is unknown' if content.get('parts') else 'no parts'}; "
+            f"a campaign has {' and '.join(KEYS)}"
+        )
+    for number, part in enumerate(content["parts"], 1):
+        if not isinstance(part, Mapping) or set(part) != set(PART) or not all(part.values()):
+            raise ConfigError(f"campaign {name}, part {number}: give it {', '.join(PART)}, and nothing else")
+        for seed, setting, line in itertools.product(*(listed(part[key]) for key in ("seeds", "scenarios", "methods"))):
+            yield [*joined(str(setting), str(line)), f"seed={seed}"]
+
+
+def unknown(name: str) -> list[str]:
+    """What the papers leave open of a campaign's settings, in words."""
+    return [str(one) for one in read("campaign", name).get("unknown", [])]
+
+
+def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Piece:
+    scenario, method, *own = words
+    config = compose(scenario, method, [*own, *overrides])
+    cells = beside.get((config.scenario, config.row), [])
+    asked = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
+    protocols = list(dict.fromkeys([*config.evaluation.protocols, *asked]))
+    config.evaluation.protocols = protocols
+    return Piece((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, tuple(cells))
+
+
+def look(piece: Piece, retry: bool = False, own: bool = False) -> State:
+    """How far a piece is; retry: a failure is forgotten; own: whoever holds it is asking."""
+    place, rounds = piece.folder, played(piece.folder)
+    missing: tuple[str, ...] = ()
+    if (place / "result.json").exists():
+        record = schema.read(place / "result.json")
+        rounds, missing = record["rounds"]["done"], tuple(set(piece.protocols) - set(record["scores"]))
+        if not missing:
+            return State(DONE, rounds)
+    if not own and any(locked(place / name) for name in (CLAIM, "lock")):
+        return State(BUSY, rounds)
+    last = (sessions(place) or [{}])[-1]
+    if last.get("end") == FAILED and not retry:
+        return State(FAILED, rounds, missing, last["why"])
+    return State(HALF if rounds else OPEN, rounds, missing)
+
+
+def played(place: Path) -> int:
+    """Rounds that a run folder has whole."""
+    return len(rows(place))
+
+
+def rows(place: Path) -> list[dict[str, Any]]:
+    """A run folder's lines of rounds; one that was being written when the machine went is passed over."""
+    return _lines(place / "rounds.jsonl")
+
+
+def sessions(place: Path) -> list[dict[str, Any]]:
+    """What campaigns did in a run folder: began, seconds, rounds before and after, ranks, end and why."""
+    return _lines(place / SESSIONS)
+
+
+def note(place: Path, session: Mapping[str, Any]) -> None:
+    """Adds a line to a run folder's sessions."""
+    with (place / SESSIONS).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(session) + "\n")
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+@contextmanager
+def claimed(piece: Piece) -> Iterator[bool]:
+    """Keeps a piece to this campaign for as long as the context is open; False where another was faster."""
+    piece.folder.mkdir(parents=True, exist_ok=True)
+    with (piece.folder / CLAIM).open("a") as file:
+        yield locks(file)

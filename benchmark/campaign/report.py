@@ -1,0 +1,80 @@
+"""A campaign in words: its plan, how far it is, what it has settled."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
+from rich.text import Text
+
+from benchmark.campaign.estimates import Estimates
+from benchmark.campaign.pieces import BUSY, DONE, FAILED, HALF, OPEN, Piece, State
+
+UNKNOWN = "?"
+
+
+def span(seconds: float | None) -> str:
+    """A time in the largest unit that says something."""
+    if seconds is None:
+        return UNKNOWN
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def cells(pieces: Sequence[Piece], states: Sequence[State]) -> tuple[int, int]:
+    """Published numbers that some finished run stands beside, and those that all of the pieces would settle."""
+    every = {cell.place for piece in pieces for cell in piece.cells}
+    settled = {c.place for piece, state in zip(pieces, states, strict=True) if state.kind == DONE for c in piece.cells}
+    return len(settled), len(every)
+
+
+def left(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
+    """Seconds that what is left will take on one device, and of how many pieces nobody knows."""
+    todo = [(p, s) for p, s in zip(pieces, states, strict=True) if s.kind in (HALF, OPEN, BUSY)]
+    each = [estimates.seconds(piece, state) for piece, state in todo]
+    return sum(one for one in each if one is not None), each.count(None)
+
+
+def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> str:
+    """One line: cells settled, runs done, hours left."""
+    settled, every = cells(pieces, states)
+    seconds, unknown = left(pieces, states, estimates)
+    done = sum(state.kind == DONE for state in states)
+    beyond = f" and {unknown} runs nobody has timed" if unknown else ""
+    return f"{settled} of {every} cells settled, {done} of {len(pieces)} runs done, {span(seconds)}{beyond} left"
+
+
+def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> Table:
+    """Every piece in its order: how far it is, what it settles, how long it will take on one device."""
+    numeric = [Column(name, justify="right") for name in ("seed", "rounds", "cells", "time")]
+    table = Table("", "scenario", "row", *numeric, "state", box=SIMPLE_HEAD)
+    for number, (piece, state) in enumerate(zip(pieces, states, strict=True), 1):
+        config = piece.config
+        expected = "" if state.kind in (DONE, FAILED) else span(estimates.seconds(piece, state))
+        rounds = f"{state.rounds}/{piece.rounds}"
+        numbers = (str(config.seed), rounds, str(len(piece.cells)), expected)
+        told = f"{state.kind}: {state.why}" if state.why else state.kind
+        table.add_row(str(number), config.scenario, config.row, *numbers, Text(told))
+    return table
+
+
+def summary(
+    pieces: Sequence[Piece], before: Sequence[State], after: Sequence[State], estimates: Estimates
+) -> list[str]:
+    """Lines: what was settled, what is half done and how long it will take, what failed, what is next."""
+    lines = []
+    now = list(zip(pieces, before, after, strict=True))
+    for piece, was, state in now:
+        if state.kind == DONE and was.kind != DONE:
+            settles = f", {len(piece.cells)} published cells" if piece.cells else ""
+            lines.append(f"done: {piece.name}{settles}")
+    for piece, _, state in now:
+        if state.kind == HALF:
+            more = span(estimates.seconds(piece, state))
+            lines.append(f"half done: {piece.name}, {state.rounds} of {piece.rounds} rounds, {more} more")
+    lines += [f"failed: {piece.name}: {state.why} (retry=true tries again)" for piece, _, state in now if state.why]
+    lines += [f"elsewhere: {piece.name}" for piece, _, state in now if state.kind == BUSY]
+    ahead = [piece for piece, _, state in now if state.kind in (HALF, OPEN)]
+    lines += [f"next: {ahead[0].name}"] if ahead else []
+    return [*lines, progress(pieces, after, estimates)]

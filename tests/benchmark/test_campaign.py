@@ -1,0 +1,294 @@
+"""A campaign plays its pieces in order, once each, whatever happens to it on the way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmark.campaign import crew, report
+from benchmark.campaign.estimates import START, Estimates
+from benchmark.campaign.pieces import BUSY, CLAIM, DONE, FAILED, HALF, OPEN, State, look, note, pieces, sessions
+from benchmark.commands import main
+from benchmark.config import ConfigError
+from benchmark.shelf import available, summary
+from leaderboards import schema
+from leaderboards.schema import INCIDENTAL
+from tests.leaderboards.test_schema import record
+from tests.playing import TINY
+
+PART = {"scenarios": [TINY], "methods": ["fedavg", "ssd"], "seeds": [0, 1]}
+
+
+def written(folder: Path, name="campaign", **changes) -> str:
+    """A campaign's file."""
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump({"parts": [PART], **changes}))
+    return str(file)
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Two methods, two seeds."""
+    return pieces([written(tmp_path)], [f"output={tmp_path}/runs"])
+
+
+def names(found):
+    return [f"{piece.config.row}/{piece.config.seed}" for piece in found]
+
+
+class TestPieces:
+    def test_they_come_part_by_part_and_seed_by_seed_and_once(self, tmp_path, four):
+        assert names(four) == ["fedavg/0", "ssd/0", "fedavg/1", "ssd/1"]
+        first = {**PART, "methods": ["ssd"], "seeds": [1]}
+        assert names(pieces([written(tmp_path, parts=[first, PART])], [])) == ["ssd/1", "fedavg/0", "ssd/0", "fedavg/1"]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"parts": []}, "no parts"),
+            ({"pieces": []}, "pieces is unknown; a campaign has parts and unknown"),
+            (
+                {"parts": [{**PART, "method": ["fedavg"]}]},
+                "part 1: give it scenarios, methods, seeds, and nothing else",
+            ),
+            ({"parts": [PART, {**PART, "seeds": []}]}, "part 2: give it"),
+        ],
+    )
+    def test_a_file_that_is_not_one_is_refused(self, tmp_path, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            pieces([written(tmp_path, **changes)], [])
+
+    def test_what_a_run_is_cannot_be_changed(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"federation.rounds=1: a campaign plays what its file says"):
+            pieces([written(tmp_path)], ["federation.rounds=1"])
+
+    @pytest.mark.parametrize("name", available("campaign"))
+    def test_every_piece_of_a_shipped_one_settles_cells_by_protocols_it_is_scored_by(self, name):
+        assert "GPU hours" in summary("campaign", name)
+        assert str(len(pieces([name], []))) + " runs" in summary("campaign", name)
+        for piece in pieces([name], []):
+            assert piece.cells, piece.name
+            for cell in piece.cells:
+                assert cell.ours.score.partition(" ")[0] in piece.protocols
+
+    def test_the_four_of_the_papers_settle_more_than_sixty_cells(self):
+        every = pieces(["ssd-main", "fedx-table1", "flesd-table1", "orchestra-table1"], [])
+        assert report.cells(every, [State(DONE, 1)] * len(every))[0] > 60
+        assert names(every)[:2] == ["fedavg-align_uniform/0", "ssd/0"]
+
+
+def begun(piece, rounds, **session):
+    """A run folder in which a session played some rounds of two seconds and 100 images."""
+    piece.folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"round": k + 1, "seconds": 2.0, "images": 100}) for k in range(rounds)]
+    (piece.folder / "rounds.jsonl").write_text("\n".join([*lines, '{"round": 9']))  # the machine went as it wrote
+    about = {"from": 0, "to": rounds, "seconds": 2.0 * rounds + 5, "ranks": 1, "together": 1, "machine": "here"}
+    note(piece.folder, {**about, "end": "paused", "why": "", **session})
+
+
+def scored(piece, *protocols):
+    config = piece.config
+    scores = {one: {"accuracy": 50.0} for one in protocols}
+    made = record(config.row, config.seed, scenario=config.scenario, scores=scores, encoders={"global": scores})
+    schema.write(piece.folder / "result.json", made)
+
+
+class TestStates:
+    def test_the_folder_tells(self, four):
+        one = four[0]
+        assert look(one) == State(OPEN, 0)
+        begun(one, 2)
+        assert look(one) == State(HALF, 2)
+        note(one.folder, {**sessions(one.folder)[-1], "end": "failed", "why": "it diverged"})
+        assert look(one) == State(FAILED, 2, why="it diverged")
+        assert look(one, retry=True) == State(HALF, 2)
+        scored(one)
+        assert look(one, retry=True) == State(HALF, 5, missing=("knn/v1",))
+        scored(one, "knn/v1")
+        assert look(one) == State(DONE, 5)
+
+    @pytest.mark.parametrize("name", [CLAIM, "lock"])
+    def test_a_living_process_keeps_a_piece_and_a_dead_one_does_not(self, four, name):
+        one = four[0]
+        one.folder.mkdir(parents=True)
+        locks = "f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('locked', flush=True); time.sleep(60)"
+        code = [sys.executable, "-c", f"import fcntl, sys, time; {locks}"]
+        other = subprocess.Popen([*code, one.folder / name], stdout=subprocess.PIPE)
+        other.stdout.readline()
+        assert look(one).kind == BUSY
+        other.kill()
+        other.wait()
+        assert (one.folder / name).exists()
+        assert look(one).kind == OPEN
+
+
+class TestEstimates:
+    def test_by_the_runs_own_rounds_then_its_neighbours_then_images(self, four):
+        fedavg, ssd, again, _ = four
+        assert Estimates(four, "here").seconds(ssd, State(OPEN, 0)) is None
+        begun(fedavg, 2)
+        found = Estimates(four, "here")
+        assert found.seconds(fedavg, State(HALF, 2)) == 5 + 1 * 2.0
+        assert found.seconds(again, State(OPEN, 0)) == 5 + 3 * 2.0
+        assert found.seconds(ssd, State(OPEN, 0)) == 5 + 3 * 2.0  # as many images a round, at 50 a second
+        begun(ssd, 1, seconds=9.0)
+        assert Estimates(four, "here").round(ssd) == 2.0
+        assert Estimates(four, "here").start(ssd) == 6.0
+
+    def test_what_another_machine_took_says_nothing_where_this_one_is_known(self, four):
+        begun(four[0], 2)
+        begun(four[1], 2, machine="elsewhere", seconds=500.0)
+        assert Estimates(four, "here").seconds(four[1], State(OPEN, 0)) == 5 + 3 * 2.0
+        assert Estimates(four, "nowhere").start(four[1]) > 200
+
+    def test_a_papers_run_by_a_given_speed(self):
+        (piece, *_) = pieces(["fedx-table1"], [])
+        expected = START + 100 * 10 * 50_000 / 10_000
+        assert Estimates([piece], "here", speed=10_000).seconds(piece, State(OPEN, 0)) == expected
+
+    def test_devices_are_for_several_runs_until_one_on_all_was_measured_to_be_faster(self, four):
+        nothing = Estimates(four, "here")
+        assert [crew.ranks(left, free, 4, nothing) for left, free in ((9, 4), (4, 1), (2, 4), (1, 2), (1, 1))] == [
+            1, 1, 2, 2, 1,
+        ]  # fmt: skip
+        begun(four[0], 1, ranks=1, together=2)  # 50 images a second, twice
+        begun(four[1], 1, ranks=2, together=1)
+        assert crew.ranks(9, 2, 2, Estimates(four, "here")) == 1
+        (four[1].folder / "rounds.jsonl").write_text('{"round": 1, "seconds": 0.5, "images": 100}\n')
+        assert crew.ranks(9, 2, 2, Estimates(four, "here")) == 2
+
+
+COMMON = ["logger=csv", "threads=1", "accelerator=cpu"]
+
+
+def command(file, folder, *words):
+    """A campaign in a process of its own."""
+    given = [*COMMON, f"output={folder}/runs", f"data.cache={folder}/cache", *words]
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmark", "campaign", file, *given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finished(folder):
+    """The records, without what may differ."""
+    found = schema.collect(folder / "runs")
+    for one in found:
+        for key in INCIDENTAL:
+            del one[key]
+        for point in one["curve"]:
+            del point["seconds"]
+    return found
+
+
+def total(folder):
+    """Rounds played in all."""
+    return sum(len(file.read_text().splitlines()) for file in folder.rglob("rounds.jsonl"))
+
+
+LONG = {
+    "scenarios": [f"{TINY} federation.rounds=60 evaluation.every=20"],
+    "methods": ["fedavg", "scaffold"],
+    "seeds": [0],
+}
+
+
+@pytest.mark.timeout(600)
+def test_ten_interruptions_change_nothing(tmp_path):
+    """Ended at any moment, by a request, by force or by its budget, on one device and at times on two."""
+    file = written(tmp_path, parts=[LONG])
+    whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
+    undisturbed = command(file, whole, "devices=1")
+    assert undisturbed.wait(120) == 0, undisturbed.stdout.read()
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    ends = [signal.SIGTERM, signal.SIGKILL, None] * 3 + [signal.SIGKILL]
+    chance.shuffle(ends)
+    for number, end in enumerate(ends):
+        folder, devices = (mixed, chance.choice((1, 2))) if number % 3 == 2 else (often, 1)
+        if end is None:
+            seconds = chance.uniform(8, 12)
+            one = command(file, folder, f"devices={devices}", f"minutes={seconds / 60}")
+            assert one.wait(seconds + 15) == 0, (seed, one.stdout.read())
+            continue
+        one, begins = command(file, folder, f"devices={devices}"), total(folder)
+        more, until = chance.randint(0, 9), time.monotonic() + 60
+        while total(folder) < begins + more and one.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 0.2))
+        one.send_signal(end)
+        assert one.wait(30) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), (seed, one.stdout.read())
+    assert 0 < total(often) < 120, seed
+    for folder, devices in ((often, 1), (mixed, 2)):
+        last = command(file, folder, f"devices={devices}")
+        assert last.wait(120) == 0, (seed, last.stdout.read())
+    assert finished(often) == finished(whole), seed
+    for one, other in zip(finished(mixed), finished(whole), strict=True):
+        assert {**one, "world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0} == {
+            **other, "world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0,
+        }, seed  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_two_on_one_folder_share_the_pieces_and_a_failure_stops_nobody(tmp_path):
+    diverges = {**PART, "methods": ["fedavg optimizer.lr=1e30 row=hot"], "seeds": [0]}
+    file = written(tmp_path, parts=[diverges, {**PART, "seeds": [0, 1, 2]}])
+    both = [command(file, tmp_path, "devices=1") for _ in range(2)]
+    said = [one.communicate(timeout=240)[0] for one in both]
+    assert [one.returncode for one in both] == [2, 2], said
+    every = pieces([file], [f"output={tmp_path}/runs"])
+    assert [look(piece).kind for piece in every] == [FAILED, *[DONE] * 6]
+    assert "lower optimizer.lr" in look(every[0]).why
+    assert [len(sessions(piece.folder)) for piece in every] == [1] * 7
+    assert any("failed: tiny hot seed 0" in text for text in said)
+    played = [len([line for line in text.split("\n") if ": done  (" in line]) for text in said]
+    assert sum(played) == 6
+    assert all(played), "one of the two did nothing"
+
+
+@pytest.mark.timeout(300)
+def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
+    """After one seed, for the next two: within 30 % of what they took."""
+    settle = written(tmp_path, "settle", parts=[LONG])
+    assert command(settle, tmp_path, "devices=1").wait(120) == 0
+    file = written(tmp_path, parts=[{**LONG, "seeds": [1, 2]}])
+    every = pieces([settle, file], [f"output={tmp_path}/runs", *COMMON])
+    from benchmark.campaign.machine import machine
+
+    on = machine(1, "cpu")
+    expected, unknown = report.left(every, [look(piece) for piece in every], Estimates(every, on.name))
+    assert unknown == 0
+    assert command(file, tmp_path, "devices=1").wait(120) == 0
+    took = sum(session["seconds"] for piece in every[2:] for session in sessions(piece.folder))
+    assert expected == pytest.approx(took, rel=0.3)
+    assert main(["campaign", settle, file, "plan=true", f"output={tmp_path}/runs"]) == 0
+    said = capsys.readouterr().out
+    assert "4 of 4 runs done" in said
+    assert "60/60" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "got no name"),
+        (["nope"], "unknown campaign 'nope'"),
+        (["ssd-main", "minutes=0"], "minutes=0: give a number above 0"),
+        (["ssd-main", "plan=maybe"], "plan=maybe: give true or false"),
+        (["ssd-main", "cluster=slurm"], "cluster=slurm: give minutes= too"),
+        (["ssd-main", "devices=999", "accelerator=cpu"], "devices=999: give auto, or a number of the"),
+        (["ssd-main", "jobs=2.5"], "jobs=2.5: give a whole number"),
+    ],
+)
+def test_words_that_cannot_be_are_refused(words, message, capsys):
+    assert main(["campaign", *words]) == 2
+    assert message in capsys.readouterr().err
