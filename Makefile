@@ -10,9 +10,11 @@ DATA ?= data
 TABLE ?=
 DEVICES ?= auto
 BENCH ?=
+CAMPAIGN ?= ssd-main
+MINUTES ?=
 comma := ,
 
-.PHONY: help install benchmark test check ranks regress board site publish privacy bench clean
+.PHONY: help install benchmark test check ranks regress board site publish privacy campaign bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +60,10 @@ publish: install  ## the records as a Weights & Biases dashboard, offline first
 
 privacy: install  ## ask every method what leaves a client and write docs/privacy.md
 	$(BIN)/python -m benchmark privacy
+
+campaign: install  ## play CAMPAIGN=ssd-main for MINUTES=30 and go on next time (docs/campaigns.md)
+	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
+		$(if $(MINUTES),minutes=$(MINUTES))
 
 bench: install  ## measure speed against floors and peers (BENCH=floor,ranks) and write docs/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))

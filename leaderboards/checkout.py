@@ -54,7 +54,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         verdicts.write(folder, found)
         pages.write(records, docs / "methods")
         studies.write(records, docs / "studies")
-        reproduction.write(found, docs / "reproduction.md")
+        reproduction.write(found, docs / "reproduction.md", records)
         if (folder / sheet.SHEET).exists():
             sheet.write_page(docs / "privacy.md", sheet.read(folder / sheet.SHEET))
     render.write(records, folder, found)

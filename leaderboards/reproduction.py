@@ -1,13 +1,14 @@
 """Published numbers beside ours: a line a table on the board, and table by table in docs/reproduction.md."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import yaml
 
 from leaderboards.published import Published
+from leaderboards.schema import Record
 from leaderboards.text import MISSING, between, escape, fill, line, with_spread
 from leaderboards.verdicts import OFF, OPEN, REPRODUCED, Verdict
 
@@ -40,17 +41,17 @@ def summary(found: Sequence[Verdict]) -> list[str]:
     return [*lines, ""]
 
 
-def filled(page: str, found: Sequence[Verdict]) -> str:
+def filled(page: str, found: Sequence[Verdict], records: Sequence[Record] = ()) -> str:
     """docs/reproduction.md with what stands between its marks written anew."""
-    return between(page, START, END, _chapters(found))
+    return between(page, START, END, _chapters(found, records))
 
 
-def write(found: Sequence[Verdict], page: Path) -> None:
-    """Fills the page."""
-    fill(page, partial(filled, found=found))
+def write(found: Sequence[Verdict], page: Path, records: Sequence[Record] = ()) -> None:
+    """Fills the page. records: of the runs that stand beside the cells, however far they are."""
+    fill(page, partial(filled, found=found, records=records))
 
 
-def _chapters(found: Sequence[Verdict]) -> list[str]:
+def _chapters(found: Sequence[Verdict], records: Sequence[Record]) -> list[str]:
     lines: list[str] = []
     paper = None
     for group in tables(found):
@@ -66,7 +67,7 @@ def _chapters(found: Sequence[Verdict]) -> list[str]:
             f"{escape(cell.title)}. {said}".strip(),
             "",
         ]
-        lines += _rows(columns, rows)
+        lines += [*_rows(columns, rows), *_runs(group, records)]
         lines += [f"- {escape(remark)}" for remark in remarks(group)]
         lines += [f"- **Ours**: {escape(why)}"] if (why := explained(cell)) else []
         lines.append("")
@@ -109,6 +110,25 @@ def _rows(columns: Sequence[str], rows: Mapping[str, Mapping[str, Verdict]]) -> 
     lines = [line(["", *columns]), "|---|" + "---:|" * len(columns)]
     for name, cells in rows.items():
         lines.append(line([name, *(_shown(cells.get(column)) for column in columns)]))
+    return [*lines, ""]
+
+
+def _runs(group: Table, records: Iterable[Record]) -> list[str]:
+    """Our runs of a table's rows: how far each is, how long it took and where; none where there is none."""
+    beside = {one.cell.ours[:2] for one in group if one.cell.ours is not None}
+    own = [record for record in records if (record["scenario"], record["row"]) in beside]
+    if not own:
+        return []
+    lines = [line(["ours", "seed", "rounds", "hours", "on", "deviations"]), "|---|---:|---:|---:|---|---|"]
+    for record in own:
+        rounds, seconds = record["rounds"], record["seconds"]
+        hours = f"{(seconds['wall'] + seconds['evaluation']) / 3600:.2f}"
+        what = [
+            f"{record['scenario']} {record['row']}",
+            str(record["seed"]),
+            f"{rounds['done']} of {rounds['planned']}",
+        ]
+        lines.append(line([*what, hours, record["provenance"]["hardware"], "; ".join(record["deviations"])]))
     return [*lines, ""]
 
 

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from benchmark.campaign import crew, report
 from benchmark.campaign.estimates import START, Estimates
+from benchmark.campaign.machine import machine, start
 from benchmark.campaign.pieces import BUSY, CLAIM, DONE, FAILED, HALF, OPEN, State, look, note, pieces, sessions
 from benchmark.commands import main
 from benchmark.config import ConfigError
@@ -263,8 +265,6 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     assert command(settle, tmp_path, "devices=1").wait(120) == 0
     file = written(tmp_path, parts=[{**LONG, "seeds": [1, 2]}])
     every = pieces([settle, file], [f"output={tmp_path}/runs", *COMMON])
-    from benchmark.campaign.machine import machine
-
     on = machine(1, "cpu")
     expected, unknown = report.left(every, [look(piece) for piece in every], Estimates(every, on.name))
     assert unknown == 0
@@ -275,6 +275,48 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "4 of 4 runs done" in said
     assert "60/60" in said
+
+
+class TestMachine:
+    def test_a_launchers_processes_share_the_devices_and_their_runs_are_nobodys_ranks(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        assert machine("auto", "auto").devices == ("0", "1", "2", "3", "4")
+        assert machine(2, "auto").devices == ("0", "1")
+        for key, value in {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+            monkeypatch.setenv(key, value)
+        mine = machine("auto", "auto")
+        assert mine.devices == ("1", "3")
+        seen: dict = {}
+        monkeypatch.setattr(
+            "benchmark.campaign.machine.subprocess.Popen", lambda words, **how: seen.update(how, words=words)
+        )
+        start(["run", "digits", "fedavg"], mine, ("1", "3"), (tmp_path / "log").open("w"))
+        assert seen["words"][-1] == "devices=2"
+        assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "1,3"
+        assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} & set(seen["env"])
+
+    def test_what_is_visible_is_what_there_is(self, monkeypatch):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+        assert machine("auto", "cuda").devices == ("GPU-a", "GPU-b")
+        with pytest.raises(ConfigError, match="a number of the 2 GPUs that are here"):
+            machine(3, "cuda")
+
+
+@pytest.mark.timeout(300)
+def test_jobs_of_a_cluster_share_the_pieces(tmp_path, capsys):
+    """On submitit's local cluster, which runs its jobs here."""
+    file = written(tmp_path, parts=[{**PART, "methods": ["fedavg"]}])
+    where = [*COMMON, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "devices=1"]
+    assert main(["campaign", file, "cluster=local", "jobs=2", "minutes=3", *where]) == 0
+    assert "2 jobs of 3 minutes" in capsys.readouterr().out
+    every, until = pieces([file], [f"output={tmp_path}/runs"]), time.monotonic() + 120
+    while any(look(piece).kind != DONE for piece in every) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert [look(piece).kind for piece in every] == [DONE, DONE]
+    assert main(["campaign", file, "cluster=mars", "minutes=3", *where]) == 2
+    assert "cluster=mars" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

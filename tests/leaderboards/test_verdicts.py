@@ -3,6 +3,7 @@
 import pytest
 
 from leaderboards.published import FITTING, SETTINGS, Ours, Published, collect
+from leaderboards.reproduction import END, START, filled
 from leaderboards.verdicts import HELD, NAMED, OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
 from tests.leaderboards.test_schema import record as a_record
 
@@ -52,6 +53,16 @@ def test_the_rule(value, spread, scores, kind, delta):
     assert verdict.kind == kind
     assert verdict.delta == pytest.approx(delta)
     assert verdict.ours.n == len(scores)
+
+
+def test_the_page_lists_our_runs_below_a_table_also_those_that_are_not_over():
+    cells = [published(50.0)]
+    own = [*runs(51.0), *runs(40.0, row="other")]
+    early = {**runs(51.0, 52.0, done=7)[1], "scores": {}}
+    page = filled(f"{START}\n{END}\n", judged(cells, own), [*own, early])
+    assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 |" in page
+    assert "| s ssd | 1 | 7 of 20 | 0.03 |" in page
+    assert "other" not in page
 
 
 @pytest.mark.parametrize(
