@@ -12,9 +12,10 @@ DEVICES ?= auto
 BENCH ?=
 CAMPAIGN ?= ssd-main
 MINUTES ?=
+ARGS ?=
 comma := ,
 
-.PHONY: help install benchmark test check ranks regress board site publish privacy campaign bench clean
+.PHONY: help install benchmark test check ranks scenarios regress board site publish privacy campaign bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +47,9 @@ check: install  ## format, lint, types and the import rule
 ranks: install  ## the tests that run on two ranks
 	$(BIN)/python -m pytest -m ranks
 
+scenarios: install  ## two rounds of every paper's setting at full model size: an hour
+	$(BIN)/python -m pytest tests/benchmark/test_scenarios.py -m "long or not long" -k two_rounds
+
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
 	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))
 
@@ -63,7 +67,7 @@ privacy: install  ## ask every method what leaves a client and write docs/privac
 
 campaign: install  ## play CAMPAIGN=ssd-main for MINUTES=30 and go on next time (docs/campaigns.md)
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
-		$(if $(MINUTES),minutes=$(MINUTES))
+		$(if $(MINUTES),minutes=$(MINUTES)) $(ARGS)
 
 bench: install  ## measure speed against floors and peers (BENCH=floor,ranks) and write docs/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))

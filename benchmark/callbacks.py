@@ -129,6 +129,7 @@ class Display:
         self.runs: TaskID | None = self.bars.add_task("runs", total=total, note="") if total > 1 else None
         self.rounds = self.bars.add_task("rounds", total=None, note="", visible=False)
         self.clients = self.bars.add_task("clients", total=None, note="", visible=False)
+        self.others: dict[str, TaskID] = {}
         self.name, self.note, self.last, self.since = "", "", 0.0, 0.0
 
     def __enter__(self) -> "Display":
@@ -157,12 +158,20 @@ class Display:
             self.bars.advance(self.runs)
         self.say(line)
 
-    def overview(self, done: int, line: str) -> None:
-        """How far the whole is: beside the bar of runs, or as a line."""
-        if self.live and self.runs is not None:
-            self.bars.update(self.runs, completed=done, note=line)
-        else:
-            self.say(line)
+    def overview(self, done: int, line: str, now: Mapping[str, tuple[int, int]]) -> None:
+        """How far the whole is; now: by run at work, the rounds it has played, and how many it has. Bars, or a line."""
+        if not self.live:
+            self.say(f"{line}; now {', '.join(f'{name} {played}/{total}' for name, (played, total) in now.items())}")
+            return
+        for name in [name for name in self.others if name not in now]:
+            self.bars.remove_task(self.others.pop(name))
+        for name, (played, total) in now.items():
+            if name not in self.others:
+                self.others[name] = self.bars.add_task(name, total=total, completed=played, note="")
+            self.bars.update(self.others[name], completed=played)
+        if self.runs is not None:
+            self.bars.update(self.runs, completed=done)
+        self.bars.update(self.rounds, description=line, visible=True, total=None)
 
     def say(self, line: str) -> None:
         """One line above the bars."""

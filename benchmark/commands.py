@@ -36,6 +36,8 @@ USAGE = """examples:
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
 
+_began = time.monotonic()
+
 GO_ON = "every finished round is safe: run the same command again to go on"
 LATER = 75
 """Exit code where the same command may do later, as in sysexits.h: out of time, or somebody else is at it."""
@@ -44,8 +46,13 @@ AFTER = {"evaluate": "the record is as it was: run the same command again to mea
 """What an interrupted command leaves where it is not rounds, and what to do."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns 0, 2 for the user's mistake (one line), 1 for ours, LATER, or 130 when interrupted."""
+def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
+    """Runs a command; returns 0, 2 for the user's mistake (one line), 1 for ours, LATER, or 130 when interrupted.
+
+    since: when the command began, by `time.monotonic`; now unless given.
+    """
+    global _began
+    _began = time.monotonic() if since is None else since
     parser = argparse.ArgumentParser(
         "python -m benchmark", epilog=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,6 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def began() -> float:
+    """Since when the command's `minutes` count, by `time.monotonic`."""
+    return _began
+
+
 def complain(line: str) -> None:
     """One line on stderr, from the first rank: what one rank raises, all do."""
     if first_rank():
@@ -116,12 +128,11 @@ def run(words: list[str], console: Console) -> None:
             raise ConfigError(f"a suite has several seeds: give seeds={given['seed']} instead of seed={given['seed']}")
         configs = suite(name, own, rest)
     ranks.expect(configs)
-    began = time.monotonic()
     results: list[dict[str, Any]] = []
     stopped: list[str] = []
     with Display(console, len(configs)) as display:
         for config in configs:
-            one = Run(config, display, began)
+            one = Run(config, display, began())
             try:
                 results.append(one.play())
             except (DivergedError, EvalError, MethodError, ConfigError) as error:
@@ -130,6 +141,10 @@ def run(words: list[str], console: Console) -> None:
                     raise
                 stopped.append(one.name)  # it is its own affair: the other runs of the suite go on
                 display.end(f"{one.name}: stopped: {error}")
+            except OutOfTimeError as error:
+                if results:
+                    show(results, console)
+                raise OutOfTimeError(f"{one.name}: {error}") from error
         if name is None:
             display.say(f"record, scores of every round and figures: {one.folder}")
     if name is not None:

@@ -154,7 +154,8 @@ class Config:
     lanes: int = 4
     """Clients at once, side by side."""
     minutes: float | None = None
-    """Time for the command: no round begins that would not end by then; the same command goes on. None: no limit."""
+    """Time for the command: no round begins that would not end by then, by the slowest it has played; the same command
+    goes on. None: no limit."""
     compile: bool = False
     """Compile networks and views by torch.compile: seconds at the start, other rounding, and what it gains is said."""
 

@@ -40,7 +40,7 @@ def locked(path: Path) -> bool:
     """Whether a living process has a lock file; the system takes back the locks of a dead one."""
     if not path.exists():
         return False
-    with path.open("a") as file:
+    with path.open("a+") as file:  # NFS gives a shared lock only to who may read
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -29,9 +29,6 @@ from benchmark.work import Assignment, Done, Executor
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
-SLOWEST_OF = 10
-"""Rounds that have just been played, whose slowest says how long the next may take."""
-
 CURE = "look at optimizer.lr (0, or too large) and training.clip_norm"
 
 
@@ -99,9 +96,9 @@ class Federation:
         if self.commit is not None and self.commit not in self.commits[-1:]:
             self.commits.append(self.commit)
         self.tell("on_run_start")
-        took: list[float] = []
+        slowest = 0.0  # the first is begun as long as there is time at all: nobody knows how long it takes here
         while self.round < self.rounds and self.refusal() is None:
-            self.in_time(max(took[-SLOWEST_OF:], default=0.0))
+            self.in_time(slowest)
             began = time.perf_counter()
             row = self.play(self.round)
             row["seconds"] = time.perf_counter() - began
@@ -110,7 +107,7 @@ class Federation:
             self.tell("on_round_scored", row=row)
             self.save()
             self.tell("on_round_end", row=row)
-            took.append(time.perf_counter() - began)
+            slowest = max(slowest, time.perf_counter() - began)
         return self.server
 
     def in_time(self, seconds: float) -> None:

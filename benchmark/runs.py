@@ -105,7 +105,7 @@ class Run:
                 self.claim()  # once more: somebody else may have come first
                 file = self.folder / "config.yaml"
                 if self.fabric.global_rank == 0 and not file.exists():  # what it was begun with is what resumes it
-                    save(self.config, file)
+                    save(merge(self.config, ["minutes=null"]), file)  # a budget is the command's, not the run's
             yield self.federation
 
     def prepare(self) -> None:

@@ -12,6 +12,10 @@ import atexit
 import ctypes
 import gc
 import os
+import time
+
+BEGAN = time.monotonic()
+"""When this process did, but for Python itself."""
 
 SPINS = "10000"
 """How often a thread looks for the others before it sleeps."""

@@ -40,6 +40,8 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
     compare = own.get("compare", False)
     if not isinstance(compare, bool):
         raise ConfigError(f"compare={compare}: give true or false")
+    if any(override.startswith("minutes=") for override in overrides):
+        raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
     grid = [override for override in overrides if "," in override and "[" not in override]
     fixed = [override for override in overrides if override not in grid]
     config = compose(scenario, method, fixed)

@@ -163,13 +163,19 @@ def _section(records: Sequence[Record], scenario: str) -> str:
         if (why := record["rounds"].get("ended")) is not None:
             ended = f"{record['row']}, seed {record['seed']}, after {done} of {planned} rounds: {why}"
             text += ["", f"Ended early: {escape(ended)}."]
-        if not finished(record):
-            text += ["", f"Left out: {escape(record['row'])}, seed {record['seed']}, {done} of {planned} rounds."]
+    text += [line for one in left_out(here, scenario) for line in ("", f"Left out: {escape(one)}.")]
     if missing := gaps(rows):
         text += ["", f"Missing: {escape('; '.join(missing))}."]
     text += ["", f"![{escape(scenario)}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)", ""]
     others = further.table(rows)
     return "\n".join([*text, *others, *([""] if others else []), *compare.table(rows, COMPARED["bases"])])
+
+
+def left_out(records: Iterable[Record], scenario: str) -> list[str]:
+    """The runs of a scenario that are not over, in words: row, seed and how many of its rounds each has played."""
+    early = [one for one in records if one["scenario"] == scenario and not finished(one)]
+    named = sorted((one["row"], one["seed"], one["rounds"]["done"], one["rounds"]["planned"]) for one in early)
+    return [f"{row}, seed {seed}, {done} of {planned} rounds" for row, seed, done, planned in named]
 
 
 def averages(records: Sequence[Record]) -> list[Average]:

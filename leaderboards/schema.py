@@ -188,16 +188,22 @@ def name(record: Record) -> str:
 def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
     """What the folder would hold with these records in it; it may not be there yet."""
     standing = {name(record): record for record in (collect(folder) if folder.is_dir() else [])}
-    return list({**standing, **{name(record): record for record in records}}.values())
+    added = {name(record): record for record in records if newer(standing.get(name(record)), record)}
+    return list({**standing, **added}.values())
+
+
+def newer(before: Record | None, record: Record) -> bool:
+    """Whether a record has at least the rounds of the one that stands."""
+    return before is None or record["rounds"]["done"] >= before["rounds"]["done"]
 
 
 def place(path: Path, record: Record) -> None:
     """Writes a record where none stands yet, or the same scores and perhaps more protocols', or more rounds.
 
-    Another number for the same run is not put over it, and none is lost.
+    Another number for the same run is not put over it, and none is lost; a record of fewer rounds is left out.
     """
     before = read(path) if path.exists() else None
-    if before is not None and record["rounds"]["done"] < before["rounds"]["done"]:
+    if not newer(before, record):
         return
     standing = before["scores"] if before is not None else {}
     if any(record["scores"].get(protocol) != metrics for protocol, metrics in standing.items()):
@@ -221,6 +227,8 @@ def collect(folder: str | Path) -> list[Record]:
         raise RecordError(f"{folder}: no such folder, expected one of <scenario>/<row>/seed<k>.json files")
     found: dict[tuple[str, str, int], tuple[Path, Record]] = {}
     for path, place in _places(folder):
+        if path.name == PARTIAL and not path.exists():  # the run has ended since
+            path = path.with_name("result.json")
         record = read(path)
         run = (record["scenario"], record["row"], record["seed"])
         if place != name(record):

@@ -52,6 +52,7 @@ def content(records: Sequence[Record], found: Sequence[Verdict], sent: Mapping[s
             scenario: {
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
+                "left": render.left_out(records, scenario),
                 "spread": _short(pooled_spread(rows)),
             }
             for scenario, rows in pages.boards(records).items()

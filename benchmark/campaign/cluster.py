@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmark.config import ConfigError
 
 SPARE = 2
@@ -28,6 +30,14 @@ def submit(
         import submitit
     except ImportError as error:
         raise ConfigError("cluster= needs submitit: pip install 'fulcrum-ful[cluster]'") from error
+    if taken := sorted({"name", "timeout_min", "slurm_array_parallelism"} & set(options)):
+        raise ConfigError(f"submit.{taken[0]} follows from minutes= and jobs=: leave it out")
+    if cluster == "local" and torch.cuda.is_available():
+        if jobs > 1:
+            raise ConfigError(
+                "cluster=local gives all its jobs the same GPUs: one campaign takes them all, leave jobs out"
+            )
+        options = {"gpus_per_node": torch.cuda.device_count(), **options}
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(

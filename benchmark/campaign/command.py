@@ -15,21 +15,23 @@ SUBMIT = "submit."
 
 def campaign(words: list[str], console: Console) -> None:
     """Play the runs of a campaign in order of worth for as long as there is time; plan=true says what that means."""
+    from benchmark import commands
     from benchmark.callbacks import Display
     from benchmark.campaign import report
     from benchmark.campaign.crew import Crew
-    from benchmark.campaign.estimates import Estimates
+    from benchmark.campaign.estimates import Estimates, neighbours
     from benchmark.campaign.machine import machine
-    from benchmark.campaign.pieces import FAILED, look, pieces, unknown
+    from benchmark.campaign.pieces import WORDS, look, pieces, unknown
+    from benchmark.ranks import launched
 
     names, overrides = split(words)
     if not names:
         raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
-    own, rest = taken(overrides, "minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
+    own, rest = taken(overrides, *WORDS)
     options = {word for word in rest if word.startswith(SUBMIT)}
     rest = [word for word in rest if word not in options]
     _check(own)
-    minutes, retry = own.get("minutes"), own.get("retry", False)
+    minutes, retry, speed = own.get("minutes"), own.get("retry", False), own.get("speed")
     every = pieces(names, rest)
     where = parse(rest)
     if "cluster" in own:
@@ -37,26 +39,31 @@ def campaign(words: list[str], console: Console) -> None:
         return
     on = machine(own.get("devices", "auto"), where.get("accelerator", "auto"))
     before = [look(piece, retry) for piece in every]
-    estimates = Estimates(every, on.name, own.get("speed"))
+    others = neighbours(Path(where.get("output", "runs")).expanduser(), every)
+
+    def expected() -> Estimates:
+        return Estimates(every, on.name, speed, others)
+
+    estimates, many = expected(), len(on.devices)
     if own.get("plan"):
         console.print(report.plan(every, before, estimates))
         for line in [line for name in names for line in unknown(name)]:
             console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
-        console.print(
-            f"{report.progress(every, before, estimates)}, on one of {len(on.devices)} devices", highlight=False
-        )
+        console.print(report.progress(every, before, estimates, many), highlight=False)
         return
     with Display(console, len(every)) as display:
         display.begin("campaign")
-        display.say(report.progress(every, before, estimates))
+        display.say(report.progress(every, before, estimates, many))
+        crew = Crew(every, rest, on, display, expected, minutes=minutes, began=commands.began(), retry=retry)
         try:
-            Crew(every, rest, on, display, minutes=minutes, retry=retry, speed=own.get("speed")).work()
+            crew.work()
         finally:
             after = [look(piece) for piece in every]
-            for line in report.summary(every, before, after, Estimates(every, on.name, own.get("speed"))):
+            for line in report.summary(every, before, after, expected(), many):
                 display.say(line)
-    if failed := [piece.name for piece, state in zip(every, after, strict=True) if state.kind == FAILED]:
-        raise ConfigError(f"{len(failed)} of {len(every)} runs failed: {', '.join(failed)}; why is said above")
+            display.say(f"python -m benchmark board collect={where.get('output', 'runs')} takes them onto the board")
+    if crew.failed and launched() is None:  # a launcher would end the other campaigns with this one
+        raise ConfigError(f"{len(crew.failed)} of {len(every)} runs failed or could not begin; why is said above")
 
 
 def _check(own: dict[str, Any]) -> None:
@@ -69,17 +76,20 @@ def _check(own: dict[str, Any]) -> None:
             raise ConfigError(f"{key}={own[key]}: give true or false")
     if "cluster" in own and "minutes" not in own:
         raise ConfigError(f"cluster={own['cluster']}: give minutes= too, the time of each job")
+    if "jobs" in own and "cluster" not in own:
+        raise ConfigError(f"jobs={own['jobs']}: of which cluster? give cluster=slurm or cluster=local too")
     if "jobs" in own and not (fits(own["jobs"], int) and own["jobs"] >= 1):
         raise ConfigError(f"jobs={own['jobs']}: give a whole number of at least 1")
 
 
 def _submit(own: dict[str, Any], words: list[str], options: set[str], where: dict[str, Any], console: Console) -> None:
     from benchmark.campaign.cluster import submit
+    from benchmark.ranks import cores
 
-    folder = Path(where.get("output", "runs")) / "submitit"
+    folder = Path(where.get("output", "runs")).expanduser() / "submitit"
     given = parse([word.removeprefix(SUBMIT) for word in sorted(options)])
     jobs = own.get("jobs", 1)
-    if "devices" in own:
-        words.append(f"devices={own['devices']}")
+    if "devices" in own or (jobs > 1 and own["cluster"] == "local"):  # its jobs share the cores of this machine
+        words.append(f"devices={own.get('devices', max(1, cores() // jobs))}")
     ids = submit(words, folder, cluster=str(own["cluster"]), jobs=jobs, minutes=own["minutes"], options=given)
     console.print(f"{len(ids)} jobs of {own['minutes']:g} minutes: {', '.join(ids)}; logs in {folder}", highlight=False)

@@ -5,13 +5,11 @@ is given back. Commands stop by themselves before the time is up; those that do 
 was played is safe in every case.
 """
 
-import contextlib
 import datetime
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO
@@ -22,7 +20,11 @@ from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.machine import Machine, start
 from benchmark.campaign.pieces import BUSY, DONE, FAILED, HALF, OPEN, Piece, State, claimed, look, note, played
 from benchmark.commands import LATER
+from benchmark.holdings import source
 from benchmark.ranks import cohort
+from benchmark.records import headline
+from datamodules.sources import DataError
+from leaderboards import schema
 
 MARGIN, SHARE = 20.0, 0.1
 """Seconds before the end of the budget by which rounds have to end; of a short one this share."""
@@ -46,11 +48,15 @@ class Job:
     held: ExitStack
     devices: tuple[str, ...]
     before: int
-    evaluates: bool
     together: int = 1
     told: bool = False
     began: float = field(default_factory=time.monotonic)
-    date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    date: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+
+    def touched(self) -> bool:
+        """Whether it came so far as to write rounds or a record, and was not refused before."""
+        files = [self.piece.folder / name for name in ("rounds.jsonl", "result.json")]
+        return any(file.exists() and file.stat().st_mtime >= self.date.timestamp() for file in files)
 
 
 class Crew:
@@ -58,8 +64,8 @@ class Crew:
 
     Args:
         pieces: in order of worth. overrides: for every command. on: the devices.
-        minutes: the budget, from now; None: until all is done. retry: failed pieces are tried again.
-        speed: images/s to expect where nothing was measured.
+        minutes: the budget, from `began` on by `time.monotonic`; None: until all is done.
+        retry: failed pieces are tried again. expected: what is known now of the time pieces take.
     """
 
     def __init__(
@@ -68,23 +74,27 @@ class Crew:
         overrides: Sequence[str],
         on: Machine,
         display: Display,
+        expected: Callable[[], Estimates],
         *,
         minutes: float | None = None,
+        began: float = 0.0,
         retry: bool = False,
-        speed: float | None = None,
     ) -> None:
         self.pieces, self.overrides, self.on, self.display = pieces, list(overrides), on, display
-        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+        self.expected = expected
+        self.end = None if minutes is None else began + 60 * minutes
         self.margin = min(MARGIN, SHARE * 60 * minutes) if minutes is not None else 0.0
-        self.retry, self.speed = retry, speed
+        self.retry = retry
         self.free = list(on.devices)
         self.jobs: list[Job] = []
-        self.over: dict[str, str] = {}  # folder -> why it is not begun again by this campaign
+        self.over: dict[str, str] = {}  # name -> why it is not begun again by this campaign
+        self.failed: dict[str, str] = {}  # name -> with what error it ended, or was refused
         self.said = self.begun = time.monotonic()
         self.changed = True
 
     def work(self) -> None:
         """Plays what can be played; every command has ended when this returns or raises."""
+        self.refuse()
         try:
             while True:
                 for job in [job for job in self.jobs if job.child.poll() is not None]:
@@ -99,6 +109,23 @@ class Crew:
         finally:
             self.stop()
 
+    def refuse(self) -> None:
+        """Leaves out the pieces whose images are not here; those that are here are decoded once, for all."""
+        why: dict[str, str] = {}
+        for piece in self.pieces:
+            data = str(piece.config.data)
+            if data not in why:
+                why[data] = ""
+                try:
+                    source(piece.config, self.display.decoding)
+                except DataError as error:
+                    why[data] = str(error)
+                    self.display.say(
+                        f"left out, and so is every run of {piece.config.data.name}: {piece.name}: {error}"
+                    )
+            if why[data]:
+                self.over[piece.name] = self.failed[piece.name] = why[data]
+
     def begin(self) -> None:
         """Starts the next pieces on the free devices."""
         self.changed, self.begun = False, time.monotonic()
@@ -106,26 +133,26 @@ class Crew:
             return
         states = [(piece, self.look(piece)) for piece in self.pieces]
         waiting = [(piece, state) for piece, state in states if state.kind in (HALF, OPEN)]
-        estimates = Estimates(self.pieces, self.on.name, self.speed)
+        estimates = self.expected()
         waiting = [(piece, state) for piece, state in waiting if self.fits(piece, state, estimates)]
         for place, (piece, state) in enumerate(waiting):
-            wanted = ranks(len(waiting) - place, len(self.free), len(self.on.devices), estimates)
+            wanted = ranks(piece, len(waiting) - place, len(self.free), len(self.on.devices), estimates)
             if not self.free or wanted > len(self.free):
                 return
-            self.start(piece, state, min(wanted, cohort(piece.config)))
+            self.start(piece, state, 1 if state.missing else wanted)  # one process scores
 
     def look(self, piece: Piece) -> State:
         """How far a piece is, and whether this campaign has to do with it."""
         if any(job.piece is piece for job in self.jobs):
-            return State(BUSY, 0)
+            return State(BUSY, played(piece.folder))
         state = look(piece, self.retry)
-        why = self.over.get(str(piece.folder))
+        why = self.over.get(piece.name)
         return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
 
     def fits(self, piece: Piece, state: State, estimates: Estimates) -> bool:
-        """Whether a round, or what is left after the last, can be done in time; True where nobody knows."""
+        """Whether a round, or what is left after the last, can be done in time, as far as anybody knows."""
         each = estimates.round(piece) if state.rounds < piece.rounds else estimates.evaluation(piece)
-        return each is None or estimates.start(piece) + each < self.left()
+        return estimates.start(piece) + (each or 0.0) < self.left()
 
     def left(self) -> float:
         """Seconds in which rounds may still be played."""
@@ -141,14 +168,13 @@ class Crew:
             held.close()
             return
         devices, self.free = tuple(self.free[:number]), self.free[number:]
-        evaluates = state.rounds >= piece.rounds and bool(state.missing)
-        words = ["evaluate", str(piece.folder), f"protocols={','.join(state.missing)}"] if evaluates else ["run"]
-        words += [] if evaluates else list(piece.words)
+        words = ["evaluate", str(piece.folder), f"protocols={','.join(state.missing)}"]
+        if not state.missing:
+            words = ["run", *piece.words]
+            words += [f"minutes={max(0.0, self.left()) / 60:.4f}"] if self.end is not None else []
         words += self.overrides
-        if self.end is not None and not evaluates:
-            words.append(f"minutes={self.left() / 60:.4f}")
         log = held.enter_context((piece.folder / "log.txt").open("a", encoding="utf-8"))
-        job = Job(piece, start(words, self.on, devices, log), log, held, devices, state.rounds, evaluates)
+        job = Job(piece, start(words, self.on, devices, log), log, held, devices, state.rounds)
         self.jobs.append(job)
         for one in self.jobs:
             one.together = max(one.together, len(self.jobs))
@@ -166,16 +192,25 @@ class Crew:
         if after.kind != DONE:
             end, why = self.ended(job)
         job.log.flush()
-        if (piece.folder / "config.yaml").exists():  # what was refused before it began is to be tried anew
-            about = {"began": job.date, "seconds": seconds, "from": job.before, "to": after.rounds}
+        if end == FAILED:
+            self.failed[piece.name] = why
+        if job.touched() or (end != FAILED and after.rounds):  # what was refused is tried anew by the next campaign
+            about = {
+                "began": job.date.isoformat(timespec="seconds"),
+                "seconds": seconds,
+                "from": job.before,
+                "to": after.rounds,
+            }
             about |= {"ranks": len(job.devices), "together": job.together, "machine": self.on.name}
             note(piece.folder, {**about, "end": end, "why": why})
         job.held.close()
         if end in (FAILED, STOPPED):
-            self.over[str(piece.folder)] = why or "was ended"
+            self.over[piece.name] = why or "was ended"
         elif end == PAUSED and after.rounds == job.before:  # somebody else is at it, or there is no time for a round
-            self.over[str(piece.folder)] = "gained no round"
-        left = "" if end == DONE else f" after {after.rounds} of {piece.rounds} rounds"
+            self.over[piece.name] = "gained no round"
+        left = f" after {after.rounds} of {piece.rounds} rounds"
+        if end == DONE:
+            left = f", {headline(schema.read(piece.folder / 'result.json'))}"
         self.display.say(f"{piece.name}: {end}{left}{f': {why}' if why else ''}  ({report.span(seconds)})")
 
     def ended(self, job: Job) -> tuple[str, str]:
@@ -200,23 +235,27 @@ class Crew:
             if not job.told and now > self.end - self.margin / 2:
                 job.told = True
                 job.child.terminate()
-            elif now > self.end:
+            elif now > self.end - self.margin / 4:
                 job.child.kill()
 
     def stop(self) -> None:
         """Ends every command: first asked, then forced."""
+        if self.jobs:
+            self.display.say(f"ending {len(self.jobs)} runs; their finished rounds are safe")
         for job in self.jobs:
             job.told = True
-            with contextlib.suppress(OSError):
-                os.kill(job.child.pid, signal.SIGTERM)
+            job.child.terminate()
         until = time.monotonic() + 10
         while self.jobs:
-            for job in list(self.jobs):
-                if job.child.poll() is not None:
-                    self.close(job)
-                elif time.monotonic() > until:
-                    job.child.kill()
-            time.sleep(LOOK if self.jobs else 0)
+            try:
+                for job in list(self.jobs):
+                    if job.child.poll() is not None:
+                        self.close(job)
+                    elif time.monotonic() > until:
+                        job.child.kill()
+                time.sleep(LOOK if self.jobs else 0)
+            except KeyboardInterrupt:  # once more: somebody does not want to wait
+                until = 0.0
 
     def tell(self) -> None:
         """Progress over the campaign: cells settled, hours left."""
@@ -224,19 +263,19 @@ class Crew:
             return
         self.said = time.monotonic()
         states = [self.look(piece) for piece in self.pieces]
-        running = [f"{job.piece.name} {played(job.piece.folder)}/{job.piece.rounds}" for job in self.jobs]
-        estimates = Estimates(self.pieces, self.on.name, self.speed)
-        line = f"{report.progress(self.pieces, states, estimates)}; now {', '.join(running)}"
-        self.display.overview(sum(state.kind == DONE for state in states), line)
+        line = report.progress(self.pieces, states, self.expected(), len(self.on.devices))
+        now = {job.piece.name: (played(job.piece.folder), job.piece.rounds) for job in self.jobs}
+        self.display.overview(sum(state.kind == DONE for state in states), line, now)
 
 
-def ranks(pieces: int, free: int, devices: int, estimates: Estimates) -> int:
-    """How many devices the next of some pieces is to get.
+def ranks(piece: Piece, pieces: int, free: int, devices: int, estimates: Estimates) -> int:
+    """How many devices a piece is to get, the next of some.
 
     One each while there are enough pieces: runs side by side exchange nothing. What is free beyond that goes to the
     last ones as ranks. Where both were measured here and one run on all devices was faster, it gets all.
     """
-    alone, apart = estimates.rate(devices, 1), estimates.rate(1, devices)
-    if devices > 1 and alone is not None and apart is not None and alone > apart:
-        return devices
-    return max(1, free // pieces)
+    most = min(devices, cohort(piece.config))
+    alone, apart = estimates.rate(piece, most, 1), estimates.rate(piece, 1, devices)
+    if most > 1 and alone is not None and apart is not None and alone > apart:
+        return most
+    return min(most, max(1, free // pieces))

@@ -1,12 +1,18 @@
 """How long what is left of a run will take, from what its folder and its neighbours' tell of the time they took."""
 
+import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmark.campaign.pieces import Piece, State, rows, sessions
+from omegaconf import DictConfig
+
+from benchmark.campaign.pieces import SESSIONS, Piece, State, rows, sessions
+from benchmark.compose import load
+from benchmark.config import ConfigError
 from benchmark.streams import cohort_size
 from leaderboards import schema
 
@@ -20,7 +26,7 @@ IMAGES = {
 }
 """Training images of the papers' data sets, for runs of which no round was played yet."""
 
-START = 15.0
+START = 5.0
 """Seconds from a command to its first round, where none has been timed."""
 
 
@@ -31,7 +37,8 @@ class Seen:
     evaluation: seconds of scoring, None where it did not come so far. together: runs that shared the machine.
     """
 
-    piece: Piece
+    config: DictConfig
+    folder: Path
     machine: str
     ranks: int
     together: int
@@ -41,17 +48,24 @@ class Seen:
     start: float
     evaluation: float | None
 
+    @property
+    def alone(self) -> float:
+        """Seconds its rounds would take on one device."""
+        return self.seconds * self.ranks
+
 
 class Estimates:
     """Expected seconds of a campaign's pieces on this machine.
 
     Args:
         pieces: of the campaign, whose folders are read. machine: what is counted, all of it where none is known of it.
-        speed: images/s to go by where nothing has been measured.
+        speed: images/s to go by where nothing has been measured. others: sessions of other runs, see `neighbours`.
     """
 
-    def __init__(self, pieces: Iterable[Piece], machine: str, speed: float | None = None) -> None:
-        every = [one for piece in pieces for one in seen(piece)]
+    def __init__(
+        self, pieces: Iterable[Piece], machine: str, speed: float | None = None, others: Sequence[Seen] = ()
+    ) -> None:
+        every = [*(one for piece in pieces for one in seen(piece.folder, piece.config)), *others]
         self.seen = [one for one in every if one.machine == machine] or every
         self.speed = speed
 
@@ -62,16 +76,16 @@ class Estimates:
         return None if each is None else self.start(piece) + left * each + self.evaluation(piece)
 
     def round(self, piece: Piece) -> float | None:
-        """Seconds of one round: the run's own, its row's, its method's in this scenario; else by images/s."""
-        here = [one for one in self.seen if one.rounds and one.piece.config.scenario == piece.config.scenario]
+        """Seconds of one round on one device: the run's own, its row's, its method's here; else by images/s."""
+        here = [one for one in self.seen if one.rounds and one.config.scenario == piece.config.scenario]
         alike: Sequence[Callable[[Seen], Any]] = (
-            lambda one: one.piece.folder == piece.folder,
-            lambda one: one.piece.config.row == piece.config.row,
-            lambda one: one.piece.config.method["name"] == piece.config.method["name"],
+            lambda one: one.folder == piece.folder,
+            lambda one: one.config.row == piece.config.row,
+            lambda one: one.config.method["name"] == piece.config.method["name"],
         )
         for same in alike:
             if found := [one for one in here if same(one)]:
-                return sum(one.seconds for one in found) / sum(one.rounds for one in found)
+                return sum(one.alone for one in found) / sum(one.rounds for one in found)
         images, speed = self._images(piece, here), self._speed(piece)
         return images / speed if images and speed else None
 
@@ -83,9 +97,13 @@ class Estimates:
         """Seconds of scoring; 0 where none was timed."""
         return self._median(piece, lambda one: one.evaluation, 0.0)
 
-    def rate(self, ranks: int, together: int) -> float | None:
-        """Images/s of a machine on which `together` runs of so many ranks each are played; None: never measured."""
-        found = [one for one in self.seen if (one.ranks, one.together) == (ranks, together) and one.seconds]
+    def rate(self, piece: Piece, ranks: int, together: int) -> float | None:
+        """Images/s of a machine on which `together` runs of a piece's scenario are played, each on so many ranks.
+
+        None: never measured.
+        """
+        here = [one for one in self.seen if one.config.scenario == piece.config.scenario and one.seconds]
+        found = [one for one in here if (one.ranks, one.together) == (ranks, together)]
         return together * sum(one.images for one in found) / sum(one.seconds for one in found) if found else None
 
     def _images(self, piece: Piece, here: Sequence[Seen]) -> float | None:
@@ -101,19 +119,29 @@ class Estimates:
 
     def _speed(self, piece: Piece) -> float | None:
         encoder = piece.config.encoder["class"]
-        found = [one for one in self.seen if one.piece.config.encoder["class"] == encoder and one.seconds]
-        return sum(one.images for one in found) / sum(one.seconds for one in found) if found else self.speed
+        found = [one for one in self.seen if one.config.encoder["class"] == encoder and one.seconds]
+        return sum(one.images for one in found) / sum(one.alone for one in found) if found else self.speed
 
     def _median(self, piece: Piece, value: Callable[[Seen], float | None], default: float) -> float:
-        for group in ([one for one in self.seen if one.piece.config.scenario == piece.config.scenario], self.seen):
+        for group in ([one for one in self.seen if one.config.scenario == piece.config.scenario], self.seen):
             if known := [found for one in group if (found := value(one)) is not None]:
                 return statistics.median(known)
         return default
 
 
-def seen(piece: Piece) -> list[Seen]:
-    """A piece's sessions, with the rounds each played."""
-    place = piece.folder
+def neighbours(output: Path, pieces: Iterable[Piece]) -> list[Seen]:
+    """The sessions of the other runs in a folder of runs."""
+    own = {piece.folder for piece in pieces}
+    found = []
+    for file in output.rglob(SESSIONS) if output.is_dir() else []:
+        if file.parent not in own:
+            with contextlib.suppress(ConfigError, schema.RecordError):  # what cannot be read tells nothing
+                found += seen(file.parent, load(file.parent / "config.yaml"))
+    return found
+
+
+def seen(place: Path, config: DictConfig) -> list[Seen]:
+    """A run folder's sessions, with the rounds each played."""
     lines, record = rows(place), place / "result.json"
     scored = schema.read(record)["seconds"]["evaluation"] if record.exists() else None
     found = []
@@ -123,6 +151,17 @@ def seen(piece: Piece) -> list[Seen]:
         evaluation = scored if one["end"] == "done" else None
         start = max(0.0, one["seconds"] - seconds - (evaluation or 0.0))
         found.append(
-            Seen(piece, one["machine"], one["ranks"], one["together"], len(own), images, seconds, start, evaluation)
+            Seen(
+                config,
+                place,
+                one["machine"],
+                one["ranks"],
+                one["together"],
+                len(own),
+                images,
+                seconds,
+                start,
+                evaluation,
+            )
         )
     return found

@@ -12,16 +12,23 @@ from benchmark.config import ConfigError
 from benchmark.ranks import cores, end_with, launched
 from benchmark.records import processor
 
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_", "SLURM_")
+LAUNCHERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_",
+    "SLURM_",
+)  # fmt: skip
 """Beginnings of the variables by which launchers number processes: a campaign's runs are nobody's ranks."""
 
 
 class Machine(NamedTuple):
-    """Devices by id: GPUs, or as many shares of the CPU's cores. name: of their kind, by which times compare."""
+    """Devices by id: GPUs, or as many shares of the CPU's cores.
+
+    name: of their kind, by which times compare. threads: of the CPU for each device.
+    """
 
     name: str
     gpu: bool
     devices: tuple[str, ...]
+    threads: int
 
 
 def machine(devices: object, accelerator: str) -> Machine:
@@ -34,10 +41,17 @@ def machine(devices: object, accelerator: str) -> Machine:
     if gpu:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         every = visible.split(",") if visible else [str(k) for k in range(torch.cuda.device_count())]
+        given = "SLURM_GPUS_PER_TASK" in os.environ
     else:
         every = [str(k) for k in range(cores())]
-    started = launched()
-    if started is not None and len(every) >= started.here:
+        given = cores() < (os.cpu_count() or 1)
+    if not every:
+        raise ConfigError(
+            f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
+        )
+    started, processes = launched(), 1
+    if started is not None and not given and len(every) >= started.here:  # else they are this process's own already
+        processes = started.here
         place = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
         every = every[place :: started.here]
     if devices != "auto":
@@ -45,7 +59,8 @@ def machine(devices: object, accelerator: str) -> Machine:
             what = "GPUs" if gpu else "cores"
             raise ConfigError(f"devices={devices}: give auto, or a number of the {len(every)} {what} that are here")
         every = every[:devices]
-    return Machine(_gpu() if gpu else processor(), gpu, tuple(every))
+    threads = max(1, cores() // (len(every) * processes))
+    return Machine(_gpu(every[0]) if gpu else processor(), gpu, tuple(every), threads)
 
 
 def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str]) -> subprocess.Popen:
@@ -53,12 +68,17 @@ def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str
 
     words: of the command, without devices and threads.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHERS)}
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ  # it sets one thread for all that it starts
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(LAUNCHERS) and not (torchrun and key == "OMP_NUM_THREADS")
+    }
     own = [f"devices={len(devices)}"]
     if on.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     elif not any(word.startswith("threads=") for word in words):
-        own.append(f"threads={max(1, cores() // len(on.devices))}")
+        own.append(f"threads={on.threads}")
     parent = os.getpid()
     return subprocess.Popen(
         [sys.executable, "-m", "benchmark", *words, *own],
@@ -70,10 +90,10 @@ def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str
     )
 
 
-def _gpu() -> str:
-    """The GPU's name, asked of the driver: asked of torch it would cost memory on the device."""
+def _gpu(device: str) -> str:
+    """A GPU's name, asked of the driver: asked of torch it would cost memory on the device."""
     try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        asked = ["nvidia-smi", f"--id={device}", "--query-gpu=name", "--format=csv,noheader"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
         return said.splitlines()[0].strip()
     except (OSError, subprocess.SubprocessError, IndexError):

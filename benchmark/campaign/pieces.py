@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from benchmark.compose import compose, parse
-from benchmark.config import RUNTIME, ConfigError
+from benchmark.config import RUNTIME, ConfigError, differences, nearest
 from benchmark.folders import folder, locked, locks
 from benchmark.scores import expanded
 from benchmark.shelf import read
 from benchmark.suites import joined, listed
 from leaderboards import published, schema
 from leaderboards.published import Published
+from leaderboards.verdicts import ALLOWED
 
 DONE, HALF, OPEN, BUSY, FAILED = "done", "half done", "open", "busy", "failed"
 """Of a piece: nothing is left to do; some of it; all of it; another process is at it; it ended with an error."""
@@ -29,6 +30,9 @@ DONE, HALF, OPEN, BUSY, FAILED = "done", "half done", "open", "busy", "failed"
 SESSIONS = "sessions.jsonl"
 CLAIM = "claim"
 """Locked by the campaign that works on a run folder, as `lock` is by the run itself."""
+
+WORDS = ("minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
+"""What the command itself takes."""
 
 KEYS = ("parts", "unknown")
 PART = ("scenarios", "methods", "seeds")
@@ -49,7 +53,7 @@ class Piece:
 
     Args:
         words: what `run` is told. config: what they come to, with the protocols its cells ask for.
-        cells: the published numbers that stand beside it.
+        cells: the published numbers beside it that a rule can settle.
     """
 
     words: tuple[str, ...]
@@ -88,9 +92,10 @@ def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
         ConfigError: a file that is not as docs/campaigns.md says, or an override that would change what a run is.
     """
     if changing := [word for word in overrides if word.partition("=")[0] not in RUNTIME]:
+        close = nearest(changing[0].partition("=")[0], (*RUNTIME, *WORDS))
         raise ConfigError(
-            f"{changing[0]}: a campaign plays what its file says; on the command line only where and how: "
-            + ", ".join(key for key in RUNTIME if key != "minutes")
+            f"{changing[0]}: a campaign plays what its file says{close}; on the command line only how: "
+            + ", ".join(dict.fromkeys((*WORDS, *RUNTIME)))
         )
     parse(overrides)
     beside: dict[tuple[str, str], list[Published]] = {}
@@ -101,7 +106,8 @@ def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
     for name in names:
         for words in lines(name):
             piece = _piece(words, overrides, beside)
-            found.setdefault(piece.folder, piece)
+            if unlike := differences(found.setdefault(piece.folder, piece).config, piece.config):
+                raise ConfigError(f"campaign {name}: {piece.name} is two runs ({'; '.join(unlike)}): give each a row=")
     return list(found.values())
 
 
@@ -114,7 +120,7 @@ def lines(name: str) -> Iterator[list[str]]:
             f"a campaign has {' and '.join(KEYS)}"
         )
     for number, part in enumerate(content["parts"], 1):
-        if not isinstance(part, Mapping) or set(part) != set(PART) or not all(part.values()):
+        if not isinstance(part, Mapping) or set(part) != set(PART) or any(part[key] in (None, []) for key in PART):
             raise ConfigError(f"campaign {name}, part {number}: give it {', '.join(PART)}, and nothing else")
         for seed, setting, line in itertools.product(*(listed(part[key]) for key in ("seeds", "scenarios", "methods"))):
             yield [*joined(str(setting), str(line)), f"seed={seed}"]
@@ -132,7 +138,8 @@ def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str
     asked = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
     protocols = list(dict.fromkeys([*config.evaluation.protocols, *asked]))
     config.evaluation.protocols = protocols
-    return Piece((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, tuple(cells))
+    settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
+    return Piece((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
 
 
 def look(piece: Piece, retry: bool = False, own: bool = False) -> State:
@@ -140,7 +147,10 @@ def look(piece: Piece, retry: bool = False, own: bool = False) -> State:
     place, rounds = piece.folder, played(piece.folder)
     missing: tuple[str, ...] = ()
     if (place / "result.json").exists():
-        record = schema.read(place / "result.json")
+        try:
+            record = schema.read(place / "result.json")
+        except schema.RecordError as error:
+            return State(FAILED, rounds, why=str(error))
         rounds, missing = record["rounds"]["done"], tuple(set(piece.protocols) - set(record["scores"]))
         if not missing:
             return State(DONE, rounds)

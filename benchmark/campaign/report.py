@@ -1,5 +1,6 @@
 """A campaign in words: its plan, how far it is, what it has settled."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -30,19 +31,24 @@ def cells(pieces: Sequence[Piece], states: Sequence[State]) -> tuple[int, int]:
 
 
 def left(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
-    """Seconds that what is left will take on one device, and of how many pieces nobody knows."""
+    """Seconds that what is left would take on one device, and of how many pieces nobody knows."""
     todo = [(p, s) for p, s in zip(pieces, states, strict=True) if s.kind in (HALF, OPEN, BUSY)]
     each = [estimates.seconds(piece, state) for piece, state in todo]
     return sum(one for one in each if one is not None), each.count(None)
 
 
-def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> str:
-    """One line: cells settled, runs done, hours left."""
+def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates, devices: int) -> str:
+    """One line: runs done and failed, published numbers settled, the time left on so many devices."""
     settled, every = cells(pieces, states)
     seconds, unknown = left(pieces, states, estimates)
-    done = sum(state.kind == DONE for state in states)
-    beyond = f" and {unknown} runs nobody has timed" if unknown else ""
-    return f"{settled} of {every} cells settled, {done} of {len(pieces)} runs done, {span(seconds)}{beyond} left"
+    kinds = Counter(state.kind for state in states)
+    said = [f"{kinds[DONE]} of {len(pieces)} runs done"]
+    said += [f"{kinds[FAILED]} failed"] if kinds[FAILED] else []
+    said += [f"{settled} of {every} published cells settled"] if every else []
+    if seconds or not unknown:
+        said.append(f"{span(seconds / devices)} left{f' on {devices} devices' if devices > 1 else ''}")
+    said += [f"{unknown} runs not yet timed here (speed=IMAGES/S gives a guess)"] if unknown else []
+    return ", ".join(said)
 
 
 def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> Table:
@@ -60,7 +66,7 @@ def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates)
 
 
 def summary(
-    pieces: Sequence[Piece], before: Sequence[State], after: Sequence[State], estimates: Estimates
+    pieces: Sequence[Piece], before: Sequence[State], after: Sequence[State], estimates: Estimates, devices: int
 ) -> list[str]:
     """Lines: what was settled, what is half done and how long it will take, what failed, what is next."""
     lines = []
@@ -77,4 +83,4 @@ def summary(
     lines += [f"elsewhere: {piece.name}" for piece, _, state in now if state.kind == BUSY]
     ahead = [piece for piece, _, state in now if state.kind in (HALF, OPEN)]
     lines += [f"next: {ahead[0].name}"] if ahead else []
-    return [*lines, progress(pieces, after, estimates)]
+    return [*lines, progress(pieces, after, estimates, devices)]

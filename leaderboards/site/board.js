@@ -20,7 +20,7 @@ function boardPage(scenario) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => watched(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { rows, missing, spread: apart } = DATA.scenarios[here];
+  const { rows, missing, left, spread: apart } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => watched(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -57,6 +57,7 @@ function boardPage(scenario) {
     controls,
     shown,
     el("p", { class: "quiet" }, read),
+    left.length ? el("p", { class: "quiet" }, `Not over, and left out: ${left.join("; ")}.`) : null,
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
     el("h2", {}, "Side by side"),
     el("p", { class: "quiet" }, "The rows that are ticked above, also where the table leaves them out now."),
@@ -116,7 +117,8 @@ function columns(rows) {
 
 function sorted(rows, shown) {
   const [key, sign] = view.sort;
-  const value = key === "row" ? (row) => row.row : (shown.find((one) => one.key === key) || shown[0]).value;
+  const value = key === "row" ? (row) => row.row : shown.find((one) => one.key === key)?.value;
+  if (!value) return rows; // the column is not shown: the order of the board
   return [...rows].sort((a, b) => {
     const [one, other] = [value(a), value(b)];
     if (one === null || other === null) return (one === null) - (other === null); // what is missing stays below

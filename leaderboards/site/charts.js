@@ -35,10 +35,11 @@ function scale(values, from, to, log) {
   if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
   const ahead = log ? Math.log10 : (value) => value;
   const place = (value) => from + ((ahead(value) - ahead(low)) / (ahead(high) - ahead(low))) * (to - from);
-  if (!log) return { place, ticks: ticks(low, high, 5) };
+  if (!log)
+    return { place, ticks: ticks(low, high, 5), tell: (tick) => (Math.abs(tick) < 1e4 ? String(tick) : short(tick)) };
   const powers = [];
   for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power++) powers.push(10 ** power);
-  return { place, ticks: powers.length > 1 ? powers : [low, high] };
+  return { place, ticks: powers.length > 1 ? powers : [low, high], tell: short };
 }
 
 function short(value) {
@@ -79,10 +80,10 @@ function chart(series, options) {
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.title });
   for (const tick of y.ticks) {
     picture.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y.place(tick), y2: y.place(tick) }));
-    picture.append(svg("text", { x: left - 6, y: y.place(tick) + 4, "text-anchor": "end" }, short(tick)));
+    picture.append(svg("text", { x: left - 6, y: y.place(tick) + 4, "text-anchor": "end" }, y.tell(tick)));
   }
   for (const tick of x.ticks)
-    picture.append(svg("text", { x: x.place(tick), y: height - bottom + 16, "text-anchor": "middle" }, short(tick)));
+    picture.append(svg("text", { x: x.place(tick), y: height - bottom + 16, "text-anchor": "middle" }, x.tell(tick)));
   picture.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, options.x));
   if (options.y)
     picture.append(

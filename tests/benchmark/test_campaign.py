@@ -67,6 +67,13 @@ class TestPieces:
         with pytest.raises(ConfigError, match=message):
             pieces([written(tmp_path, **changes)], [])
 
+    def test_two_runs_of_one_name_are_refused(self, tmp_path):
+        lines = ["fedavg row=same", "fedavg optimizer.lr=0.5 row=same"]
+        with pytest.raises(
+            ConfigError, match=r"tiny same seed 0 is two runs \(optimizer.lr: 0.05 -> 0.5\): give each a row="
+        ):
+            pieces([written(tmp_path, parts=[{**PART, "methods": lines}])], [])
+
     def test_what_a_run_is_cannot_be_changed(self, tmp_path):
         with pytest.raises(ConfigError, match=r"federation.rounds=1: a campaign plays what its file says"):
             pieces([written(tmp_path)], ["federation.rounds=1"])
@@ -111,6 +118,8 @@ class TestStates:
         note(one.folder, {**sessions(one.folder)[-1], "end": "failed", "why": "it diverged"})
         assert look(one) == State(FAILED, 2, why="it diverged")
         assert look(one, retry=True) == State(HALF, 2)
+        (one.folder / "result.json").write_text("{")
+        assert "not a readable JSON file" in look(one, retry=True).why
         scored(one)
         assert look(one, retry=True) == State(HALF, 5, missing=("knn/v1",))
         scored(one, "knn/v1")
@@ -156,15 +165,17 @@ class TestEstimates:
         assert Estimates([piece], "here", speed=10_000).seconds(piece, State(OPEN, 0)) == expected
 
     def test_devices_are_for_several_runs_until_one_on_all_was_measured_to_be_faster(self, four):
-        nothing = Estimates(four, "here")
-        assert [crew.ranks(left, free, 4, nothing) for left, free in ((9, 4), (4, 1), (2, 4), (1, 2), (1, 1))] == [
-            1, 1, 2, 2, 1,
-        ]  # fmt: skip
+        wide = pieces(["fedx-table1"], [])[0]  # ten clients a round
+        nothing = Estimates([wide], "here")
+        found = [crew.ranks(wide, left, free, 4, nothing) for left, free in ((9, 4), (4, 1), (2, 4), (1, 2), (1, 1))]
+        assert found == [1, 1, 2, 2, 1]
         begun(four[0], 1, ranks=1, together=2)  # 50 images a second, twice
         begun(four[1], 1, ranks=2, together=1)
-        assert crew.ranks(9, 2, 2, Estimates(four, "here")) == 1
+        assert Estimates(four, "here").round(four[1]) == 4.0  # on one device
+        assert crew.ranks(four[2], 9, 2, 2, Estimates(four, "here")) == 1
+        assert crew.ranks(four[2], 1, 4, 4, Estimates(four, "here")) == 2  # no more than the cohort
         (four[1].folder / "rounds.jsonl").write_text('{"round": 1, "seconds": 0.5, "images": 100}\n')
-        assert crew.ranks(9, 2, 2, Estimates(four, "here")) == 2
+        assert crew.ranks(four[2], 9, 2, 2, Estimates(four, "here")) == 2
 
 
 COMMON = ["logger=csv", "threads=1", "accelerator=cpu"]
@@ -216,6 +227,7 @@ def test_ten_interruptions_change_nothing(tmp_path):
     chance = random.Random(seed)
     ends = [signal.SIGTERM, signal.SIGKILL, None] * 3 + [signal.SIGKILL]
     chance.shuffle(ends)
+    cut = 0
     for number, end in enumerate(ends):
         folder, devices = (mixed, chance.choice((1, 2))) if number % 3 == 2 else (often, 1)
         if end is None:
@@ -230,7 +242,8 @@ def test_ten_interruptions_change_nothing(tmp_path):
         time.sleep(chance.uniform(0, 0.2))
         one.send_signal(end)
         assert one.wait(30) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), (seed, one.stdout.read())
-    assert 0 < total(often) < 120, seed
+        cut += total(folder) < 120
+    assert cut > 3, seed  # of seven by signals
     for folder, devices in ((often, 1), (mixed, 2)):
         last = command(file, folder, f"devices={devices}")
         assert last.wait(120) == 0, (seed, last.stdout.read())
@@ -247,15 +260,30 @@ def test_two_on_one_folder_share_the_pieces_and_a_failure_stops_nobody(tmp_path)
     file = written(tmp_path, parts=[diverges, {**PART, "seeds": [0, 1, 2]}])
     both = [command(file, tmp_path, "devices=1") for _ in range(2)]
     said = [one.communicate(timeout=240)[0] for one in both]
-    assert [one.returncode for one in both] == [2, 2], said
+    assert sorted(one.returncode for one in both) == [0, 2], said  # of whose runs one failed
     every = pieces([file], [f"output={tmp_path}/runs"])
     assert [look(piece).kind for piece in every] == [FAILED, *[DONE] * 6]
     assert "lower optimizer.lr" in look(every[0]).why
     assert [len(sessions(piece.folder)) for piece in every] == [1] * 7
-    assert any("failed: tiny hot seed 0" in text for text in said)
-    played = [len([line for line in text.split("\n") if ": done  (" in line]) for text in said]
+    assert all("failed: tiny hot seed 0" in text for text in said)
+    played = [len([line for line in text.split("\n") if ": done, knn/v1 " in line]) for text in said]
     assert sum(played) == 6
     assert all(played), "one of the two did nothing"
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_is_refused_is_tried_again_by_the_next_campaign(tmp_path):
+    """Half played, then asked for in a way that cannot be."""
+    file = written(tmp_path, parts=[{**PART, "methods": ["fedavg"], "seeds": [0]}])
+    (piece,) = pieces([file], [f"output={tmp_path}/runs"])
+    begun(piece, 2)
+    before = sessions(piece.folder)
+    one = command(file, tmp_path, "nodes=2")
+    said = one.communicate(timeout=60)[0]
+    assert one.returncode == 2, said
+    assert "tiny fedavg seed 0: failed after 2 of 3 rounds: nodes=2 needs torchrun" in said
+    assert sessions(piece.folder) == before
+    assert look(piece).kind == HALF
 
 
 @pytest.mark.timeout(300)
@@ -273,7 +301,7 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     assert expected == pytest.approx(took, rel=0.3)
     assert main(["campaign", settle, file, "plan=true", f"output={tmp_path}/runs"]) == 0
     said = capsys.readouterr().out
-    assert "4 of 4 runs done" in said
+    assert "6 of 6 runs done, 0 s left" in said
     assert "60/60" in said
 
 
@@ -282,12 +310,16 @@ class TestMachine:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
         assert machine("auto", "auto").devices == ("0", "1", "2", "3", "4")
         assert machine(2, "auto").devices == ("0", "1")
         for key, value in {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
             monkeypatch.setenv(key, value)
         mine = machine("auto", "auto")
         assert mine.devices == ("1", "3")
+        with monkeypatch.context() as patch:
+            patch.setenv("SLURM_GPUS_PER_TASK", "5")
+            assert len(machine("auto", "auto").devices) == 5  # they are this task's own
         seen: dict = {}
         monkeypatch.setattr(
             "benchmark.campaign.machine.subprocess.Popen", lambda words, **how: seen.update(how, words=words)
@@ -302,6 +334,18 @@ class TestMachine:
         assert machine("auto", "cuda").devices == ("GPU-a", "GPU-b")
         with pytest.raises(ConfigError, match="a number of the 2 GPUs that are here"):
             machine(3, "cuda")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        with pytest.raises(ConfigError, match="there is no GPU here"):
+            machine("auto", "cuda")
+
+
+def test_without_its_images_a_campaign_ends_at_once(tmp_path, capsys):
+    words = [f"data.root={tmp_path}", f"data.cache={tmp_path}", f"output={tmp_path}/runs", "accelerator=cpu"]
+    assert main(["campaign", "fedx-table1", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("no data set 'cifar10'") == 1
+    assert "6 of 6 runs failed or could not begin; why is said above" in err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.timeout(300)
@@ -328,7 +372,9 @@ def test_jobs_of_a_cluster_share_the_pieces(tmp_path, capsys):
         (["ssd-main", "plan=maybe"], "plan=maybe: give true or false"),
         (["ssd-main", "cluster=slurm"], "cluster=slurm: give minutes= too"),
         (["ssd-main", "devices=999", "accelerator=cpu"], "devices=999: give auto, or a number of the"),
-        (["ssd-main", "jobs=2.5"], "jobs=2.5: give a whole number"),
+        (["ssd-main", "jobs=2.5", "cluster=local", "minutes=1"], "jobs=2.5: give a whole number"),
+        (["ssd-main", "jobs=2"], "jobs=2: of which cluster?"),
+        (["ssd-main", "minuts=2"], "minuts=2: a campaign plays what its file says (did you mean 'minutes'?)"),
     ],
 )
 def test_words_that_cannot_be_are_refused(words, message, capsys):

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from benchmark import build
+from benchmark.callbacks import Display
 from benchmark.compose import compose
+from benchmark.runs import Run
 from benchmark.shelf import available, read, summary
 from benchmark.suites import suite
 from datamodules.sources import Source, Split
@@ -35,6 +38,38 @@ def test_it_can_be_built(name):
     batch = next(iter(data.batches(0, method.views(method.plan(0)[0]), 2, order=None, views=method.stream)))
     method.eval()
     assert float(method.training_step(batch)["loss"].detach()) == pytest.approx(0, abs=20)
+
+
+def few(config):
+    """The words that make a paper's run one of a few images: the networks, losses and all else stay as they are."""
+    clients, classes = config.partition.clients, CLASSES.get(config.data.name, 10)
+    channels, size = source(config).train.images.shape[1:3]
+    images = max(40 * clients, 6 * classes) / config.partition.get("share", 1.0)
+    words = ["data.name=synthetic", f"data.options.channels={channels}", f"data.image_size={size}"]
+    words += [f"data.options.examples={round(images)}", f"data.options.classes={classes}"]
+    words += ["federation.rounds=2", "training.steps=1", "training.batch_size=8"]
+    words += ["evaluation.protocols=[]", "evaluation.every=0"]
+    words += ["partition.min_size=2"] if config.partition.name in ("dirichlet", "dirichlet_min") else []
+    return words + (["method.distil_epochs=1"] if config.method["name"].startswith("flesd") else [])
+
+
+QUICK = ("fedema/cifar10", "fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10", "orchestra/cifar10-cross-silo")
+"""The others take minutes of CPU each: `make scenarios` plays all."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in PAPERS]
+)
+@pytest.mark.timeout(900)
+def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
+    """Its paper's method, at its own precision and layout."""
+    paper = name.partition("/")[0]
+    common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
+    run = Run(compose(name, paper, [*few(compose(name, paper)), *common]), Display(Console(quiet=True)))
+    with run.prepared() as federation:
+        federation.fit()
+    assert federation.round == 2
+    assert all(row["loss"] is not None and row["images"] for row in federation.history)
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -173,6 +173,14 @@ def test_what_is_not_drawn_is_said(visit):
     ]
 
 
+def test_rows_without_a_rank_come_in_the_boards_order_and_what_is_not_over_is_named(visit, tmp_path):
+    single = [record(name, 0, score) for name, score in (("low", 40.0), ("high", 60.0), ("middle", 50.0))]
+    early = record("slow", 3, None, rounds={"done": 2, "planned": 5})
+    page = visit(at=written(tmp_path, [*single, early]))
+    assert rows(page) == ["high", "middle", "low"]
+    page.get_by_text("Not over, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
+
+
 def test_a_ninth_line_is_drawn_otherwise_than_the_first(visit, tmp_path):
     page = visit(at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
     for k in range(5, 9):
