@@ -4,7 +4,6 @@ import argparse
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from rich.console import Console
 from benchmark.campaign.command import USAGE as CAMPAIGN
 from benchmark.campaign.command import campaign
 from benchmark.compose import compose, parse
-from benchmark.config import BusyError, ConfigError, OutOfTimeError
+from benchmark.config import LATER, BusyError, ConfigError, OutOfTimeError
 from benchmark.reporting import board, listing, privacy, publish, regress, show
+from benchmark.starting import began, begin
 from benchmark.words import named, split, taken
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
@@ -36,12 +36,7 @@ USAGE = """examples:
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
 
-_began = time.monotonic()
-
 GO_ON = "every finished round is safe: run the same command again to go on"
-LATER = 75
-"""Exit code where the same command may do later, as in sysexits.h: out of time, or somebody else is at it."""
-
 AFTER = {"evaluate": "the record is as it was: run the same command again to measure"}
 """What an interrupted command leaves where it is not rounds, and what to do."""
 
@@ -51,8 +46,7 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
 
     since: when the command began, by `time.monotonic`; now unless given.
     """
-    global _began
-    _began = time.monotonic() if since is None else since
+    begin(since)
     parser = argparse.ArgumentParser(
         "python -m benchmark", epilog=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,11 +84,6 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
         if distributed := sys.modules.get("benchmark.strategy"):  # only where a command came so far
             distributed.part()
     return 0
-
-
-def began() -> float:
-    """Since when the command's `minutes` count, by `time.monotonic`."""
-    return _began
 
 
 def complain(line: str) -> None:

@@ -201,9 +201,10 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     typed = OmegaConf.structured(Config())
     try:
         for section in fresh:
-            typed[section] = (
-                OmegaConf.merge(typed[section], merged[section]) if _is_section(section) else merged[section]
-            )
+            if _is_section(section):
+                typed[section] = OmegaConf.merge(typed[section], merged[section])
+            else:
+                OmegaConf.update(typed, section, merged[section])  # which takes a whole number for a float
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
     for section in fresh:

@@ -16,6 +16,10 @@ class ConfigError(ValueError):
     """What was asked for cannot be run; one line that says what is possible."""
 
 
+LATER = 75
+"""Exit code where the same command may do later, as in sysexits.h: somebody else is at it, or out of time."""
+
+
 class BusyError(ConfigError):
     """Somebody else is at it now; the same command may do later."""
 

@@ -17,10 +17,23 @@ import time
 BEGAN = time.monotonic()
 """When this process did, but for Python itself."""
 
+_since = BEGAN
+
 SPINS = "10000"
 """How often a thread looks for the others before it sleeps."""
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+
+
+def begin(since: float | None) -> None:
+    """Says since when the command's time counts, by `time.monotonic`; None: from now on."""
+    global _since
+    _since = time.monotonic() if since is None else since
+
+
+def began() -> float:
+    """Since when the command's `minutes` count, by `time.monotonic`."""
+    return _since
 
 
 def keep_freed_memory() -> None:

@@ -15,7 +15,6 @@ SUBMIT = "submit."
 
 def campaign(words: list[str], console: Console) -> None:
     """Play the runs of a campaign in order of worth for as long as there is time; plan=true says what that means."""
-    from benchmark import commands
     from benchmark.callbacks import Display
     from benchmark.campaign import report
     from benchmark.campaign.crew import Crew
@@ -23,6 +22,7 @@ def campaign(words: list[str], console: Console) -> None:
     from benchmark.campaign.machine import machine
     from benchmark.campaign.pieces import WORDS, look, pieces, unknown
     from benchmark.ranks import launched
+    from benchmark.starting import began
 
     names, overrides = split(words)
     if not names:
@@ -54,7 +54,7 @@ def campaign(words: list[str], console: Console) -> None:
     with Display(console, len(every)) as display:
         display.begin("campaign")
         display.say(report.progress(every, before, estimates, many))
-        crew = Crew(every, rest, on, display, expected, minutes=minutes, began=commands.began(), retry=retry)
+        crew = Crew(every, rest, on, display, expected, minutes=minutes, began=began(), retry=retry)
         try:
             crew.work()
         finally:

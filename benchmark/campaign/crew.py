@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import IO
 
 from benchmark.callbacks import Display
 from benchmark.campaign import report
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.machine import Machine, start
 from benchmark.campaign.pieces import BUSY, DONE, FAILED, HALF, OPEN, Piece, State, claimed, look, note, played
-from benchmark.commands import LATER
+from benchmark.config import LATER
 from benchmark.holdings import source
 from benchmark.ranks import cohort
 from benchmark.records import headline
@@ -40,11 +39,14 @@ PAUSED, STOPPED = "paused", "stopped"
 
 @dataclass
 class Job:
-    """A command at work on a piece."""
+    """A command at work on a piece.
+
+    held: the claim and the log, to be closed. before: rounds it began with. together: the most commands at once so far.
+    told: to end. began, date: by `time.monotonic`, and by the calendar.
+    """
 
     piece: Piece
     child: subprocess.Popen
-    log: IO[str]
     held: ExitStack
     devices: tuple[str, ...]
     before: int
@@ -174,7 +176,7 @@ class Crew:
             words += [f"minutes={max(0.0, self.left()) / 60:.4f}"] if self.end is not None else []
         words += self.overrides
         log = held.enter_context((piece.folder / "log.txt").open("a", encoding="utf-8"))
-        job = Job(piece, start(words, self.on, devices, log), log, held, devices, state.rounds)
+        job = Job(piece, start(words, self.on, devices, log), held, devices, state.rounds)
         self.jobs.append(job)
         for one in self.jobs:
             one.together = max(one.together, len(self.jobs))
@@ -191,19 +193,13 @@ class Crew:
         end, why = DONE, ""
         if after.kind != DONE:
             end, why = self.ended(job)
-        job.log.flush()
+        if job.touched() or (end != FAILED and after.rounds):  # what was refused is tried anew by the next campaign
+            about = {"began": job.date.isoformat(timespec="seconds"), "seconds": seconds, "end": end, "why": why}
+            about |= {"from": job.before, "to": after.rounds, "ranks": len(job.devices)}
+            note(piece.folder, {**about, "together": job.together, "machine": self.on.name})
+        job.held.close()
         if end == FAILED:
             self.failed[piece.name] = why
-        if job.touched() or (end != FAILED and after.rounds):  # what was refused is tried anew by the next campaign
-            about = {
-                "began": job.date.isoformat(timespec="seconds"),
-                "seconds": seconds,
-                "from": job.before,
-                "to": after.rounds,
-            }
-            about |= {"ranks": len(job.devices), "together": job.together, "machine": self.on.name}
-            note(piece.folder, {**about, "end": end, "why": why})
-        job.held.close()
         if end in (FAILED, STOPPED):
             self.over[piece.name] = why or "was ended"
         elif end == PAUSED and after.rounds == job.before:  # somebody else is at it, or there is no time for a round
@@ -258,7 +254,7 @@ class Crew:
                 until = 0.0
 
     def tell(self) -> None:
-        """Progress over the campaign: cells settled, hours left."""
+        """Progress over the campaign, from time to time."""
         if time.monotonic() - self.said < (SHOW if self.display.live else SAY):
             return
         self.said = time.monotonic()

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from benchmark import holdings
 from benchmark.callbacks import Display
-from benchmark.commands import LATER, main
+from benchmark.commands import main
 from benchmark.compose import compose
-from benchmark.config import ConfigError
+from benchmark.config import LATER, ConfigError
 from benchmark.rounds import Federation
 from benchmark.runs import Run
 from benchmark.shelf import available
