@@ -28,6 +28,14 @@ from tests.playing import TINY
 PART = {"scenarios": [TINY], "methods": ["fedavg", "ssd"], "seeds": [0, 1]}
 
 
+@pytest.fixture(autouse=True)
+def _the_old_signal():
+    """`main` takes SIGTERM for its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def written(folder: Path, name="campaign", **changes) -> str:
     """A campaign's file."""
     file = folder / f"{name}.yaml"
@@ -349,18 +357,20 @@ def test_without_its_images_a_campaign_ends_at_once(tmp_path, capsys):
 
 
 @pytest.mark.timeout(300)
-def test_jobs_of_a_cluster_share_the_pieces(tmp_path, capsys):
+def test_jobs_of_a_cluster_share_the_pieces(tmp_path):
     """On submitit's local cluster, which runs its jobs here."""
     file = written(tmp_path, parts=[{**PART, "methods": ["fedavg"]}])
-    where = [*COMMON, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "devices=1"]
-    assert main(["campaign", file, "cluster=local", "jobs=2", "minutes=3", *where]) == 0
-    assert "2 jobs of 3 minutes" in capsys.readouterr().out
+    one = command(file, tmp_path, "cluster=local", "jobs=2", "minutes=3", "devices=1")
+    said = one.communicate(timeout=60)[0]
+    assert one.returncode == 0, said
+    assert "2 jobs of 3 minutes" in said
     every, until = pieces([file], [f"output={tmp_path}/runs"]), time.monotonic() + 120
     while any(look(piece).kind != DONE for piece in every) and time.monotonic() < until:
         time.sleep(0.5)
     assert [look(piece).kind for piece in every] == [DONE, DONE]
-    assert main(["campaign", file, "cluster=mars", "minutes=3", *where]) == 2
-    assert "cluster=mars" in capsys.readouterr().err
+    one = command(file, tmp_path, "cluster=mars", "minutes=3")
+    assert "error: cluster=mars: " in one.communicate(timeout=60)[0]
+    assert one.returncode == 2
 
 
 @pytest.mark.parametrize(

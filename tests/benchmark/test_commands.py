@@ -360,7 +360,9 @@ class TestTime:
             short(2)
             code, _, err = call(*words, "minutes=10")
         assert code == LATER
-        assert err.startswith("time is up: 2 of 3 rounds are played, the next would not end in time; every finished")
+        assert err.startswith(
+            "time is up: tiny scaffold seed 0: 2 of 3 rounds are played, the next would not end in time; every finished"
+        )
         early = schema.read(folder / "partial.json")
         assert early["rounds"] == {"done": 2, "planned": 3}
         assert early["scores"] == {}
