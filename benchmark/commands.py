@@ -16,7 +16,7 @@ from benchmark.campaign.command import campaign
 from benchmark.compose import compose, parse
 from benchmark.config import LATER, BusyError, ConfigError, OutOfTimeError
 from benchmark.reporting import board, listing, privacy, publish, regress, show
-from benchmark.starting import began, begin
+from benchmark.starting import begin
 from benchmark.words import named, split, taken
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
@@ -121,7 +121,7 @@ def run(words: list[str], console: Console) -> None:
     stopped: list[str] = []
     with Display(console, len(configs)) as display:
         for config in configs:
-            one = Run(config, display, began())
+            one = Run(config, display)
             try:
                 results.append(one.play())
             except (DivergedError, EvalError, MethodError, ConfigError) as error:

@@ -52,6 +52,15 @@ def of_run(
     return drawn
 
 
+def save(drawn: Mapping[str, Callable[..., None]], folder: Path) -> dict[str, Path]:
+    """Draws each picture into <folder>/<name>.png; returns the files by name."""
+    folder.mkdir(exist_ok=True)
+    pictures = {name: folder / f"{name}.png" for name in drawn}
+    for name, draw in drawn.items():
+        draw(path=pictures[name])
+    return pictures
+
+
 def curves(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Loss, and the monitor where it looked, over rounds."""
     figure, (left, right) = _figure(title, 2)

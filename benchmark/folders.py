@@ -1,4 +1,4 @@
-"""Where a run lives, and that nobody else is writing there."""
+"""Where a run lives, what it is called, and that nobody else is writing there."""
 
 import fcntl
 import time
@@ -17,6 +17,11 @@ from benchmark.strategy import together
 def folder(config: DictConfig) -> Path:
     """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
     return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
+
+
+def title(config: DictConfig) -> str:
+    """What a run is called on a screen."""
+    return f"{config.scenario} {config.row} seed {config.seed}"
 
 
 def locks(file: IO[str]) -> bool:

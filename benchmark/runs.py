@@ -17,15 +17,14 @@ from benchmark.compilation import compile_networks
 from benchmark.compose import load, merge, save
 from benchmark.config import ConfigError, differences, identity
 from benchmark.evaluation import Evaluator, Visited
-from benchmark.folders import folder, hold
+from benchmark.folders import folder, hold, title
 from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
 from benchmark.records import commit, foreign, headline, origin, record
 from benchmark.revisit import drifts, may_drift, revisit, without
 from benchmark.rounds import Federation
 from benchmark.scores import Scores, expanded, transfer_targets
-from benchmark.side_by_side import Measured, SideBySide
-from benchmark.starting import collect_from_here
+from benchmark.starting import began, collect_from_here
 from benchmark.strategy import by_first, in_turn, together
 from benchmark.streams import Streams, cohort_size
 from benchmark.work import OneByOne
@@ -39,14 +38,12 @@ class Run:
 
     Args:
         config: composed and valid. display: tells a person how far it is.
-        began: since when `minutes` count, by `time.monotonic`; now unless given.
     """
 
-    def __init__(self, config: DictConfig, display: Display, began: float | None = None) -> None:
+    def __init__(self, config: DictConfig, display: Display) -> None:
         self.config, self.display = config, display
-        self.began = time.monotonic() if began is None else began
         self.folder = folder(config)
-        self.name = f"{config.scenario} {config.row} seed {config.seed}"
+        self.name = title(config)
         self.kept: dict[str, dict[str, Any]] = {}  # encoder -> what figures can be drawn of
 
     def play(self) -> schema.Record:
@@ -75,7 +72,7 @@ class Run:
             early = EarlyRecord(self.folder / schema.PARTIAL, partial(self.record, {}, 0.0, {}))
             federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
             if self.config.minutes is not None:
-                federation.deadline = self.began + 60 * self.config.minutes
+                federation.deadline = began() + 60 * self.config.minutes
             self.display.begin(self.name)
             with logger.open():
                 federation.fit()
@@ -259,8 +256,7 @@ class Run:
         lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        work = self.federation.work
-        if isinstance(work, SideBySide | Measured) and work.rounds_otherwise:
+        if self.federation.work.rounds_otherwise:
             lines.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
             what = "networks and views were" if self.compiled else "views were"
@@ -272,11 +268,7 @@ class Run:
     def draw(self) -> dict[str, Path]:
         """The run's figures by name: those of its rounds, and those of the protocols that were just run."""
         drawn = figures.of_run(self.federation.history, self.data, self.kept, self.name)
-        pictures = {name: self.folder / "figures" / f"{name}.png" for name in drawn}
-        (self.folder / "figures").mkdir(exist_ok=True)
-        for name, draw in drawn.items():
-            draw(path=pictures[name])
-        return pictures
+        return figures.save(drawn, self.folder / "figures")
 
 
 class Evaluated(NamedTuple):

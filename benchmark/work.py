@@ -84,6 +84,10 @@ class Assignment:
 class Executor(Protocol):
     """Visits the clients of a block; whichever does, what comes of it is the same."""
 
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether what came of it so far is the same up to rounding only."""
+
     def images(self, phase: Phase, client: Client) -> int:
         """How many images a visit will see: what it costs, before it was measured."""
 
@@ -101,6 +105,8 @@ class OneByOne:
         pace: the scenario's local work.
         streams: generators of the run.
     """
+
+    rounds_otherwise = False  # it is what others are held to
 
     def __init__(
         self, fabric: Fabric, method: FederatedMethod, data: FederatedDataModule, pace: Pace, streams: Streams
@@ -261,6 +267,8 @@ class ByKind:
     Args:
         reference: of the clients that run the common architecture; its method has the other ones.
     """
+
+    rounds_otherwise = False
 
     def __init__(self, reference: OneByOne) -> None:
         own = (reference.data, reference.pace, reference.streams)

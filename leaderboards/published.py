@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from leaderboards.schema import RecordError
+from leaderboards.schema import RecordError, number
 
 SETTINGS = {
     "data": "trained on",
@@ -159,10 +159,10 @@ def _cells(where: str, paper: Mapping[str, Any], name: str, table: Mapping[str, 
             raise RecordError(f"{where}, {row}: values {line['values']!r} are not a list")
         if unknown := sorted(set(line.get("remarks", {})) - set(columns)):
             raise RecordError(f"{where}, {row}: a remark on {unknown[0]!r}, which is no heading")
-        for number, (column, extra) in enumerate(columns.items()):
+        for place, (column, extra) in enumerate(columns.items()):
             here = f"{where}, {row}, {column}"
             _expect(here, extra, needed=(), may=("remark", "unit", *OURS, *SETTINGS))
-            own = {key: given[number] if isinstance(given, list) else given for key, given in line.items()}
+            own = {key: given[place] if isinstance(given, list) else given for key, given in line.items()}
             if (value := own.pop("values")) is None:
                 continue
             said = {key: given for key, given in {**base, **extra, **own}.items() if given is not None}
@@ -186,14 +186,14 @@ def _cells(where: str, paper: Mapping[str, Any], name: str, table: Mapping[str, 
                 setting=setting,
                 remarks=tuple(dict.fromkeys(remark for remark in remarks if remark)),
                 ours=_ours(here, said, setting),
-                number=number,
+                number=place,
             )
 
 
 def _setting(where: str, key: str, value: object) -> object:
     """A setting that is a number, or words, as its key asks for."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    fits = isinstance(value, str) if key in WORDS else number or (key in EITHER and isinstance(value, str))
+    words = isinstance(value, str)
+    fits = words if key in WORDS else number(value) or (key in EITHER and words)
     if not fits:
         raise RecordError(f"{where}: {key} is {value!r}, expected {'words' if key in WORDS else 'a number'}")
     return value

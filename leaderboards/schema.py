@@ -86,13 +86,14 @@ def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _number(value: object) -> bool:
+def number(value: object) -> bool:
+    """Whether a value is a finite number: neither true nor false, nor a text."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 KINDS: dict[type, tuple[Callable[[object], bool], str]] = {
     int: (_count, "a whole number, 0 or more"),
-    float: (_number, "a finite number"),
+    float: (number, "a finite number"),
     str: (lambda value: isinstance(value, str), "text"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
     dict: (lambda value: isinstance(value, dict), "an object"),

@@ -22,7 +22,6 @@ def campaign(words: list[str], console: Console) -> None:
     from benchmark.campaign.machine import machine
     from benchmark.campaign.pieces import WORDS, look, pieces, unknown
     from benchmark.ranks import launched
-    from benchmark.starting import began
 
     names, overrides = split(words)
     if not names:
@@ -54,7 +53,7 @@ def campaign(words: list[str], console: Console) -> None:
     with Display(console, len(every)) as display:
         display.begin("campaign")
         display.say(report.progress(every, before, estimates, many))
-        crew = Crew(every, rest, on, display, expected, minutes=minutes, began=began(), retry=retry)
+        crew = Crew(every, rest, on, display, expected, minutes=minutes, retry=retry)
         try:
             crew.work()
         finally:

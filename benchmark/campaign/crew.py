@@ -22,6 +22,7 @@ from benchmark.config import LATER
 from benchmark.holdings import source
 from benchmark.ranks import cohort
 from benchmark.records import headline
+from benchmark.starting import began
 from datamodules.sources import DataError
 from leaderboards import schema
 
@@ -66,7 +67,7 @@ class Crew:
 
     Args:
         pieces: in order of worth. overrides: for every command. on: the devices.
-        minutes: the budget, from `began` on by `time.monotonic`; None: until all is done.
+        minutes: the budget, from the start of the command; None: until all is done.
         retry: failed pieces are tried again. expected: what is known now of the time pieces take.
     """
 
@@ -79,12 +80,11 @@ class Crew:
         expected: Callable[[], Estimates],
         *,
         minutes: float | None = None,
-        began: float = 0.0,
         retry: bool = False,
     ) -> None:
         self.pieces, self.overrides, self.on, self.display = pieces, list(overrides), on, display
         self.expected = expected
-        self.end = None if minutes is None else began + 60 * minutes
+        self.end = None if minutes is None else began() + 60 * minutes
         self.margin = min(MARGIN, SHARE * 60 * minutes) if minutes is not None else 0.0
         self.retry = retry
         self.free = list(on.devices)

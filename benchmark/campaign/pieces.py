@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from benchmark.compose import compose, parse
 from benchmark.config import RUNTIME, ConfigError, differences, nearest
-from benchmark.folders import folder, locked, locks
+from benchmark.folders import folder, locked, locks, title
 from benchmark.scores import expanded
 from benchmark.shelf import read
 from benchmark.suites import joined, listed
@@ -68,7 +68,7 @@ class Piece:
     @property
     def name(self) -> str:
         """Scenario, row and seed."""
-        return f"{self.config.scenario} {self.config.row} seed {self.config.seed}"
+        return title(self.config)
 
     @property
     def rounds(self) -> int:

@@ -8,7 +8,7 @@ const PAGES = new Map([
   ["run", runPage],
 ]);
 const page = document.getElementById("page");
-let before = null; // the address of the page that is shown
+let first = true; // nothing has been shown yet
 
 function asks() {
   const parts = location.hash.replace(/^#\/?/, "").split("/");
@@ -32,9 +32,9 @@ function show() {
   document.title = `${page.querySelector("h1").textContent} · Fulcrum`;
   const again = held && page.querySelector(`[data-key="${held}"]`);
   if (again) again.focus();
-  else if (before !== null) page.focus({ preventScroll: true }); // a reader by ear hears the new page
+  else if (!first) page.focus({ preventScroll: true }); // a reader by ear hears the new page
   if (!again) window.scrollTo(0, 0);
-  before = location.hash;
+  first = false;
 }
 
 function remembered(value) {
