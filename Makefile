@@ -35,8 +35,9 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS))
 
+# a worker a core, each on one thread: most of a test is starting something
 test: install  ## all tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 check: install  ## format, lint, types and the import rule
 	$(BIN)/ruff format --check .

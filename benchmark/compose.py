@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -46,7 +47,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     own, chosen = read("method", method), _named(given.pop("objective", {}))
     whose = {"partition": own.pop("partition", {})}
     label = _stem(method) + (f"-{_stem(chosen['name'])}" if "name" in chosen else "")
-    shipped = _stack(OmegaConf.create(_plain(Config())), _layers(scenario, method, own, chosen.get("name"), label))
+    shipped = _stack(_defaults(), _layers(scenario, method, own, chosen.get("name"), label))
     asked = _asked(shipped, words)
     # who holds what is part of what a reference is: one client for `centralized`, whatever the scenario's clients
     config = _stack(asked, [(f"method {method}: ", whose)] if whose["partition"] else [])
@@ -130,7 +131,7 @@ def load(file: Path) -> DictConfig:
     try:
         layer: Any = OmegaConf.to_container(OmegaConf.load(file))
         _check_keys(layer)
-        config = _merge(OmegaConf.create(_plain(Config())), layer)
+        config = _merge(_defaults(), layer)
     except (YAMLError, AttributeError) as error:
         raise ConfigError(f"{file} is not a run's config: {' '.join(str(error).split())}") from error
     validate(config)
@@ -198,17 +199,16 @@ def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
     fresh = [field.name for field in fields(Config) if field.name in layer and field.name not in FREE]
     if not fresh:  # a section without types has nothing to be held against
         return merged
-    typed = OmegaConf.structured(Config())
+    sections = [name for name in fresh if _is_section(name)]
+    typed, single = _typed(), {name: merged[name] for name in fresh if name not in sections}
     try:
-        for section in fresh:
-            if _is_section(section):
-                typed[section] = OmegaConf.merge(typed[section], merged[section])
-            else:
-                OmegaConf.update(typed, section, merged[section])  # which takes a whole number for a float
+        checked: Any = OmegaConf.merge(typed, single) if single else typed
+        for name in single:
+            merged[name] = checked[name]
+        for name in sections:
+            merged[name] = OmegaConf.to_container(OmegaConf.merge(typed[name], merged[name]))
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    for section in fresh:
-        merged[section] = OmegaConf.to_container(typed[section]) if _is_section(section) else typed[section]
     return merged
 
 
@@ -224,9 +224,17 @@ def _is_section(name: str) -> bool:
     return is_dataclass(getattr(Config(), name))
 
 
-def _plain(config: Config) -> dict[str, Any]:
-    content: Any = OmegaConf.to_container(OmegaConf.structured(config))
-    return content
+@cache
+def _typed() -> DictConfig:
+    """The schema, which takes a whole number for a float; not to be changed."""
+    schema: Any = OmegaConf.structured(Config())
+    return schema
+
+
+def _defaults() -> DictConfig:
+    """The schema's values without its types, which each layer is held against by itself."""
+    values: Any = OmegaConf.to_container(_typed())
+    return OmegaConf.create(values)
 
 
 def _check_keys(layer: Mapping[str, Any]) -> None:

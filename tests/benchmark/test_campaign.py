@@ -218,7 +218,7 @@ def total(folder):
 
 
 LONG = {
-    "scenarios": [f"{TINY} federation.rounds=60 evaluation.every=20"],
+    "scenarios": [f"{TINY} federation.rounds=40 evaluation.every=20"],
     "methods": ["fedavg", "scaffold"],
     "seeds": [0],
 }
@@ -250,7 +250,7 @@ def test_ten_interruptions_change_nothing(tmp_path):
         time.sleep(chance.uniform(0, 0.2))
         one.send_signal(end)
         assert one.wait(30) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), (seed, one.stdout.read())
-        cut += total(folder) < 120
+        cut += total(folder) < 80
     assert cut > 3, seed  # of seven by signals
     for folder, devices in ((often, 1), (mixed, 2)):
         last = command(file, folder, f"devices={devices}")
@@ -265,17 +265,17 @@ def test_ten_interruptions_change_nothing(tmp_path):
 @pytest.mark.timeout(300)
 def test_two_on_one_folder_share_the_pieces_and_a_failure_stops_nobody(tmp_path):
     diverges = {**PART, "methods": ["fedavg optimizer.lr=1e30 row=hot"], "seeds": [0]}
-    file = written(tmp_path, parts=[diverges, {**PART, "seeds": [0, 1, 2]}])
+    file = written(tmp_path, parts=[diverges, PART])
     both = [command(file, tmp_path, "devices=1") for _ in range(2)]
     said = [one.communicate(timeout=240)[0] for one in both]
     assert sorted(one.returncode for one in both) == [0, 2], said  # of whose runs one failed
     every = pieces([file], [f"output={tmp_path}/runs"])
-    assert [look(piece).kind for piece in every] == [FAILED, *[DONE] * 6]
+    assert [look(piece).kind for piece in every] == [FAILED, *[DONE] * 4]
     assert "lower optimizer.lr" in look(every[0]).why
-    assert [len(sessions(piece.folder)) for piece in every] == [1] * 7
+    assert [len(sessions(piece.folder)) for piece in every] == [1] * 5
     assert all("failed: tiny hot seed 0" in text for text in said)
     played = [len([line for line in text.split("\n") if ": done, knn/v1 " in line]) for text in said]
-    assert sum(played) == 6
+    assert sum(played) == 4
     assert all(played), "one of the two did nothing"
 
 
@@ -312,7 +312,7 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     assert main(["campaign", *files[: number + 1], "plan=true", f"output={tmp_path}/runs"]) == 0
     said = capsys.readouterr().out
     assert f"{number + 1} of {number + 1} runs done, 0 s left" in said
-    assert "60/60" in said
+    assert "40/40" in said
 
 
 class TestMachine:

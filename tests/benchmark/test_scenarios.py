@@ -53,7 +53,7 @@ def few(config):
     return words + (["method.distil_epochs=1"] if config.method["name"].startswith("flesd") else [])
 
 
-QUICK = ("fedema/cifar10", "fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10", "orchestra/cifar10-cross-silo")
+QUICK = ("fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10")
 """The others take minutes of CPU each: `make scenarios` plays all."""
 
 
