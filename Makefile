@@ -14,6 +14,8 @@ CAMPAIGN ?= ssd-main
 MINUTES ?=
 ARGS ?=
 comma := ,
+# a worker a core, each on one thread: most of a test is starting something
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: help install benchmark test check ranks scenarios regress board site publish privacy campaign bench clean
 
@@ -35,9 +37,8 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS))
 
-# a worker a core, each on one thread: most of a test is starting something
 test: install  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PYTEST)
 
 check: install  ## format, lint, types and the import rule
 	$(BIN)/ruff format --check .
@@ -48,8 +49,8 @@ check: install  ## format, lint, types and the import rule
 ranks: install  ## the tests that run on two ranks
 	$(BIN)/python -m pytest -m ranks
 
-scenarios: install  ## two rounds of every paper's setting at full model size: an hour
-	$(BIN)/python -m pytest tests/benchmark/test_scenarios.py -m "long or not long" -k two_rounds
+scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
+	$(PYTEST) tests/benchmark/test_scenarios.py -m "long or not long" -k two_rounds
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
 	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))

@@ -135,16 +135,17 @@ def neighbours(output: Path, pieces: Iterable[Piece]) -> list[Seen]:
     found = []
     for file in output.rglob(SESSIONS) if output.is_dir() else []:
         if file.parent not in own:
-            with contextlib.suppress(ConfigError, schema.RecordError):  # what cannot be read tells nothing
+            with contextlib.suppress(ConfigError):  # what cannot be read tells nothing
                 found += seen(file.parent, load(file.parent / "config.yaml"))
     return found
 
 
 def seen(place: Path, config: DictConfig) -> list[Seen]:
     """A run folder's sessions, with the rounds each played."""
-    lines, record = rows(place), place / "result.json"
-    scored = schema.read(record)["seconds"]["evaluation"] if record.exists() else None
-    found = []
+    lines, record, scored, found = rows(place), place / "result.json", None, []
+    if record.exists():
+        with contextlib.suppress(schema.RecordError):  # `look` says so
+            scored = schema.read(record)["seconds"]["evaluation"]
     for one in sessions(place):
         own = lines[one["from"] : one["to"]]
         seconds, images = math.fsum(row["seconds"] for row in own), sum(row["images"] for row in own)

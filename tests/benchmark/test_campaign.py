@@ -167,6 +167,11 @@ class TestEstimates:
         assert Estimates(four, "here").seconds(four[1], State(OPEN, 0)) == 5 + 3 * 2.0
         assert Estimates(four, "nowhere").start(four[1]) > 200
 
+    def test_a_record_that_cannot_be_read_tells_nothing(self, four):
+        begun(four[0], 2)
+        (four[0].folder / "result.json").write_text("{")
+        assert Estimates(four, "here").round(four[1]) == 2.0
+
     def test_a_papers_run_by_a_given_speed(self):
         (piece, *_) = pieces(["fedx-table1"], [])
         expected = START + 100 * 10 * 50_000 / 10_000
