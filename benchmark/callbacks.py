@@ -92,7 +92,7 @@ class RoundLog:
 
 
 class EarlyRecord:
-    """`partial.json`, a record of the rounds so far without scores, whenever the monitor has looked.
+    """`partial.json`, a record of the rounds so far without scores: where the monitor has looked, and where time is up.
 
     Args:
         file: replaced each time. make: the record.
@@ -103,7 +103,12 @@ class EarlyRecord:
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """Writes it; after the last round the whole record will say more."""
-        if federation.fabric.global_rank == 0 and "monitor" in row and row["round"] < federation.rounds:
+        if "monitor" in row and row["round"] < federation.rounds and federation.refusal() is None:
+            self.on_pause(federation)
+
+    def on_pause(self, federation: Any) -> None:
+        """Writes it, if there is anything to tell."""
+        if federation.fabric.global_rank == 0 and federation.round:
             schema.write(self.file, self.make())
 
 

@@ -6,7 +6,7 @@ import inspect
 import math
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def record(
         "settings": {
             key: spelled(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
         },
-        "provenance": provenance(config, data, federation.commits, federation.fabric.device),
+        "provenance": provenance(config, data, federation),
         "evaluated": evaluated,
         "deviations": deviations,
     }
@@ -139,15 +139,13 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return seen
 
 
-def provenance(
-    config: DictConfig, data: FederatedDataModule, commits: list[str], device: torch.device
-) -> dict[str, Any]:
-    """Commit, config, data, libraries and hardware: what is needed to get the number again.
-
-    commits: every commit the run's rounds were played at, in order, as `commit` names them.
-    """
+def provenance(config: DictConfig, data: FederatedDataModule, federation: Federation) -> dict[str, Any]:
+    """Commit, config, data, libraries and hardware: what is needed to get the number again."""
+    played = federation.played
+    where = {"hardware": played[-1]["hardware"]} if played else {}  # scored it may be elsewhere
     return {
-        **origin(commits, device),
+        **origin(distinct(played, "commit"), federation.fabric.device),
+        **where,
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
@@ -157,8 +155,16 @@ def provenance(
     }
 
 
-def origin(commits: list[str], device: torch.device) -> dict[str, Any]:
-    """By which code, where and when something was computed."""
+def distinct(played: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+    """What rounds were played by or on, in order, each once."""
+    return list(dict.fromkeys(str(one[key]) for one in played if one[key] is not None))
+
+
+def origin(commits: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """By which code, where and when something was computed.
+
+    commits: in order, as `commit` names them.
+    """
     return {
         "git": commits[-1].removesuffix("+") if commits else None,
         "dirty": not commits or any(commit.endswith("+") for commit in commits),

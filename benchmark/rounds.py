@@ -7,7 +7,7 @@ on disk.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,12 @@ class Federation:
         streams: generators of the run.
         rounds: to play in all. participation: share of the clients drawn for a round.
         folder: where checkpoint and memories live.
-        config_hash: a checkpoint of another config is refused. commit: of the code that plays.
+        config_hash: a checkpoint of another config is refused.
+        circumstances: by which code, where and how rounds are played now; `played` keeps those of all rounds.
         account: of what clients spend of their privacy; its budget may end the run before its last round.
 
     `callbacks` may be set to objects with any of `on_run_start`, `on_phase_start`, `on_visit_end`, `on_round_scored`
-    (before the round is saved; may add to its line) and `on_round_end` (after).
+    (before the round is saved; may add to its line), `on_round_end` (after) and `on_pause` (no time for the next).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Federation:
         participation: float,
         folder: Path,
         config_hash: str,
-        commit: str | None = None,
+        circumstances: Callable[[], dict[str, Any]] = dict,
         account: Account | None = None,
     ) -> None:
         self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
@@ -77,9 +78,9 @@ class Federation:
         self.ledger = Ledger()
         self.costs = Costs(work.images)
         self.history: list[dict[str, Any]] = []
-        self.commit = commit
+        self.circumstances = circumstances
         self.account = account or Account(method, delta=DELTA, budget=None)
-        self.commits: list[str] = []
+        self.played: list[dict[str, Any]] = []
         self.round = 0
         self.server: Tree = {}
         self.deadline: float | None = None  # by `time.monotonic`
@@ -93,8 +94,8 @@ class Federation:
         self.start()
         if self.method.batch_norm == "recalibrate":
             Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
-        if self.commit is not None and self.commit not in self.commits[-1:]:
-            self.commits.append(self.commit)
+        if not self.played:  # nor may anything ever be
+            self.note()
         self.tell("on_run_start")
         slowest = 0.0  # the first is begun as long as there is time at all: nobody knows how long it takes here
         while self.round < self.rounds and self.refusal() is None:
@@ -113,6 +114,7 @@ class Federation:
     def in_time(self, seconds: float) -> None:
         """OutOfTimeError where a round of so many seconds would end too late; the first rank decides for all."""
         if self.deadline is not None and gather(self.fabric, time.monotonic() + seconds > self.deadline)[0]:
+            self.tell("on_pause")
             raise OutOfTimeError(f"{self.round} of {self.rounds} rounds are played, the next would not end in time")
 
     def refusal(self) -> str | None:
@@ -267,7 +269,7 @@ class Federation:
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
             self.ledger.load(state["ledger"])
             self.account.load(state.get("account", {"releases": [], "covers": []}))  # older ones knew no noise
-            self.commits = state["commits"]
+            self.played = state.get("played", [])  # older ones knew only commits
             self.memory.restore(state["memory"])
             self.fabric.barrier()
             return
@@ -283,13 +285,19 @@ class Federation:
             if (hook := getattr(callback, moment, None)) is not None:
                 hook(federation=self, **news)
 
+    def note(self) -> None:
+        """Keeps the present circumstances, where they are not those of before."""
+        if (now := self.circumstances()) not in self.played[-1:]:
+            self.played.append(now)
+
     def save(self) -> None:
         """Makes the round count: the checkpoint first, then the memories it names."""
+        self.note()
         with together(self.fabric):
             if self.fabric.global_rank == 0:
                 self.checkpoint.save(
                     {"round": self.round, "server": self.server, "history": self.history}
                     | {"memory": self.memory.index, "ledger": self.ledger.state(), "account": self.account.state()}
-                    | {"commits": self.commits}
+                    | {"played": self.played}
                 )
                 self.memory.commit()

@@ -20,7 +20,7 @@ from benchmark.evaluation import Evaluator, Visited
 from benchmark.folders import folder, hold, title
 from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
-from benchmark.records import commit, foreign, headline, origin, record
+from benchmark.records import commit, distinct, foreign, hardware, headline, origin, record
 from benchmark.revisit import drifts, may_drift, revisit, without
 from benchmark.rounds import Federation
 from benchmark.scores import Scores, expanded, transfer_targets
@@ -129,7 +129,7 @@ class Run:
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
-            commit=_COMMIT,
+            circumstances=self.circumstances,
             account=build.account(config, method, clients),
         )
         other = cache(partial(holdings.like, config, images))
@@ -253,17 +253,25 @@ class Run:
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about where it comes from."""
-        lines = list(self.foreign)
+        lines, played = list(self.foreign), self.federation.played
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
+        lines += dict.fromkeys(line for one in played for line in one["otherwise"])
+        for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
+            if len(several := distinct(played, key)) > 1:
+                lines.append(f"rounds were played by several {what}: {', '.join(several)}")
+        return lines
+
+    def circumstances(self) -> dict[str, Any]:
+        """By which code, where and how rounds are played, as far as the next command may do it otherwise."""
+        otherwise = []
         if self.federation.work.rounds_otherwise:
-            lines.append("clients were visited side by side by recorded steps, which round otherwise")
+            otherwise.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
             what = "networks and views were" if self.compiled else "views were"
-            lines.append(f"{what} compiled by torch.compile, which rounds otherwise")
-        if len(self.federation.commits) > 1:
-            lines.append(f"rounds were played at several commits: {', '.join(self.federation.commits)}")
-        return lines
+            otherwise.append(f"{what} compiled by torch.compile, which rounds otherwise")
+        here = {"hardware": hardware(self.fabric.device), "ranks": self.fabric.world_size}
+        return {"commit": _COMMIT, **here, "otherwise": otherwise}
 
     def draw(self) -> dict[str, Path]:
         """The run's figures by name: those of its rounds, and those of the protocols that were just run."""

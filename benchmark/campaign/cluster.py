@@ -1,6 +1,7 @@
 """Campaigns as a SLURM array, through submitit: jobs that share a run folder and never a piece."""
 
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,12 +33,13 @@ def submit(
         raise ConfigError("cluster= needs submitit: pip install 'fulcrum-ful[cluster]'") from error
     if taken := sorted({"name", "timeout_min", "slurm_array_parallelism"} & set(options)):
         raise ConfigError(f"submit.{taken[0]} follows from minutes= and jobs=: leave it out")
-    if cluster == "local" and torch.cuda.is_available():
-        if jobs > 1:
+    environment = None  # the job's own
+    if cluster == "local":
+        if jobs > 1 and "accelerator=cpu" not in words and torch.cuda.is_available():
             raise ConfigError(
                 "cluster=local gives all its jobs the same GPUs: one campaign takes them all, leave jobs out"
             )
-        options = {"gpus_per_node": torch.cuda.device_count(), **options}
+        environment = dict(os.environ)  # submitit would choose GPUs by its own count
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(
@@ -45,7 +47,7 @@ def submit(
         )
         command = [sys.executable, "-m", "benchmark", "campaign", *words, f"minutes={minutes:g}"]
         with executor.batch():
-            made = [executor.submit(submitit.helpers.CommandFunction(command)) for _ in range(jobs)]
-    except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+            made = [executor.submit(submitit.helpers.CommandFunction(command, env=environment)) for _ in range(jobs)]
+    except (RuntimeError, NameError, TypeError, ValueError, AssertionError, OSError) as error:
         raise ConfigError(f"cluster={cluster}: {' '.join(str(error).split())}") from error
     return [str(job.job_id) for job in made]

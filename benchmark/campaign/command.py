@@ -33,12 +33,12 @@ def campaign(words: list[str], console: Console) -> None:
     minutes, retry, speed = own.get("minutes"), own.get("retry", False), own.get("speed")
     every = pieces(names, rest)
     where = parse(rest)
-    if "cluster" in own:
+    if "cluster" in own and not own.get("plan"):
         _submit(own, [*names, *rest, *(["retry=true"] if retry else [])], options, where, console)
         return
     on = machine(own.get("devices", "auto"), where.get("accelerator", "auto"))
     before = [look(piece, retry) for piece in every]
-    others = neighbours(Path(where.get("output", "runs")).expanduser(), every)
+    others = neighbours(_output(where), every)
 
     def expected() -> Estimates:
         return Estimates(every, on.name, speed, others)
@@ -81,14 +81,19 @@ def _check(own: dict[str, Any]) -> None:
         raise ConfigError(f"jobs={own['jobs']}: give a whole number of at least 1")
 
 
+def _output(where: dict[str, Any]) -> Path:
+    return Path(str(where.get("output", "runs"))).expanduser()
+
+
 def _submit(own: dict[str, Any], words: list[str], options: set[str], where: dict[str, Any], console: Console) -> None:
     from benchmark.campaign.cluster import submit
     from benchmark.ranks import cores
 
-    folder = Path(where.get("output", "runs")).expanduser() / "submitit"
+    folder = _output(where) / "submitit"
     given = parse([word.removeprefix(SUBMIT) for word in sorted(options)])
-    jobs = own.get("jobs", 1)
-    if "devices" in own or (jobs > 1 and own["cluster"] == "local"):  # its jobs share the cores of this machine
-        words.append(f"devices={own.get('devices', max(1, cores() // jobs))}")
+    jobs, devices = own.get("jobs", 1), own.get("devices", "auto")
+    if devices == "auto" and jobs > 1 and own["cluster"] == "local":  # its jobs share the cores of this machine
+        devices = max(1, cores() // jobs)
+    words.append(f"devices={devices}")
     ids = submit(words, folder, cluster=str(own["cluster"]), jobs=jobs, minutes=own["minutes"], options=given)
     console.print(f"{len(ids)} jobs of {own['minutes']:g} minutes: {', '.join(ids)}; logs in {folder}", highlight=False)

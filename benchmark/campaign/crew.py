@@ -17,7 +17,22 @@ from benchmark.callbacks import Display
 from benchmark.campaign import report
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.machine import Machine, start
-from benchmark.campaign.pieces import BUSY, DONE, FAILED, HALF, OPEN, Piece, State, claimed, look, note, played
+from benchmark.campaign.pieces import (
+    BUSY,
+    DONE,
+    FAILED,
+    HALF,
+    OPEN,
+    PAUSED,
+    STOPPED,
+    Piece,
+    State,
+    claimed,
+    look,
+    note,
+    played,
+    sessions,
+)
 from benchmark.config import LATER
 from benchmark.holdings import source
 from benchmark.ranks import cohort
@@ -34,16 +49,18 @@ AGAIN = 30.0
 """Seconds after which a free device is offered to the pieces again: others may have given one up."""
 SHOW, SAY = 2.0, 600.0
 """Seconds between two lines of progress, on a terminal and elsewhere."""
-PAUSED, STOPPED = "paused", "stopped"
-"""Ends of a session, beside DONE and FAILED: it ran out of time by itself, or it was told to end."""
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 @dataclass
 class Job:
     """A command at work on a piece.
 
-    held: the claim and the log, to be closed. before: rounds it began with. together: the most commands at once so far.
-    told: to end. began, date: by `time.monotonic`, and by the calendar.
+    held: the claim and the log, to be closed; log: bytes of it before. before: rounds it began with.
+    together: the most commands at once so far. told: to end. began, date: by `time.monotonic`, and by the calendar.
     """
 
     piece: Piece
@@ -51,10 +68,11 @@ class Job:
     held: ExitStack
     devices: tuple[str, ...]
     before: int
+    log: int
     together: int = 1
     told: bool = False
     began: float = field(default_factory=time.monotonic)
-    date: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    date: datetime.datetime = field(default_factory=_now)
 
     def touched(self) -> bool:
         """Whether it came so far as to write rounds or a record, and was not refused before."""
@@ -86,7 +104,7 @@ class Crew:
         self.expected = expected
         self.end = None if minutes is None else began() + 60 * minutes
         self.margin = min(MARGIN, SHARE * 60 * minutes) if minutes is not None else 0.0
-        self.retry = retry
+        self.retry, self.since = retry, _now().isoformat(timespec="seconds")
         self.free = list(on.devices)
         self.jobs: list[Job] = []
         self.over: dict[str, str] = {}  # name -> why it is not begun again by this campaign
@@ -116,6 +134,8 @@ class Crew:
         why: dict[str, str] = {}
         for piece in self.pieces:
             data = str(piece.config.data)
+            if self.look(piece).kind in (DONE, FAILED):
+                continue
             if data not in why:
                 why[data] = ""
                 try:
@@ -139,6 +159,7 @@ class Crew:
         waiting = [(piece, state) for piece, state in waiting if self.fits(piece, state, estimates)]
         for place, (piece, state) in enumerate(waiting):
             wanted = ranks(piece, len(waiting) - place, len(self.free), len(self.on.devices), estimates)
+            wanted = min(wanted, self.on.most)
             if not self.free or wanted > len(self.free):
                 return
             self.start(piece, state, 1 if state.missing else wanted)  # one process scores
@@ -147,9 +168,13 @@ class Crew:
         """How far a piece is, and whether this campaign has to do with it."""
         if any(job.piece is piece for job in self.jobs):
             return State(BUSY, played(piece.folder))
-        state = look(piece, self.retry)
+        state = look(piece, self.forgives(piece))
         why = self.over.get(piece.name)
         return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
+
+    def forgives(self, piece: Piece) -> bool:
+        """Whether a failure of this piece does not count: one of before, where it is to be tried again."""
+        return self.retry and not any(one["began"] >= self.since for one in sessions(piece.folder)[-1:])
 
     def fits(self, piece: Piece, state: State, estimates: Estimates) -> bool:
         """Whether a round, or what is left after the last, can be done in time, as far as anybody knows."""
@@ -166,7 +191,7 @@ class Crew:
         if not held.enter_context(claimed(piece)):
             held.close()
             return
-        if look(piece, self.retry, own=True) != state:  # somebody had it since we looked
+        if look(piece, self.forgives(piece), own=True) != state:  # somebody had it since we looked
             held.close()
             return
         devices, self.free = tuple(self.free[:number]), self.free[number:]
@@ -176,7 +201,8 @@ class Crew:
             words += [f"minutes={max(0.0, self.left()) / 60:.4f}"] if self.end is not None else []
         words += self.overrides
         log = held.enter_context((piece.folder / "log.txt").open("a", encoding="utf-8"))
-        job = Job(piece, start(words, self.on, devices, log), held, devices, state.rounds)
+        before = log.tell()
+        job = Job(piece, start(words, self.on, devices, log), held, devices, state.rounds, before)
         self.jobs.append(job)
         for one in self.jobs:
             one.together = max(one.together, len(self.jobs))
@@ -218,9 +244,8 @@ class Crew:
             return STOPPED, ""
         if code < 0:
             return FAILED, f"ended by signal {-code}"
-        said = (job.piece.folder / "log.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(said) if line.strip()), f"exit code {code}")
-        return FAILED, last.removeprefix("error: ")
+        said = (job.piece.folder / "log.txt").read_bytes()[job.log :].decode("utf-8", errors="replace")
+        return FAILED, reason(said) or f"exit code {code}"
 
     def hurry(self) -> None:
         """Tells commands to end where the time is nearly up, and ends them where it is."""
@@ -262,6 +287,17 @@ class Crew:
         line = report.progress(self.pieces, states, self.expected(), len(self.on.devices))
         now = {job.piece.name: (played(job.piece.folder), job.piece.rounds) for job in self.jobs}
         self.display.overview(sum(state.kind == DONE for state in states), line, now)
+
+
+def reason(said: str) -> str:
+    """Why a command failed, from what it printed: our line for it, what was raised, or else its last line."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    if errors := [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]:
+        return errors[-1]
+    raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
+    if "Traceback (most" in said:  # a message may go on for lines
+        return next((line for line in raised if line and not line.startswith(" ")), "")
+    return lines[-1] if lines else ""
 
 
 def ranks(piece: Piece, pieces: int, free: int, devices: int, estimates: Estimates) -> int:

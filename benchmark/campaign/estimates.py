@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.campaign.pieces import SESSIONS, Piece, State, rows, sessions
+from benchmark.campaign.pieces import DONE, PAUSED, SESSIONS, Piece, State, rows, sessions
 from benchmark.compose import load
 from benchmark.config import ConfigError
 from benchmark.streams import cohort_size
@@ -32,9 +32,9 @@ START = 5.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What one session tells. rounds, images, seconds: of its rounds; start: what it took beside them and scoring.
+    """What one session tells. rounds, images, seconds: of its rounds. together: runs that shared the machine.
 
-    evaluation: seconds of scoring, None where it did not come so far. together: runs that shared the machine.
+    start: seconds beside rounds and scoring, None of a session that was cut short; evaluation: of scoring, if any.
     """
 
     config: DictConfig
@@ -45,7 +45,7 @@ class Seen:
     rounds: int
     images: int
     seconds: float
-    start: float
+    start: float | None
     evaluation: float | None
 
     @property
@@ -66,7 +66,8 @@ class Estimates:
         self, pieces: Iterable[Piece], machine: str, speed: float | None = None, others: Sequence[Seen] = ()
     ) -> None:
         every = [*(one for piece in pieces for one in seen(piece.folder, piece.config)), *others]
-        self.seen = [one for one in every if one.machine == machine] or every
+        self.here = [one for one in every if one.machine == machine]
+        self.seen = self.here or every
         self.speed = speed
 
     def seconds(self, piece: Piece, state: State) -> float | None:
@@ -98,12 +99,13 @@ class Estimates:
         return self._median(piece, lambda one: one.evaluation, 0.0)
 
     def rate(self, piece: Piece, ranks: int, together: int) -> float | None:
-        """Images/s of a machine on which `together` runs of a piece's scenario are played, each on so many ranks.
+        """Images/s of this machine while `together` runs of a piece's row are played on it, each on so many ranks.
 
         None: never measured.
         """
-        here = [one for one in self.seen if one.config.scenario == piece.config.scenario and one.seconds]
-        found = [one for one in here if (one.ranks, one.together) == (ranks, together)]
+        own = (piece.config.scenario, piece.config.row)
+        same = [one for one in self.here if (one.config.scenario, one.config.row) == own and one.seconds]
+        found = [one for one in same if (one.ranks, one.together) == (ranks, together)]
         return together * sum(one.images for one in found) / sum(one.seconds for one in found) if found else None
 
     def _images(self, piece: Piece, here: Sequence[Seen]) -> float | None:
@@ -149,8 +151,8 @@ def seen(place: Path, config: DictConfig) -> list[Seen]:
     for one in sessions(place):
         own = lines[one["from"] : one["to"]]
         seconds, images = math.fsum(row["seconds"] for row in own), sum(row["images"] for row in own)
-        evaluation = scored if one["end"] == "done" else None
-        start = max(0.0, one["seconds"] - seconds - (evaluation or 0.0))
+        evaluation = scored if one["end"] == DONE else None
+        start = max(0.0, one["seconds"] - seconds - (evaluation or 0.0)) if one["end"] in (DONE, PAUSED) else None
         found.append(
             Seen(
                 config,

@@ -9,7 +9,7 @@ from typing import IO, NamedTuple
 import torch
 
 from benchmark.config import ConfigError
-from benchmark.ranks import cores, end_with, launched
+from benchmark.ranks import cores, end_with, launched, under_srun
 from benchmark.records import processor
 
 LAUNCHERS = (
@@ -17,6 +17,9 @@ LAUNCHERS = (
     "SLURM_",
 )  # fmt: skip
 """Beginnings of the variables by which launchers number processes: a campaign's runs are nobody's ranks."""
+
+MIG = "MIG-"
+"""How the ids of a partitioned GPU's instances begin."""
 
 
 class Machine(NamedTuple):
@@ -30,6 +33,11 @@ class Machine(NamedTuple):
     devices: tuple[str, ...]
     threads: int
 
+    @property
+    def most(self) -> int:
+        """Devices that one run can have: a process sees no more than one instance of a partitioned GPU."""
+        return 1 if self.devices[0].startswith(MIG) else len(self.devices)
+
 
 def machine(devices: object, accelerator: str) -> Machine:
     """The machine's devices, or this process's share of them where a launcher has started several on it.
@@ -39,12 +47,14 @@ def machine(devices: object, accelerator: str) -> Machine:
     """
     gpu = torch.cuda.is_available() if accelerator == "auto" else accelerator == "cuda"
     if gpu:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        every = visible.split(",") if visible else [str(k) for k in range(torch.cuda.device_count())]
-        given = "SLURM_GPUS_PER_TASK" in os.environ
+        visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+        every = visible.split(",") if visible else [str(k) for k in range(count)]
+        if not any(one.startswith(MIG) for one in every):  # of which a process counts one, whatever is visible
+            every = every[:count]
+        given = "SLURM_GPUS_PER_TASK" in os.environ or len(every) < _of_step()
     else:
         every = [str(k) for k in range(cores())]
-        given = cores() < (os.cpu_count() or 1)
+        given = under_srun() and cores() < (os.cpu_count() or 1)
     if not every:
         raise ConfigError(
             f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
@@ -60,7 +70,7 @@ def machine(devices: object, accelerator: str) -> Machine:
             raise ConfigError(f"devices={devices}: give auto, or a number of the {len(every)} {what} that are here")
         every = every[:devices]
     threads = max(1, cores() // (len(every) * processes))
-    return Machine(_gpu(every[0]) if gpu else processor(), gpu, tuple(every), threads)
+    return Machine(_gpu(every[0]) if gpu else f"{processor()}, {threads} threads", gpu, tuple(every), threads)
 
 
 def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str]) -> subprocess.Popen:
@@ -68,16 +78,11 @@ def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str
 
     words: of the command, without devices and threads.
     """
-    torchrun = "TORCHELASTIC_RUN_ID" in os.environ  # it sets one thread for all that it starts
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(LAUNCHERS) and not (torchrun and key == "OMP_NUM_THREADS")
-    }
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHERS)}
     own = [f"devices={len(devices)}"]
     if on.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-    elif not any(word.startswith("threads=") for word in words):
+    if not any(word.startswith("threads=") for word in words):
         own.append(f"threads={on.threads}")
     parent = os.getpid()
     return subprocess.Popen(
@@ -88,6 +93,12 @@ def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: end_with(parent),
     )
+
+
+def _of_step() -> int:
+    """GPUs that SLURM gave this step, or this job, on this machine; a task that sees fewer has its own."""
+    step = os.environ.get("SLURM_STEP_GPUS")
+    return len(step.split(",")) if step else int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
 
 
 def _gpu(device: str) -> str:

@@ -27,6 +27,9 @@ from leaderboards.verdicts import ALLOWED
 DONE, HALF, OPEN, BUSY, FAILED = "done", "half done", "open", "busy", "failed"
 """Of a piece: nothing is left to do; some of it; all of it; another process is at it; it ended with an error."""
 
+PAUSED, STOPPED = "paused", "stopped"
+"""Ends of a session, beside DONE and FAILED: it ran out of time by itself, or it was told to end."""
+
 SESSIONS = "sessions.jsonl"
 CLAIM = "claim"
 """Locked by the campaign that works on a run folder, as `lock` is by the run itself."""
@@ -132,14 +135,16 @@ def unknown(name: str) -> list[str]:
 
 
 def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Piece:
-    scenario, method, *own = words
-    config = compose(scenario, method, [*own, *overrides])
+    scenario, method, *own = [word for word in words if word.partition("=")[0] != "evaluation.protocols"]
+    if how := [word for word in own if word.partition("=")[0] in RUNTIME]:
+        raise ConfigError(f"{how[0]}: a campaign's file says what is played; give this on the command line")
+    config = compose(scenario, method, [*words[2:], *overrides])
     cells = beside.get((config.scenario, config.row), [])
     asked = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
     protocols = list(dict.fromkeys([*config.evaluation.protocols, *asked]))
     config.evaluation.protocols = protocols
     settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
-    return Piece((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
+    return Piece((scenario, method, *own, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
 
 
 def look(piece: Piece, retry: bool = False, own: bool = False) -> State:
