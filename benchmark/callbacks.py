@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -121,7 +121,7 @@ class Display:
 
     def __init__(self, console: Console, total: int = 1) -> None:
         self.console, self.live = console, console.is_terminal and not console.quiet
-        self.bars = Progress(
+        self.bars = _Bars(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -176,7 +176,7 @@ class Display:
             self.bars.update(self.others[name], completed=played)
         if self.runs is not None:
             self.bars.update(self.runs, completed=done)
-        self.bars.update(self.rounds, description=line, visible=True, total=None)
+        self.bars.line = line
 
     def say(self, line: str) -> None:
         """One line above the bars."""
@@ -247,6 +247,18 @@ class Display:
         if not self.live and (time.monotonic() - self.last > 5 or row["round"] == federation.rounds):
             self.last = time.monotonic()
             self.say(f"{self.name}: round {row['round']}/{federation.rounds}  {note}{self.note}  {speed:,.0f} images/s")
+
+
+class _Bars(Progress):
+    """With a line below, which takes no room from the bars."""
+
+    line = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bars, then the line."""
+        yield from super().get_renderables()
+        if self.line:
+            yield Text(self.line)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmark.campaign.command import USAGE as CAMPAIGN
 from benchmark.campaign.command import campaign
 from benchmark.compose import compose, parse
-from benchmark.config import LATER, BusyError, ConfigError, OutOfTimeError
+from benchmark.config import LATER, UP, BusyError, ConfigError, OutOfTimeError
 from benchmark.reporting import board, listing, privacy, publish, regress, show
 from benchmark.starting import begin
 from benchmark.words import named, split, taken
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
         complain(f"interrupted; {AFTER.get(given.command, GO_ON)}")
         return 130
     except OutOfTimeError as error:
-        complain(f"time is up: {error}; {GO_ON}")
+        complain(f"{UP}{error}; {GO_ON}")
         return LATER
     except OSError as error:
         if error.filename is None:  # not about a file

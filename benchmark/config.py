@@ -18,6 +18,8 @@ class ConfigError(ValueError):
 
 LATER = 75
 """Exit code where the same command may do later, as in sysexits.h: somebody else is at it, or out of time."""
+UP = "time is up: "
+"""Beginning of what a command says that ends for the latter."""
 
 
 class BusyError(ConfigError):

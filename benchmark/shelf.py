@@ -29,7 +29,7 @@ def read(group: str, name: str) -> dict[str, Any]:
         raise ConfigError(f"{where}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
-    except YAMLError as error:
+    except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold a mapping of sections")

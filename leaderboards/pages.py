@@ -41,7 +41,7 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
         added: dict[str, list[str]] = {}  # a row may build on several
         for one in differences(rows, COMPARED["bases"]):
             added.setdefault(one.row, []).append(_words(one))
-        floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR), None)
+        floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR and HEADLINE in row.cells), None)
         for row in rows:
             if method in row.method.split("-"):
                 shown = render.entries(row)

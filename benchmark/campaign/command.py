@@ -29,7 +29,7 @@ def campaign(words: list[str], console: Console) -> None:
     own, rest = taken(overrides, *WORDS)
     options = {word for word in rest if word.startswith(SUBMIT)}
     rest = [word for word in rest if word not in options]
-    _check(own)
+    _check(own, options)
     minutes, retry, speed = own.get("minutes"), own.get("retry", False), own.get("speed")
     every = pieces(names, rest)
     where = parse(rest)
@@ -46,26 +46,29 @@ def campaign(words: list[str], console: Console) -> None:
     estimates, many = expected(), len(on.devices)
     if own.get("plan"):
         console.print(report.plan(every, before, estimates))
+        for line in report.failures(every, before):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         for line in [line for name in names for line in unknown(name)]:
             console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
         console.print(report.progress(every, before, estimates, many), highlight=False)
         return
-    with Display(console, len(every)) as display:
-        display.begin("campaign")
-        display.say(report.progress(every, before, estimates, many))
-        crew = Crew(every, rest, on, display, expected, minutes=minutes, retry=retry)
-        try:
+    display = Display(console, len(every))
+    crew = Crew(every, rest, on, display, expected, minutes=minutes, retry=retry)
+    try:
+        with display:
+            display.say(report.progress(every, before, estimates, many))
             crew.work()
-        finally:
-            after = [look(piece) for piece in every]
-            for line in report.summary(every, before, after, expected(), many):
-                display.say(line)
-            display.say(f"python -m benchmark board collect={where.get('output', 'runs')} takes them onto the board")
+    finally:
+        after = [crew.verdict(piece) for piece in every]
+        for line in report.summary(every, before, after, expected(), many):
+            display.say(line)
+        if any(state.rounds for state in after):
+            display.say(f"python -m benchmark board collect={_output(where)} takes them onto the board")
     if crew.failed and launched() is None:  # a launcher would end the other campaigns with this one
         raise ConfigError(f"{len(crew.failed)} of {len(every)} runs failed or could not begin; why is said above")
 
 
-def _check(own: dict[str, Any]) -> None:
+def _check(own: dict[str, Any], options: set[str]) -> None:
     """Refuses values that cannot be."""
     for key in ("minutes", "speed"):
         if key in own and not (fits(own[key], float) and own[key] > 0):
@@ -75,6 +78,8 @@ def _check(own: dict[str, Any]) -> None:
             raise ConfigError(f"{key}={own[key]}: give true or false")
     if "cluster" in own and "minutes" not in own:
         raise ConfigError(f"cluster={own['cluster']}: give minutes= too, the time of each job")
+    if options and "cluster" not in own:
+        raise ConfigError(f"{min(options)}: of which cluster? give cluster=slurm or cluster=local too")
     if "jobs" in own and "cluster" not in own:
         raise ConfigError(f"jobs={own['jobs']}: of which cluster? give cluster=slurm or cluster=local too")
     if "jobs" in own and not (fits(own["jobs"], int) and own["jobs"] >= 1):
@@ -96,4 +101,5 @@ def _submit(own: dict[str, Any], words: list[str], options: set[str], where: dic
         devices = max(1, cores() // jobs)
     words.append(f"devices={devices}")
     ids = submit(words, folder, cluster=str(own["cluster"]), jobs=jobs, minutes=own["minutes"], options=given)
-    console.print(f"{len(ids)} jobs of {own['minutes']:g} minutes: {', '.join(ids)}; logs in {folder}", highlight=False)
+    what = f"{len(ids)} job{'s' if len(ids) > 1 else ''} of {own['minutes']:g} minutes"
+    console.print(f"{what}: {', '.join(ids)}; logs in {folder}", highlight=False)

@@ -33,7 +33,7 @@ from benchmark.campaign.pieces import (
     played,
     sessions,
 )
-from benchmark.config import LATER
+from benchmark.config import LATER, UP
 from benchmark.holdings import source
 from benchmark.ranks import cohort
 from benchmark.records import headline
@@ -122,6 +122,8 @@ class Crew:
                 if self.free and (self.changed or time.monotonic() - self.begun > AGAIN):
                     self.begin()
                 if not self.jobs:
+                    if any(self.look(piece).kind in (HALF, OPEN) for piece in self.pieces):
+                        self.display.say("there is no time left for a round of any run that is open")
                     return
                 self.hurry()
                 self.tell()
@@ -172,6 +174,11 @@ class Crew:
         why = self.over.get(piece.name)
         return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
 
+    def verdict(self, piece: Piece) -> State:
+        """How far a piece is, at the end; what was refused or left out has failed, if only for this campaign."""
+        state, why = look(piece), self.failed.get(piece.name)
+        return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
+
     def forgives(self, piece: Piece) -> bool:
         """Whether a failure of this piece does not count: one of before, where it is to be tried again."""
         return self.retry and not any(one["began"] >= self.since for one in sessions(piece.folder)[-1:])
@@ -207,7 +214,9 @@ class Crew:
         for one in self.jobs:
             one.together = max(one.together, len(self.jobs))
         what = "scores" if state.rounds >= piece.rounds else f"rounds {state.rounds + 1} to {piece.rounds}"
-        self.display.say(f"{piece.name}: {what}, on {len(devices)} of {len(self.on.devices)} devices")
+        several = len(self.on.devices) > 1
+        where = f", on {len(devices)} of {len(self.on.devices)} devices" if several else ""
+        self.display.say(f"{piece.name}: {what}{where}")
 
     def close(self, job: Job) -> None:
         """Takes note of a command that has ended."""
@@ -238,13 +247,13 @@ class Crew:
     def ended(self, job: Job) -> tuple[str, str]:
         """How a command that is not done ended, and why."""
         code = job.child.returncode
-        if code == LATER:
+        said = (job.piece.folder / "log.txt").read_bytes()[job.log :].decode("utf-8", errors="replace")
+        if code == LATER or f"\n{UP}" in f"\n{said}":  # told to end it may be, while it was ending by itself
             return PAUSED, ""
         if job.told or code in (130, -signal.SIGTERM, -signal.SIGINT):
             return STOPPED, ""
         if code < 0:
             return FAILED, f"ended by signal {-code}"
-        said = (job.piece.folder / "log.txt").read_bytes()[job.log :].decode("utf-8", errors="replace")
         return FAILED, reason(said) or f"exit code {code}"
 
     def hurry(self) -> None:
@@ -285,6 +294,7 @@ class Crew:
         self.said = time.monotonic()
         states = [self.look(piece) for piece in self.pieces]
         line = report.progress(self.pieces, states, self.expected(), len(self.on.devices))
+        line += f", {report.span(max(0.0, self.left()))} of the budget left" if self.end is not None else ""
         now = {job.piece.name: (played(job.piece.folder), job.piece.rounds) for job in self.jobs}
         self.display.overview(sum(state.kind == DONE for state in states), line, now)
 

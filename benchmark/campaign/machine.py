@@ -91,6 +91,7 @@ def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
+        start_new_session=True,  # a terminal's Ctrl-C is the campaign's, which tells its commands
         preexec_fn=lambda: end_with(parent),
     )
 

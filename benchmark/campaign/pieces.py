@@ -108,7 +108,10 @@ def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
     found: dict[Path, Piece] = {}
     for name in names:
         for words in lines(name):
-            piece = _piece(words, overrides, beside)
+            try:
+                piece = _piece(words, overrides, beside)
+            except ConfigError as error:
+                raise ConfigError(f"campaign {name}, {' '.join(words)}: {error}") from error
             if unlike := differences(found.setdefault(piece.folder, piece).config, piece.config):
                 raise ConfigError(f"campaign {name}: {piece.name} is two runs ({'; '.join(unlike)}): give each a row=")
     return list(found.values())
@@ -117,21 +120,32 @@ def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
 def lines(name: str) -> Iterator[list[str]]:
     """The words of each run of a campaign, in its order: part by part, seed by seed."""
     content = read("campaign", name)
-    if not content.get("parts") or (wrong := sorted(set(content) - set(KEYS))):
-        raise ConfigError(
-            f"campaign {name}: {f'{wrong[0]} is unknown' if content.get('parts') else 'no parts'}; "
-            f"a campaign has {' and '.join(KEYS)}"
-        )
+    if wrong := [str(key) for key in content if key not in KEYS]:
+        raise ConfigError(f"campaign {name}: {wrong[0]} is unknown; a campaign has {' and '.join(KEYS)}")
+    if not isinstance(content.get("parts"), list) or not content["parts"]:
+        raise ConfigError(f"campaign {name}: parts is a list; each part has {', '.join(PART)}")
     for number, part in enumerate(content["parts"], 1):
-        if not isinstance(part, Mapping) or set(part) != set(PART) or any(part[key] in (None, []) for key in PART):
-            raise ConfigError(f"campaign {name}, part {number}: give it {', '.join(PART)}, and nothing else")
+        if (why := _wrong(part)) is not None:
+            raise ConfigError(f"campaign {name}, part {number}: {why}; a part has {', '.join(PART)}")
         for seed, setting, line in itertools.product(*(listed(part[key]) for key in ("seeds", "scenarios", "methods"))):
             yield [*joined(str(setting), str(line)), f"seed={seed}"]
 
 
+def _wrong(part: Any) -> str | None:
+    """What keeps a part from being one."""
+    if not isinstance(part, Mapping):
+        return f"{part!r} is not one"
+    if strange := [key for key in part if key not in PART]:
+        return f"{strange[0]} is unknown"
+    given = {key: [] if part.get(key) is None else listed(part[key]) for key in PART}
+    empty = [key for key, lines in given.items() if not lines or not all(str(line).strip() for line in lines)]
+    return f"{empty[0]} are missing, or a line of them is empty" if empty else None
+
+
 def unknown(name: str) -> list[str]:
     """What the papers leave open of a campaign's settings, in words."""
-    return [str(one) for one in read("campaign", name).get("unknown", [])]
+    given = read("campaign", name).get("unknown") or []
+    return [str(one) for one in (given if isinstance(given, list) else [given])]
 
 
 def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Piece:

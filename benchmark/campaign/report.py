@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
-from rich.text import Text
 
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.pieces import BUSY, DONE, FAILED, HALF, OPEN, Piece, State
@@ -46,7 +45,7 @@ def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estima
     said += [f"{kinds[FAILED]} failed"] if kinds[FAILED] else []
     said += [f"{settled} of {every} published cells settled"] if every else []
     if seconds or not unknown:
-        said.append(f"{span(seconds / devices)} left{f' on {devices} devices' if devices > 1 else ''}")
+        said.append(f"{span(seconds / devices)} of work left{f' on {devices} devices' if devices > 1 else ''}")
     said += [f"{unknown} runs not yet timed here (speed=IMAGES/S gives a guess)"] if unknown else []
     return ", ".join(said)
 
@@ -54,15 +53,25 @@ def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estima
 def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> Table:
     """Every piece in its order: how far it is, what it settles, how long it will take on one device."""
     numeric = [Column(name, justify="right") for name in ("seed", "rounds", "cells", "time")]
-    table = Table("", "scenario", "row", *numeric, "state", box=SIMPLE_HEAD)
+    named = [Column(name, overflow="fold") for name in ("scenario", "row")]  # cut they would look alike
+    table = Table("", *named, *numeric, Column("state", no_wrap=True), box=SIMPLE_HEAD)
     for number, (piece, state) in enumerate(zip(pieces, states, strict=True), 1):
         config = piece.config
         expected = "" if state.kind in (DONE, FAILED) else span(estimates.seconds(piece, state))
         rounds = f"{state.rounds}/{piece.rounds}"
         numbers = (str(config.seed), rounds, str(len(piece.cells)), expected)
-        told = f"{state.kind}: {state.why}" if state.why else state.kind
-        table.add_row(str(number), config.scenario, config.row, *numbers, Text(told))
+        table.add_row(str(number), config.scenario, config.row, *numbers, state.kind)
     return table
+
+
+def failures(pieces: Sequence[Piece], states: Sequence[State]) -> list[str]:
+    """A line for each reason, with the runs that failed for it."""
+    names: dict[str, list[str]] = {}
+    for piece, state in zip(pieces, states, strict=True):
+        if state.kind == FAILED:
+            names.setdefault(state.why, []).append(piece.name)
+    lines = [f"failed: {', '.join(those)}: {why}" for why, those in names.items()]
+    return [*lines, "retry=true tries failed runs again"] if lines else []
 
 
 def summary(
@@ -79,7 +88,7 @@ def summary(
         if state.kind == HALF:
             more = span(estimates.seconds(piece, state))
             lines.append(f"half done: {piece.name}, {state.rounds} of {piece.rounds} rounds, {more} more")
-    lines += [f"failed: {piece.name}: {state.why} (retry=true tries again)" for piece, _, state in now if state.why]
+    lines += failures(pieces, after)
     lines += [f"elsewhere: {piece.name}" for piece, _, state in now if state.kind == BUSY]
     ahead = [piece for piece, _, state in now if state.kind in (HALF, OPEN)]
     lines += [f"next: {ahead[0].name}"] if ahead else []

@@ -16,7 +16,20 @@ import yaml
 from benchmark.campaign import crew, report
 from benchmark.campaign.estimates import START, Estimates
 from benchmark.campaign.machine import machine, start
-from benchmark.campaign.pieces import BUSY, CLAIM, DONE, FAILED, HALF, OPEN, State, look, note, pieces, sessions
+from benchmark.campaign.pieces import (
+    BUSY,
+    CLAIM,
+    DONE,
+    FAILED,
+    HALF,
+    OPEN,
+    State,
+    look,
+    note,
+    pieces,
+    sessions,
+    unknown,
+)
 from benchmark.commands import main
 from benchmark.config import ConfigError
 from benchmark.shelf import available, summary
@@ -62,18 +75,27 @@ class TestPieces:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"parts": []}, "no parts"),
+            ({"parts": []}, "parts is a list; each part has scenarios, methods, seeds"),
+            ({"parts": 5}, "parts is a list"),
+            ({"parts": PART}, "parts is a list"),
             ({"pieces": []}, "pieces is unknown; a campaign has parts and unknown"),
-            (
-                {"parts": [{**PART, "method": ["fedavg"]}]},
-                "part 1: give it scenarios, methods, seeds, and nothing else",
-            ),
-            ({"parts": [PART, {**PART, "seeds": []}]}, "part 2: give it"),
+            ({"parts": [{**PART, "method": ["fedavg"]}]}, "part 1: method is unknown; a part has scenarios"),
+            ({"parts": [PART, {**PART, "seeds": []}]}, "part 2: seeds are missing"),
+            ({"parts": [{**PART, "methods": [""]}]}, "part 1: methods are missing, or a line of them is empty"),
+            ({"parts": ["ssd"]}, "part 1: 'ssd' is not one"),
+            ({"parts": [{**PART, "methods": ["fedavgg"]}]}, "fedavgg seed=0: unknown method 'fedavgg'"),
         ],
     )
     def test_a_file_that_is_not_one_is_refused(self, tmp_path, changes, message):
         with pytest.raises(ConfigError, match=message):
             pieces([written(tmp_path, **changes)], [])
+
+    def test_what_is_open_is_a_line_or_several_or_nothing(self, tmp_path):
+        found = [unknown(written(tmp_path, unknown=given)) for given in ("one, or two", ["a", "b"], None)]
+        assert found == [["one, or two"], ["a", "b"], []]
+        (tmp_path / "latin.yaml").write_bytes("parts: é".encode("latin-1"))
+        with pytest.raises(ConfigError, match="is not valid YAML"):
+            pieces([str(tmp_path / "latin.yaml")], [])
 
     def test_two_runs_of_one_name_are_refused(self, tmp_path):
         lines = ["fedavg row=same", "fedavg optimizer.lr=0.5 row=same"]
@@ -417,7 +439,9 @@ def test_without_its_images_a_campaign_ends_at_once(tmp_path, capsys):
     words = [f"data.root={tmp_path}", f"data.cache={tmp_path}", f"output={tmp_path}/runs", "accelerator=cpu"]
     assert main(["campaign", "fedx-table1", *words]) == 2
     out, err = capsys.readouterr()
-    assert out.count("no data set 'cifar10'") == 1
+    assert out.count("no data set 'cifar10'") == 2  # at once, and at the end
+    assert "failed: fedx/cifar10 " in out
+    assert "next: " not in out
     assert "6 of 6 runs failed or could not begin; why is said above" in err
     assert not (tmp_path / "runs").exists()
 
@@ -484,6 +508,7 @@ def test_a_failure_of_this_campaign_is_not_tried_again(four):
         (["ssd-main", "devices=999", "accelerator=cpu"], "devices=999: give auto, or a number of the"),
         (["ssd-main", "jobs=2.5", "cluster=local", "minutes=1"], "jobs=2.5: give a whole number"),
         (["ssd-main", "jobs=2"], "jobs=2: of which cluster?"),
+        (["ssd-main", "submit.gpus_per_node=1"], "submit.gpus_per_node=1: of which cluster?"),
         (["ssd-main", "cluster=local", "minutes=1", "submit.mem_gb=32GB", "output=/tmp/none"], "cluster=local: "),
         (["ssd-main", "minuts=2"], "minuts=2: a campaign plays what its file says (did you mean 'minutes'?)"),
     ],

@@ -382,7 +382,7 @@ class TestTime:
 
     def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, short):
         short(2)
-        assert call("run", TINY, "fedavg", "evaluation.every=1", "minutes=10")[0] == LATER
+        assert call("run", TINY, "fedavg", "minutes=10")[0] == LATER
         folder = tmp_path / "boards"
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0

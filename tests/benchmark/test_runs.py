@@ -138,6 +138,31 @@ class TestGoingOn:
                     one.play()
         assert one.play()["rounds"]["done"] == 3
 
+    def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
+        def stopped(machine, owner, moment, after=None, otherwise=False):
+            one, _ = run(tmp_path)
+            with monkeypatch.context() as patch:
+                patch.setattr("benchmark.runs.hardware", lambda device: machine)
+                patch.setattr("benchmark.work.OneByOne.rounds_otherwise", otherwise)
+                if after is None:
+                    patch.setattr(owner, moment, lambda *_: 1 / 0)
+                else:
+                    stop(patch, owner, moment, after)
+                with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
+                    one.play()
+
+        stopped("A", RoundLog, "on_round_end", 1, otherwise=True)
+        stopped("B", Run, "evaluate")
+        one, _ = run(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr("benchmark.runs.hardware", lambda device: "where it is scored")
+            result = one.play()
+        assert result["provenance"]["hardware"] == "B"
+        assert result["deviations"] == [
+            "clients were visited side by side by recorded steps, which round otherwise",
+            "rounds were played by several kinds of device: A, B",
+        ]
+
     def test_a_folder_can_be_moved_and_opened(self, tmp_path):
         first, _ = run(tmp_path)
         first.play()

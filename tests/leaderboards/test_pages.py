@@ -46,6 +46,13 @@ def test_a_row_that_builds_on_two_says_what_it_adds_to_each():
     assert "-2.0 to fedavg-simclr" in line
 
 
+def test_without_a_probe_there_is_nothing_to_be_above():
+    scored = {"scores": {"knn/v1": {"accuracy": 30.0}}, "encoders": {"global": {"knn/v1": {"accuracy": 30.0}}}}
+    floor = record("untrained", 0, method="untrained", **scored)
+    page = pages.filled(PAGE, "ssd", pages.boards([*RECORDS[:2], floor]))
+    assert "| ssd | 1 | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 |  |  |" in page
+
+
 def test_a_method_over_another_stands_on_both_pages():
     assert lines("fedu") == lines("fedx") != []
     assert lines("fedsc") == []
