@@ -354,7 +354,7 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     assert expected == pytest.approx(took, rel=0.3)
     assert main(["campaign", *files[: number + 1], "plan=true", f"output={tmp_path}/runs"]) == 0
     said = capsys.readouterr().out
-    assert f"{number + 1} of {number + 1} runs done, 0 s left" in said
+    assert f"{number + 1} of {number + 1} runs done, 0 s of work left" in said
     assert "40/40" in said
 
 
