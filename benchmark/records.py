@@ -6,7 +6,7 @@ import inspect
 import math
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def provenance(config: DictConfig, data: FederatedDataModule, federation: Federa
     played = federation.played
     where = {"hardware": played[-1]["hardware"]} if played else {}  # scored it may be elsewhere
     return {
-        **origin(distinct(played, "commit"), federation.fabric.device),
+        **origin([one["commit"] for one in played if one["commit"] is not None], federation.fabric.device),
         **where,
         "config": identity(config),
         "dataset": data.source.sha256,
@@ -155,12 +155,17 @@ def provenance(config: DictConfig, data: FederatedDataModule, federation: Federa
     }
 
 
-def distinct(played: Iterable[Mapping[str, Any]], key: str) -> list[str]:
-    """What rounds were played by or on, in order, each once."""
-    return list(dict.fromkeys(str(one[key]) for one in played if one[key] is not None))
+def otherwise(played: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How the circumstances of a run's rounds differ from the reference's, and from each other."""
+    lines = list(dict.fromkeys(line for one in played for line in one["otherwise"]))
+    for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
+        several = dict.fromkeys(str(one[key]) for one in played if one[key] is not None)
+        if len(several) > 1:
+            lines.append(f"rounds were played by several {what}: {', '.join(several)}")
+    return lines
 
 
-def origin(commits: Sequence[str], device: torch.device) -> dict[str, Any]:
+def origin(commits: list[str], device: torch.device) -> dict[str, Any]:
     """By which code, where and when something was computed.
 
     commits: in order, as `commit` names them.

@@ -20,7 +20,7 @@ from benchmark.evaluation import Evaluator, Visited
 from benchmark.folders import folder, hold, title
 from benchmark.logs import RunLogger, open_logger
 from benchmark.memory import Kept
-from benchmark.records import commit, distinct, foreign, hardware, headline, origin, record
+from benchmark.records import commit, foreign, hardware, headline, origin, otherwise, record
 from benchmark.revisit import drifts, may_drift, revisit, without
 from benchmark.rounds import Federation
 from benchmark.scores import Scores, expanded, transfer_targets
@@ -253,25 +253,21 @@ class Run:
 
     def deviations(self) -> list[str]:
         """What a reader of the number should know about where it comes from."""
-        lines, played = list(self.foreign), self.federation.played
+        lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        lines += dict.fromkeys(line for one in played for line in one["otherwise"])
-        for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
-            if len(several := distinct(played, key)) > 1:
-                lines.append(f"rounds were played by several {what}: {', '.join(several)}")
-        return lines
+        return lines + otherwise(self.federation.played)
 
     def circumstances(self) -> dict[str, Any]:
         """By which code, where and how rounds are played, as far as the next command may do it otherwise."""
-        otherwise = []
+        lines = []
         if self.federation.work.rounds_otherwise:
-            otherwise.append("clients were visited side by side by recorded steps, which round otherwise")
+            lines.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
             what = "networks and views were" if self.compiled else "views were"
-            otherwise.append(f"{what} compiled by torch.compile, which rounds otherwise")
+            lines.append(f"{what} compiled by torch.compile, which rounds otherwise")
         here = {"hardware": hardware(self.fabric.device), "ranks": self.fabric.world_size}
-        return {"commit": _COMMIT, **here, "otherwise": otherwise}
+        return {"commit": _COMMIT, **here, "otherwise": lines}
 
     def draw(self) -> dict[str, Path]:
         """The run's figures by name: those of its rounds, and those of the protocols that were just run."""

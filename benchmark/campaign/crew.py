@@ -35,7 +35,6 @@ from benchmark.campaign.pieces import (
 )
 from benchmark.config import LATER, UP
 from benchmark.holdings import source
-from benchmark.ranks import cohort
 from benchmark.records import headline
 from benchmark.starting import began
 from datamodules.sources import DataError
@@ -160,7 +159,7 @@ class Crew:
         estimates = self.expected()
         waiting = [(piece, state) for piece, state in waiting if self.fits(piece, state, estimates)]
         for place, (piece, state) in enumerate(waiting):
-            wanted = ranks(piece, len(waiting) - place, len(self.free), len(self.on.devices), estimates)
+            wanted = estimates.devices(piece, len(waiting) - place, len(self.free), len(self.on.devices))
             wanted = min(wanted, self.on.most)
             if not self.free or wanted > len(self.free):
                 return
@@ -254,7 +253,7 @@ class Crew:
             return STOPPED, ""
         if code < 0:
             return FAILED, f"ended by signal {-code}"
-        return FAILED, reason(said) or f"exit code {code}"
+        return FAILED, report.reason(said) or f"exit code {code}"
 
     def hurry(self) -> None:
         """Tells commands to end where the time is nearly up, and ends them where it is."""
@@ -297,27 +296,3 @@ class Crew:
         line += f", {report.span(max(0.0, self.left()))} of the budget left" if self.end is not None else ""
         now = {job.piece.name: (played(job.piece.folder), job.piece.rounds) for job in self.jobs}
         self.display.overview(sum(state.kind == DONE for state in states), line, now)
-
-
-def reason(said: str) -> str:
-    """Why a command failed, from what it printed: our line for it, what was raised, or else its last line."""
-    lines = [line for line in said.splitlines() if line.strip()]
-    if errors := [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]:
-        return errors[-1]
-    raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
-    if "Traceback (most" in said:  # a message may go on for lines
-        return next((line for line in raised if line and not line.startswith(" ")), "")
-    return lines[-1] if lines else ""
-
-
-def ranks(piece: Piece, pieces: int, free: int, devices: int, estimates: Estimates) -> int:
-    """How many devices a piece is to get, the next of some.
-
-    One each while there are enough pieces: runs side by side exchange nothing. What is free beyond that goes to the
-    last ones as ranks. Where both were measured here and one run on all devices was faster, it gets all.
-    """
-    most = min(devices, cohort(piece.config))
-    alone, apart = estimates.rate(piece, most, 1), estimates.rate(piece, 1, devices)
-    if most > 1 and alone is not None and apart is not None and alone > apart:
-        return most
-    return min(most, max(1, free // pieces))

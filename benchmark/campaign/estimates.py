@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from benchmark.campaign.pieces import DONE, PAUSED, SESSIONS, Piece, State, rows, sessions
 from benchmark.compose import load
 from benchmark.config import ConfigError
+from benchmark.ranks import cohort
 from benchmark.streams import cohort_size
 from leaderboards import schema
 
@@ -97,6 +98,18 @@ class Estimates:
     def evaluation(self, piece: Piece) -> float:
         """Seconds of scoring; 0 where none was timed."""
         return self._median(piece, lambda one: one.evaluation, 0.0)
+
+    def devices(self, piece: Piece, pieces: int, free: int, every: int) -> int:
+        """How many devices a piece is to get, the next of some.
+
+        One each while there are enough pieces: runs side by side exchange nothing. What is free beyond that goes to the
+        last ones as ranks. Where both were measured here and one run on all devices was faster, it gets all.
+        """
+        most = min(every, cohort(piece.config))
+        alone, apart = self.rate(piece, most, 1), self.rate(piece, 1, every)
+        if most > 1 and alone is not None and apart is not None and alone > apart:
+            return most
+        return min(most, max(1, free // pieces))
 
     def rate(self, piece: Piece, ranks: int, together: int) -> float | None:
         """Images/s of this machine while `together` runs of a piece's row are played on it, each on so many ranks.

@@ -93,3 +93,14 @@ def summary(
     ahead = [piece for piece, _, state in now if state.kind in (HALF, OPEN)]
     lines += [f"next: {ahead[0].name}"] if ahead else []
     return [*lines, progress(pieces, after, estimates, devices)]
+
+
+def reason(said: str) -> str:
+    """Why a command failed, from what it printed: our line for it, what was raised, or else its last line."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    if errors := [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]:
+        return errors[-1]
+    raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
+    if "Traceback (most" in said:  # a message may go on for lines
+        return next((line for line in raised if line and not line.startswith(" ")), "")
+    return lines[-1] if lines else ""
