@@ -508,7 +508,6 @@ def test_a_failure_of_this_campaign_is_not_tried_again(four):
         (["ssd-main", "jobs=2.5", "cluster=local", "minutes=1"], "jobs=2.5: give a whole number"),
         (["ssd-main", "jobs=2"], "jobs=2: of which cluster?"),
         (["ssd-main", "submit.gpus_per_node=1"], "submit.gpus_per_node=1: of which cluster?"),
-        (["ssd-main", "cluster=local", "minutes=1", "submit.mem_gb=32GB", "output=/tmp/none"], "cluster=local: "),
         (["ssd-main", "minuts=2"], "minuts=2: a campaign plays what its file says (did you mean 'minutes'?)"),
     ],
 )
