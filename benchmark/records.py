@@ -7,6 +7,7 @@ import math
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -142,10 +143,9 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 def provenance(config: DictConfig, data: FederatedDataModule, federation: Federation) -> dict[str, Any]:
     """Commit, config, data, libraries and hardware: what is needed to get the number again."""
     played = federation.played
-    where = {"hardware": played[-1]["hardware"]} if played else {}  # scored it may be elsewhere
+    place = played[-1]["hardware"] if played else hardware(federation.fabric.device)  # scored it may be elsewhere
     return {
-        **origin([one["commit"] for one in played if one["commit"] is not None], federation.fabric.device),
-        **where,
+        **origin([one["commit"] for one in played if one["commit"] is not None], place),
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
@@ -165,15 +165,15 @@ def otherwise(played: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def origin(commits: list[str], device: torch.device) -> dict[str, Any]:
+def origin(commits: list[str], place: str) -> dict[str, Any]:
     """By which code, where and when something was computed.
 
-    commits: in order, as `commit` names them.
+    commits: in order, as `commit` names them. place: as `hardware` names it.
     """
     return {
         "git": commits[-1].removesuffix("+") if commits else None,
         "dirty": not commits or any(commit.endswith("+") for commit in commits),
-        "hardware": hardware(device),
+        "hardware": place,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -238,8 +238,9 @@ def hardware(device: torch.device) -> str:
     return f"{processor()}, {torch.get_num_threads()} threads"
 
 
+@cache
 def processor() -> str:
-    """The processor's name, as the system has it."""
+    """The processor's name, as the system has it; asked for after every round, and the same all along."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -226,7 +226,7 @@ class Run:
             name: before.get(name, {}) | {one: made for one, made in found.get(name, {}).items() if one not in failed}
             for name in before | found
         }
-        here = origin([_COMMIT] if _COMMIT else [], self.fabric.device)
+        here = origin([_COMMIT] if _COMMIT else [], hardware(self.fabric.device))
         made = dict.fromkeys(protocols, here)
         for name in transfer_targets(protocols):
             made[f"transfer-{name}/v1"] = here | {"dataset": self.evaluator.other(name).sha256}

@@ -78,10 +78,9 @@ def _check(own: dict[str, Any], options: set[str]) -> None:
             raise ConfigError(f"{key}={own[key]}: give true or false")
     if "cluster" in own and "minutes" not in own:
         raise ConfigError(f"cluster={own['cluster']}: give minutes= too, the time of each job")
-    if options and "cluster" not in own:
-        raise ConfigError(f"{min(options)}: of which cluster? give cluster=slurm or cluster=local too")
-    if "jobs" in own and "cluster" not in own:
-        raise ConfigError(f"jobs={own['jobs']}: of which cluster? give cluster=slurm or cluster=local too")
+    alone = [*sorted(options), *([f"jobs={own['jobs']}"] if "jobs" in own else [])]
+    if alone and "cluster" not in own:
+        raise ConfigError(f"{alone[0]}: of which cluster? give cluster=slurm or cluster=local too")
     if "jobs" in own and not (fits(own["jobs"], int) and own["jobs"] >= 1):
         raise ConfigError(f"jobs={own['jobs']}: give a whole number of at least 1")
 

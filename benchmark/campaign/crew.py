@@ -169,14 +169,11 @@ class Crew:
         """How far a piece is, and whether this campaign has to do with it."""
         if any(job.piece is piece for job in self.jobs):
             return State(BUSY, played(piece.folder))
-        state = look(piece, self.forgives(piece))
-        why = self.over.get(piece.name)
-        return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
+        return look(piece, self.forgives(piece)).unless(self.over.get(piece.name))
 
     def verdict(self, piece: Piece) -> State:
         """How far a piece is, at the end; what was refused or left out has failed, if only for this campaign."""
-        state, why = look(piece), self.failed.get(piece.name)
-        return State(FAILED, state.rounds, why=why) if why is not None and state.kind in (HALF, OPEN) else state
+        return look(piece).unless(self.failed.get(piece.name))
 
     def forgives(self, piece: Piece) -> bool:
         """Whether a failure of this piece does not count: one of before, where it is to be tried again."""

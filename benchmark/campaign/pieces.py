@@ -49,6 +49,10 @@ class State(NamedTuple):
     missing: tuple[str, ...] = ()
     why: str = ""
 
+    def unless(self, why: str | None) -> "State":
+        """This, or a failure for a reason, where there is one and something is left to do."""
+        return State(FAILED, self.rounds, why=why) if why is not None and self.kind in (HALF, OPEN) else self
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -149,16 +153,17 @@ def unknown(name: str) -> list[str]:
 
 
 def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Piece:
-    scenario, method, *own = [word for word in words if word.partition("=")[0] != "evaluation.protocols"]
+    scenario, method, *own = words
     if how := [word for word in own if word.partition("=")[0] in RUNTIME]:
         raise ConfigError(f"{how[0]}: a campaign's file says what is played; give this on the command line")
-    config = compose(scenario, method, [*words[2:], *overrides])
+    config = compose(scenario, method, [*own, *overrides])
     cells = beside.get((config.scenario, config.row), [])
     asked = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
     protocols = list(dict.fromkeys([*config.evaluation.protocols, *asked]))
     config.evaluation.protocols = protocols
     settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
-    return Piece((scenario, method, *own, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
+    kept = [word for word in words if not word.startswith("evaluation.protocols=")]
+    return Piece((*kept, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
 
 
 def look(piece: Piece, retry: bool = False, own: bool = False) -> State:

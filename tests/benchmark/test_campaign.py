@@ -117,11 +117,16 @@ class TestPieces:
             pieces([written(tmp_path)], ["federation.rounds=1"])
 
     @pytest.mark.parametrize("name", available("campaign"))
-    def test_every_piece_of_a_shipped_one_settles_cells(self, name):
+    def test_every_piece_of_a_shipped_one_settles_cells_by_protocols_it_is_scored_by(self, name):
         assert "GPU hours" in summary("campaign", name)
         assert str(len(pieces([name], []))) + " runs" in summary("campaign", name)
         for piece in pieces([name], []):
             assert piece.cells, piece.name
+            asked = piece.words[-1].removeprefix("evaluation.protocols=[").removesuffix("]").split(",")
+            for cell in piece.cells:
+                protocol = cell.ours.score.partition(" ")[0]
+                assert protocol in piece.protocols
+                assert protocol in asked  # what its command is told
 
     def test_the_four_of_the_papers_settle_more_than_sixty_cells(self):
         every = pieces(["ssd-main", "fedx-table1", "flesd-table1", "orchestra-table1"], [])

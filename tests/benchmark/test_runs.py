@@ -158,6 +158,7 @@ class TestGoingOn:
             patch.setattr("benchmark.runs.hardware", lambda device: "where it is scored")
             result = one.play()
         assert result["provenance"]["hardware"] == "B"
+        assert {one["hardware"] for one in result["evaluated"].values()} == {"where it is scored"}
         assert result["deviations"] == [
             "clients were visited side by side by recorded steps, which round otherwise",
             "rounds were played by several kinds of device: A, B",
