@@ -276,38 +276,40 @@ def test_ten_interruptions_change_nothing(tmp_path):
     file = written(tmp_path, parts=[LONG])
     whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
     undisturbed = command(file, whole, "devices=1")
-    assert undisturbed.wait(120) == 0, undisturbed.stdout.read()
-    seed = random.randrange(2**32)
-    chance = random.Random(seed)
+    assert undisturbed.wait(240) == 0, undisturbed.stdout.read()
+    chance = random.Random(0)
     first, ends = [signal.SIGTERM, signal.SIGKILL] * 2, [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, *[None] * 3]
     chance.shuffle(first)
     chance.shuffle(ends)
     ends = first + ends  # signals come while there is work for sure, budgets may see the end of it
     cut = 0
     for number, end in enumerate(ends):
-        folder, devices = (mixed, chance.choice((1, 2))) if number % 3 == 2 else (often, 1)
+        folder, devices = (mixed, 1 + number // 3 % 2) if number % 3 == 2 else (often, 1)
         if end is None:
-            seconds = chance.uniform(8, 12)
-            one = command(file, folder, f"devices={devices}", f"minutes={seconds / 60}")
-            assert one.wait(seconds + 4) == 0, (seed, one.stdout.read())  # it may look once more
+            one = command(file, folder, f"devices={devices}", f"minutes={chance.uniform(8, 12) / 60}")
+            assert one.wait(120) == 0, one.stdout.read()
             continue
         one, begins = command(file, folder, f"devices={devices}"), total(folder)
-        more, until = chance.randint(0, 9), time.monotonic() + 60
+        more, until = chance.randint(0, 9), time.monotonic() + 120
         while total(folder) < begins + more and one.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(chance.uniform(0, 0.2))
         one.send_signal(end)
-        assert one.wait(30) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), (seed, one.stdout.read())
+        assert one.wait(120) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), one.stdout.read()
         cut += total(folder) < 80
-    assert cut > 3, seed  # of seven by signals
+    assert cut > 3  # of seven by signals
     for folder, devices in ((often, 1), (mixed, 2)):
         last = command(file, folder, f"devices={devices}")
-        assert last.wait(120) == 0, (seed, last.stdout.read())
-    assert finished(often) == finished(whole), seed
+        assert last.wait(240) == 0, last.stdout.read()
+    assert finished(often) == finished(whole)
     for one, other in zip(finished(mixed), finished(whole), strict=True):
-        assert {**one, "world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0} == {
-            **other, "world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0,
-        }, seed  # fmt: skip
+        # two ranks round otherwise than one, and a record says so where its rounds were played on both
+        assert one.pop("deviations") in [[]] + [
+            [f"rounds were played by several numbers of ranks: {ranks}"] for ranks in ("1, 2", "2, 1")
+        ]
+        assert other.pop("deviations") == []
+        apart = {"world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0}
+        assert {**one, **apart} == {**other, **apart}
 
 
 @pytest.mark.timeout(300)
