@@ -50,7 +50,7 @@ ranks: install  ## the tests that run on two ranks
 	$(BIN)/python -m pytest -m ranks
 
 scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
-	$(PYTEST) tests/benchmark/test_scenarios.py -m "long or not long" -k two_rounds
+	$(PYTEST) tests/benchmark/experiment/test_scenarios.py -m "long or not long" -k two_rounds
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
 	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eval.features import EvalError, Features, accuracy, holdout, seed_of
-from eval.softmax import fit_lbfgs, gradient_of, split
-from eval.subject import Crop, Shown
+from eval.inputs import Crop, Shown
+from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from eval.features import EvalError, Features
-from eval.kinds import (
+from eval.factories import (
     NEIGHBOURS,
     PLAIN,
     Protocol,
@@ -30,9 +29,10 @@ from eval.kinds import (
     swept_protocol,
     transfer_protocol,
 )
+from eval.features import EvalError, Features
+from eval.finetune import FineTuning
+from eval.inputs import Crop, Subject
 from eval.linear import STRENGTHS, Probe
-from eval.semi import FineTuning
-from eval.subject import Crop, Subject
 
 __all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
 

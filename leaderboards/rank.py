@@ -24,7 +24,9 @@ from leaderboards.schema import Record, RecordError
 
 HEADLINE = "linear/v1 accuracy"
 FLOOR = "untrained"
-CAME_LATER: dict[str, object] = yaml.safe_load((Path(__file__).parent / "came_later.yaml").read_text(encoding="utf-8"))
+CAME_LATER: dict[str, object] = yaml.safe_load(
+    (Path(__file__).parent / "setting_defaults.yaml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from methods import trees
 from methods.hooks import check_hooks
+from methods.lightning_hooks import UnderTrainer, set_learning_rate
 from methods.objective import AddOn, Objective, Projected
 from methods.server import ServerOptimizer
-from methods.trainer import UnderTrainer, set_learning_rate
 from methods.trees import Tree
-from methods.vocabulary import (
+from methods.types import (
     Batch,
     Cat,
     Client,

@@ -13,7 +13,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from methods.vocabulary import MethodError
+from methods.types import MethodError
 
 
 def normalisation(kind: str) -> Callable[[int], nn.Module]:

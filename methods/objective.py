@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from methods.networks import Encoder, mlp
 from methods.trees import Tree
-from methods.vocabulary import Batch, Outputs, Visit
+from methods.types import Batch, Outputs, Visit
 
 if TYPE_CHECKING:
     from methods.base import FederatedMethod

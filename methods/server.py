@@ -19,7 +19,7 @@ from torch import Tensor
 
 from methods import trees
 from methods.trees import Tree
-from methods.vocabulary import number
+from methods.types import number
 
 
 class Momentum:

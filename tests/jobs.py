@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmark import ranks
-from benchmark.commands import main
+from benchmark.cli.runs import main
+from benchmark.distributed import launch
 from methods.base import Message, Tree, Visit
 from methods.fedavg import FedAvg
 from tests import playing
@@ -61,7 +61,7 @@ def command(words: Sequence[str], out: Path, forking: bool) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     torch.set_num_threads(1)
-    ranks._is_program, ranks.cores = lambda: forking, lambda: 2
+    launch._is_program, launch.cores = lambda: forking, lambda: 2
     sys.exit(main(words))
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmark import checkpoint
-from benchmark.callbacks import Display
-from benchmark.compose import compose
-from benchmark.ranks import free_port
-from benchmark.rounds import Federation
-from benchmark.runs import Run
+from benchmark.configuration.compose import compose
+from benchmark.distributed.launch import free_port
+from benchmark.experiment.run import Run
+from benchmark.federation import checkpoint
+from benchmark.federation.loop import Federation
+from benchmark.tracking.callbacks import Display
 from methods import trees
 
 TINY = str(Path(__file__).parent / "tiny.yaml")

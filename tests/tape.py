@@ -62,7 +62,7 @@ class Tape(TorchDispatchMode):
 
 
 def recorder(tapes: list[Tape]) -> Callable[[object], Callable[[Callable[[], None]], Callable[[], None]]]:
-    """Makes recorders for `benchmark.side_by_side`, whose tapes are put on the list.
+    """Makes recorders for `benchmark.execution.parallel`, whose tapes are put on the list.
 
     As with a graph, recording leaves everything as it was.
     """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from eval.inputs import Crop
 from eval.protocol import PROTOCOLS, find
-from eval.subject import Crop
 
 ROOT = Path(__file__).parent.parent
 

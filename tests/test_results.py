@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from benchmark.compose import compose
-from benchmark.config import identity
-from benchmark.shelf import available, read
-from leaderboards import checkout, pages, render, schema, sheet
+from benchmark.configuration.compose import compose
+from benchmark.configuration.files import available, read
+from benchmark.configuration.schema import identity
+from leaderboards import generate, schema
+from leaderboards.pages import board, methods, privacy
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RECORDS = schema.collect(LEADERBOARDS / "results")
-BOARDS = pages.boards(RECORDS)
+BOARDS = methods.boards(RECORDS)
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
 
 
@@ -56,8 +57,8 @@ def test_there_are_some():
 
 def test_the_page_is_what_the_records_and_the_privacy_sheet_say():
     page = (LEADERBOARDS / "README.md").read_text()
-    found = checkout.judged(RECORDS, LEADERBOARDS)
-    assert page == render.markdown(RECORDS, sheet.read(LEADERBOARDS / sheet.SHEET), found), (
+    found = generate.judged(RECORDS, LEADERBOARDS)
+    assert page == board.markdown(RECORDS, privacy.read(LEADERBOARDS / privacy.SHEET), found), (
         "write it anew: python -m benchmark board"
     )
 
@@ -65,8 +66,8 @@ def test_the_page_is_what_the_records_and_the_privacy_sheet_say():
 @pytest.mark.parametrize("page", sorted((LEADERBOARDS.parent / "docs" / "methods").glob("*.md")), ids=lambda p: p.stem)
 def test_a_methods_page_has_our_numbers(page):
     text = page.read_text()
-    assert pages.START in text
-    assert text == pages.filled(text, page.stem, BOARDS), "write it anew: python -m benchmark board"
+    assert methods.START in text
+    assert text == methods.filled(text, page.stem, BOARDS), "write it anew: python -m benchmark board"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['scenario']}-{record['row']}-{record['seed']}")

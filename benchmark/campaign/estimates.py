@@ -10,11 +10,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.campaign.pieces import DONE, PAUSED, SESSIONS, Piece, State, rows, sessions
-from benchmark.compose import load
-from benchmark.config import ConfigError
-from benchmark.ranks import cohort
-from benchmark.streams import cohort_size
+from benchmark.campaign.jobs import DONE, PAUSED, SESSIONS, Piece, State, rows, sessions
+from benchmark.configuration.compose import load
+from benchmark.configuration.schema import ConfigError
+from benchmark.distributed.launch import cohort
+from benchmark.rng import cohort_size
 from leaderboards import schema
 
 IMAGES = {

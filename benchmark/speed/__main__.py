@@ -11,14 +11,26 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.speed import page
+from benchmark.runtime import keep_freed_memory, spin_briefly
+from benchmark.speed import report
 from benchmark.speed.timing import Line
-from benchmark.starting import keep_freed_memory, spin_briefly
 
 ENOUGH = 5
 """Repetitions of a number that is written down."""
 
-NAMES = ("floor", "peers", "views", "precision", "ranks", "scale", "terms", "startup", "evaluation", "monitor")
+NAMES = {
+    "floor": "overhead",
+    "peers": "peers",
+    "views": "views",
+    "precision": "precision",
+    "ranks": "scaling",
+    "scale": "population",
+    "terms": "microbenchmarks",
+    "startup": "startup",
+    "evaluation": "evaluation",
+    "monitor": "monitor",
+}
+"""Measurement -> its module."""
 
 
 def main(words: list[str]) -> int:
@@ -42,7 +54,7 @@ def main(words: list[str]) -> int:
         console.print(f"the machine is busy (load {load:.1f}): ratios will wander, and goals may be missed for that")
     failed = 0
     for name in names:
-        measurement = importlib.import_module(f"benchmark.speed.{name}")
+        measurement = importlib.import_module(f"benchmark.speed.{NAMES[name]}")
         console.print(f"[bold]{measurement.TITLE}[/bold]")
         try:
             lines = measurement.measure(int(repetitions), lambda line: console.print(f"  {line}", markup=False))
@@ -54,8 +66,8 @@ def main(words: list[str]) -> int:
         if int(repetitions) < ENOUGH:
             console.print(f"shown only: docs/performance.md has medians of {ENOUGH} repetitions")
             continue
-        page.keep(Path("docs"), name, measurement.TITLE, lines)
-        page.write(Path("docs"))
+        report.keep(Path("docs"), name, measurement.TITLE, lines)
+        report.write(Path("docs"))
     return failed
 
 
@@ -66,8 +78,10 @@ def table(lines: list[Line]) -> Table:
         shown.add_column(column, justify="left" if column in ("", "unit") else "right")
     for line in lines:
         colour = {True: "green", False: "red", None: "default"}[line.met]
-        low, high = page.number(line.value.low), page.number(line.value.high)
-        shown.add_row(line.what, f"[{colour}]{page.number(line.value.median)}", f"{low} - {high}", line.unit, line.goal)
+        low, high = report.number(line.value.low), report.number(line.value.high)
+        shown.add_row(
+            line.what, f"[{colour}]{report.number(line.value.median)}", f"{low} - {high}", line.unit, line.goal
+        )
     return shown
 
 

@@ -22,8 +22,8 @@ from datamodules.views import augment, plain
 from eval.features import Features, accuracy, extract
 from eval.knn import knn_predict
 from eval.linear import Probe, fit_linear, lbfgs_probe, standardised
+from eval.logistic_regression import fit_lbfgs, split
 from eval.protocol import PROTOCOLS, Subject, evaluate
-from eval.softmax import fit_lbfgs, split
 from methods.networks import convnet
 
 TITLE = "Evaluation: probes and neighbours on cached features, beside loaders and scikit-learn"

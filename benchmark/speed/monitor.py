@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmark.callbacks import Display, Monitor
-from benchmark.compose import compose
-from benchmark.runs import Run
+from benchmark.configuration.compose import compose
+from benchmark.experiment.run import Run
 from benchmark.speed.timing import Line, Say, Spread, ratio, seconds, spread
+from benchmark.tracking.callbacks import Display, Monitor
 
 TITLE = "The monitor"
 LOOK, ROUND = "a look", "a round"

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmark.compilation import compile_networks
-from benchmark.rounds import Federation
-from benchmark.speed.floor import RESNET, prepared
+from benchmark.execution.compile import compile_networks
+from benchmark.execution.sequential import OneByOne
+from benchmark.federation.loop import Federation
+from benchmark.speed.overhead import RESNET, prepared
 from benchmark.speed.timing import Line, Say, interleaved, ratio, seconds, spread
-from benchmark.work import OneByOne
 
 TITLE = "Layout, precision and compilation"
 NETWORKS = {

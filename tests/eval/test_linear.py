@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
 from eval.features import EvalError, Features
+from eval.inputs import Crop, Shown
 from eval.linear import (
     STRENGTHS,
     Probe,
@@ -21,7 +22,6 @@ from eval.linear import (
     standardised,
     swept_probe,
 )
-from eval.subject import Crop, Shown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from eval import kinds
+from eval import factories
 from eval.features import EvalError, Features
+from eval.finetune import FineTuning
+from eval.inputs import Compared, Shown
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Score, Subject, evaluate
-from eval.semi import FineTuning
-from eval.subject import Compared, Shown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -159,9 +159,9 @@ def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
         "linear_probe", "swept_probe", "augmented_probe", "lbfgs_probe", "knn", "knn_by_k", "semi", "geometry",
         "clusters", "label_free_score", "spectrum",
     ):  # fmt: skip
-        monkeypatch.setattr(kinds, function, record)
-    monkeypatch.setattr(kinds, "embed", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
-    monkeypatch.setattr(kinds, "drift", lambda *arguments: {})
+        monkeypatch.setattr(factories, function, record)
+    monkeypatch.setattr(factories, "embed", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
+    monkeypatch.setattr(factories, "drift", lambda *arguments: {})
     compared = subject.compared(0)
     subject = replace(subject, locals=lambda images: record(images) or compared)
     generator = stream(name)
@@ -210,7 +210,7 @@ def test_the_long_ones_are_those_that_take_a_papers_number_of_passes():
 
 @pytest.mark.parametrize("name", [name for name in PINNED if PROTOCOLS[name].wants in ("shown", "locals")])
 def test_what_asks_for_more_than_features_says_so_before_anything_is_run(name, features, monkeypatch):
-    monkeypatch.setattr(kinds, "knn", lambda *_: pytest.fail("another protocol was run"))
+    monkeypatch.setattr(factories, "knn", lambda *_: pytest.fail("another protocol was run"))
     with pytest.raises(EvalError, match=f"{name} asks for more than features"):
         evaluate(features, ["knn/v1", name], stream)
 

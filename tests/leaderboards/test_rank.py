@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from leaderboards.compare import differences, paired
+from leaderboards.comparisons import differences, paired
 from leaderboards.rank import HEADLINE, Cell, average_ranks, board, gaps, pooled_spread, values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record

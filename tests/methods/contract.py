@@ -13,8 +13,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from benchmark import build, rounds
-from benchmark.side_by_side import SideBySide
+from benchmark.execution.parallel import SideBySide
+from benchmark.experiment import factory
+from benchmark.federation import loop
 from methods import trees
 from methods.base import MethodError
 from tests import playing, tape
@@ -116,8 +117,8 @@ class MethodContract:
     def test_the_order_of_the_cohort_does_not_matter(
         self, tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        share = rounds.share
-        monkeypatch.setattr(rounds, "share", lambda *args: share(*args)[::-1])
+        share = loop.share
+        monkeypatch.setattr(loop, "share", lambda *args: share(*args)[::-1])
         reversed_run = playing.played(tmp_path, self.method, *self.overrides)
         assert playing.same(playing.state(reversed_run), playing.state(unbroken))
 
@@ -151,7 +152,7 @@ class MethodContract:
 
     def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
         run = playing.prepared(tmp_path, self.method, *self.overrides)
-        method = build.method(run.config, run.data.source)  # one that no Fabric has seen
+        method = factory.method(run.config, run.data.source)  # one that no Fabric has seen
         start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
         trainer = Trainer(
             max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,

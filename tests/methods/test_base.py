@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from benchmark import build
-from benchmark.runs import Run
+from benchmark.experiment import factory
+from benchmark.experiment.run import Run
 from datamodules import federated
 from methods import trees
 from methods.base import (
@@ -242,7 +242,7 @@ def test_labels_are_handed_out_on_demand_only(objective: str, tmp_path: Path) ->
 def fitted_by_trainer(folder: Path, method: type, objective: Any = "simclr") -> Any:
     """The method after one epoch over the pooled images under Lightning's own Trainer."""
     run = prepared(folder, method, objective=objective)
-    built = build.method(run.config, run.data.source)
+    built = factory.method(run.config, run.data.source)
     trainer = Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder,

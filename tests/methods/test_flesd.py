@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from benchmark.config import ConfigError
+from benchmark.configuration.schema import ConfigError
 from datamodules.federated import Batch
 from methods import trees
 from methods.base import MethodError, Visit

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmark.privacy import epsilon
+from benchmark.federation.accountant import epsilon
 from methods import trees
 from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
 from methods.maths import gaussian_sigma, global_clusters

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from benchmark.runs import Run
+from benchmark.experiment.run import Run
 from methods.base import (
     Batch,
     Client,

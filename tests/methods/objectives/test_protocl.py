@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from benchmark import build
+from benchmark.experiment import factory
 from methods.base import Client, FederatedMethod, MethodError, Outputs, Visit
 from methods.maths import prototype_nce
 from methods.objectives.moco import MoCo
@@ -102,7 +102,7 @@ def test_the_e_step_comes_before_each_epoch_and_sees_every_image(tmp_path, monke
 
 def test_under_trainer_an_epoch_stands_for_a_round(tmp_path) -> None:
     run = playing.prepared(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
-    method = build.method(run.config, run.data.source)
+    method = factory.method(run.config, run.data.source)
     for epochs, found in ((1, False), (2, True)):
         trainer = Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,

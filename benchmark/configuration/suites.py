@@ -1,0 +1,80 @@
+"""A suite: the runs of several methods over several scenarios and seeds."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from benchmark.configuration.compose import compose
+from benchmark.configuration.files import available, read
+from benchmark.configuration.schema import ConfigError, nearest
+from benchmark.experiment.lock import folder
+
+
+def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
+    """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
+
+    Args:
+        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; a method may be the
+            name of one of its rows. methods=all: its own, those under `more`, and every shipped method neither names.
+        overrides: for every run.
+    """
+    content = read("suite", name)
+    unknown = set(content) - {"scenarios", "methods", "more", "seeds"}
+    if unknown:
+        raise ConfigError(
+            f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods, more and seeds"
+        )
+    lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
+    if lists["methods"] == ["all"]:
+        named = {row.split()[0] for row in rows}
+        lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
+    elif "methods" in given and lists["scenarios"]:
+        lists["methods"] = _by_name(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
+    configs = [
+        _composed(str(scenario), str(row), [*overrides, f"seed={seed}"])
+        for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"])
+    ]
+    folders = [folder(config) for config in configs]
+    if twice := [str(place) for place in folders if folders.count(place) > 1]:
+        raise ConfigError(f"suite {name} names {twice[0]} twice: name every row once")
+    if not configs:
+        raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
+    return configs
+
+
+def _by_name(wanted: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:
+    """What is wanted, the names of the suite's rows replaced by the lines that make them."""
+    methods = available("method")
+    names = [word for word in wanted if not (word in methods or word.endswith(".yaml") or " " in word)]
+    if not names:  # methods, their files and whole lines stand for themselves
+        return wanted
+    lines = {_composed(scenario, line).row: line for line in rows}
+    for name in names:
+        if name not in lines:
+            known = dict.fromkeys([*lines, *methods])
+            raise ConfigError(
+                f"unknown row {name!r} of suite {suite}{nearest(name, known)}; "
+                f"its rows and the methods are: {', '.join(known)}"
+            )
+    return [lines[word] if word in names else word for word in wanted]
+
+
+def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
+    """The config of two of a suite's lines."""
+    scenario, method, *words = joined(setting, line)
+    return compose(scenario, method, [*words, *overrides])
+
+
+def joined(setting: str, line: str) -> list[str]:
+    """The words of a run: two of a suite's lines, a scenario and a method, each with the words that change it."""
+    scenario, *its = setting.split()
+    method, *own = line.split()
+    return [scenario, method, *its, *own]
+
+
+def listed(value: Any) -> list[Any]:
+    """`a,b` or a list, as a list."""
+    return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]

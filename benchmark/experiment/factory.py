@@ -1,0 +1,219 @@
+"""From a config to the objects of a run: data, networks, method, devices."""
+
+import inspect
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
+from omegaconf import DictConfig, OmegaConf
+
+from benchmark.configuration.instantiate import arguments, check, construct, locate
+from benchmark.configuration.schema import ConfigError
+from benchmark.distributed import launch
+from benchmark.distributed.collectives import Ranks
+from benchmark.distributed.launch import Places
+from benchmark.execution.cuda_graphs import CudaGraphs
+from benchmark.execution.parallel import Measured, SideBySide
+from benchmark.execution.sequential import ByKind, OneByOne, Pace, isolated
+from benchmark.experiment.data import dealt
+from benchmark.federation.accountant import DELTA, Account
+from benchmark.rng import Streams
+from datamodules.federated import FederatedDataModule
+from datamodules.recipe import Recipe
+from datamodules.sources import Source
+from methods.base import Client, FederatedMethod, Objective
+
+if TYPE_CHECKING:
+    from benchmark.tracking.callbacks import Display
+
+
+def schedule(config: DictConfig) -> Callable[[float], float]:
+    """Progress in [0, 1] -> factor on the learning rate."""
+    milestones, gamma = list(config.schedule.milestones), config.schedule.gamma
+    return {
+        "constant": lambda progress: 1.0,
+        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+        "step": lambda progress: gamma ** sum(progress >= milestone for milestone in milestones),
+    }[config.schedule.name]
+
+
+def recipe(config: DictConfig, images: Source) -> Recipe:
+    """The recipe of views, at the images' own size unless it names another."""
+    given = OmegaConf.to_container(config.views)
+    assert isinstance(given, dict)
+    values = {str(key): value for key, value in given.items()}
+    check(values, dict.fromkeys(arguments(Recipe), Any), "views", "a recipe")  # which checks its values itself
+    return Recipe(**{"size": images.train.images.shape[-1], **values})
+
+
+def method(config: DictConfig, images: Source) -> FederatedMethod:
+    """The method, and beside it in `others` the same over the other architectures of the federation."""
+    sections: Any = OmegaConf.to_container(config, resolve=True)
+    built = one_method(config, sections, images, sections["encoder"], "encoder")
+    for kind, section in sections["federation"]["encoders"].items():
+        if not type(built).mixes:
+            raise ConfigError(
+                f"federation.encoders: all clients of {type(built).__name__} run one architecture; those of FLESD, who "
+                "exchange no weights, may run several"
+            )
+        where = f"federation.encoders.{kind}"
+        if kind in ("default", "global") or not isinstance(section, Mapping):
+            raise ConfigError(f"{where}: give another name and {{class: ..., clients: [...]}}")
+        own = {key: value for key, value in section.items() if key != "clients"}
+        built.others[kind] = one_method(config, sections, images, own, where)
+    return built
+
+
+def one_method(
+    config: DictConfig, sections: Mapping[str, Any], images: Source, architecture: Mapping[str, Any], where: str
+) -> FederatedMethod:
+    """The method over its objective and an encoder, with initial weights that depend on the seed alone.
+
+    sections: the config, resolved. where: the encoder's section, for messages.
+    """
+    training, chosen, server = config.training, dict(sections["method"]), sections["server_optimizer"]
+    addons = chosen.pop("addons", [])
+    wanted, loss = locate(chosen, "method"), locate(sections["objective"], "objective")
+    if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(wanted, "accepts"):
+        wanted.accepts(loss)  # first: either's arguments may be the other's mistake
+    with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
+        encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
+        if not isinstance(getattr(encoder, "dim", None), int):
+            raise ConfigError(
+                f"{where}: {architecture['class']} makes a {type(encoder).__name__} without `dim`, the width of "
+                "its features: wrap it in methods.networks.Encoder"
+            )
+        heads = {**sections["heads"], "num_classes": len(images.classes)}
+        objective: Objective = construct(sections["objective"], "objective", encoder, offered=heads)
+        built: FederatedMethod = construct(
+            chosen,
+            "method",
+            objective,
+            reserved={  # classes.RESERVED names them
+                "addons": [construct(addon, "method.addons") for addon in addons],
+                "optimizer": optimizer(sections["optimizer"]),
+                "schedule": schedule(config),
+                "clip_norm": training.clip_norm,
+                "batch_norm": config.federation.batch_norm,
+                "server_optimizer": construct(server, "server_optimizer") if server else None,
+            },
+        )
+    return built.to(memory_format=torch.channels_last) if training.channels_last else built
+
+
+def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
+    """Parameters -> optimiser; its arguments are checked now, not at the first visit."""
+    construct(section, "optimizer", [torch.nn.Parameter(torch.zeros(1))])
+    return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
+
+
+def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
+    """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
+    held, shown = dealt(config, images, built.asks_for_public)
+    largest, size = max(len(part) for part in held), config.training.batch_size
+    if built.objective.contrastive and size > largest > 1:
+        raise ConfigError(
+            f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
+            "the contrastive loss would never see the batch it is set for: "
+            f"use training.batch_size<={largest} or fewer clients"
+        )
+    return FederatedDataModule(
+        images,
+        held,
+        recipe(config, images),
+        batch_size=size,
+        view_names=built.views(next(iter(built.plan(0)), built.phase)),
+        labels=built.objective.labels,
+        public=shown.held if shown is not None else None,
+        public_images=shown.images if shown is not None else None,
+        channels_last=config.training.channels_last,
+        compiled=config.compile,
+        seed=Streams(config.seed).number("trainer"),
+    )
+
+
+def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> Account:
+    """The clients' accounts; refuses a budget where nothing is ever released with noise."""
+    given = {"delta": DELTA, "epsilon": None, **config.privacy}
+    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the account")
+    if not 0 < given["delta"] < 1:
+        raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
+    if given["epsilon"] is not None and not given["epsilon"] > 0:
+        raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
+    made = Account(built, delta=given["delta"], budget=given["epsilon"])
+    planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
+    releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # which also checks them
+    if made.budget is not None and not any(releases):
+        raise ConfigError(
+            f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
+            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or "
+            "leave the budget out"
+        )
+    return made
+
+
+def pace(config: DictConfig) -> Pace:
+    """The local work of a visit."""
+    training = config.training
+    return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
+
+
+def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide | Measured | ByKind:
+    """Who visits the clients. On a CPU several at once are never faster, so there only the user chooses them."""
+    if reference.method.others:
+        if config.compile or config.executor == "side-by-side":
+            raise ConfigError(
+                "federation.encoders: clients of several architectures are visited one by one and not compiled: leave "
+                "executor and compile out"
+            )
+        return ByKind(reference)
+    on_gpu = reference.fabric.device.type == "cuda"
+    if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
+        return reference
+    several = SideBySide(reference, config.lanes, CudaGraphs if on_gpu else None)
+    return several if config.executor == "side-by-side" else Measured(reference, several)
+
+
+def fabric(config: DictConfig, found: Places) -> Fabric:
+    """Devices and precision; several devices are ranks that share the cohort.
+
+    found: where they are, or are to be.
+    """
+    accelerator = launch.accelerator(config)
+    for library in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(library).setLevel(logging.WARNING)  # progress is ours to tell
+    if accelerator == "cuda" and torch.cuda.device_count() < found.here:
+        raise ConfigError(
+            f"accelerator=cuda with devices={found.here}, but {torch.cuda.device_count()} GPUs are visible: "
+            "use accelerator=cpu or fewer devices"
+        )
+    # a batch script of SLURM's that calls no srun is one process, whatever its variables say
+    own = not (launch.under_srun() or "TORCHELASTIC_RUN_ID" in os.environ)
+    return Fabric(
+        accelerator=accelerator,
+        devices=found.here,
+        num_nodes=found.nodes,
+        precision=config.training.precision,
+        strategy=Ranks() if found.world > 1 else "auto",
+        plugins=[LightningEnvironment()] if own else None,
+    )
+
+
+_FABRICS: dict[tuple[int, int, str, str], Fabric] = {}
+
+
+def devices(config: DictConfig, display: "Display") -> Fabric:
+    """The process's Fabric, launched once: the runs of a suite share its ranks; see `ranks.ready`."""
+    found = launch.ready(config, display, alone=bool(_FABRICS))
+    key = (*found[:2], config.accelerator, config.training.precision)
+    if key not in _FABRICS:
+        _FABRICS[key] = fabric(config, found)
+        _FABRICS[key].launch()
+    launch.share_cores(config, found)
+    return _FABRICS[key]

@@ -1,0 +1,279 @@
+"""The privacy sheet against numbers worked out by hand, on shipped methods and on toys."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.audit import privacy_sheet
+from benchmark.configuration.files import available
+from benchmark.federation.accountant import epsilon
+from leaderboards.pages.privacy import Entry, filled, read
+from methods import trees
+from methods.base import Cat, Client, FederatedMethod, Mean, MethodError, Phase, Sum
+from tests import playing
+
+ROOT = Path(__file__).parents[3]
+COMMITTED = {method.name: method for method in read(ROOT / "leaderboards" / "privacy.json").methods}
+SMALL = ("encoder.class=methods.networks.convnet",)
+
+# ResNet-18 with the CIFAR stem: parameters, and running means and variances of its 4,800 channels
+RESNET, RUNNING = 11_168_832, 9_600
+DEFAULT = 512 * 512 + 2 * 512 + 512 * 256 + 256  # projector 512-512-256, BatchNorm after the first layer
+FEDX = 512 * 256 + 256 + 256 * 256 + 256  # 512-256-256 without BatchNorm
+FEDU2 = 512 * 2048 + 2 * 2048 + 2048 * 512 + 512  # 512-2048-512, as SSD's
+FEDU = 512 * 4096 + 2 * 4096 + 4096 * 2048 + 2048  # 512-4096-2048
+PREDICTOR = 2048 * 4096 + 2 * 4096 + 4096 * 2048 + 2048
+ORCHESTRA = 512 * 512 + 2 * 512 + 512 * 512 + 2 * (512 + 512)  # 512-BN-512-BN without biases, and their statistics
+TURNS = 512 * 4 + 4  # its rotation head
+FEDSC = 512 * 1024 + 1024 + 1024 * 512 + 512  # 512-1024-512 without BatchNorm
+
+BY_HAND = {
+    "centralized": {},
+    "fedavg": {"weights": RESNET + RUNNING + DEFAULT + 2 * 512},
+    "fedema": {"weights": RESNET + RUNNING + FEDU + PREDICTOR + 4 * 4096},
+    "fedsc": {"R": 512**2, "weights": RESNET + RUNNING + FEDSC},
+    "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048},
+    "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
+    "flesd": {"similarity": 5_000**2},
+    "orchestra": {"weights": 2 * (RESNET + RUNNING + ORCHESTRA) + TURNS, "centroids": 8 * 512},
+    "ldawa": {"weights": RESNET + RUNNING + 512 * 128 + 128},
+    "local": {},
+    "scaffold": {"delta_w": RESNET + RUNNING + DEFAULT + 2 * 512, "delta_c": RESNET + DEFAULT},
+    "ssd": {"weights": RESNET + RUNNING + FEDU2 + 2 * 2048},
+    "untrained": {},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_bytes_are_those_counted_by_hand(name):
+    found = {entry.entry: entry.bytes for entry in COMMITTED[name].entries}
+    assert found == {entry: 4 * numbers for entry, numbers in BY_HAND[name].items()}
+
+
+def test_a_quantised_matrix_is_values_and_columns():
+    (entry,) = privacy_sheet.asked("flesd", ["method.kept=0.01"]).entries
+    k = 51  # a hundredth of 5,000 images, and the image itself
+    assert entry.bytes == 5_000 * k * (4 + 4)
+    assert "the 1 % largest of each row" in entry.protected
+
+
+def test_every_shipped_method_has_its_lines():
+    assert list(COMMITTED) == available("method"), "write it anew: python -m benchmark privacy"
+
+
+@pytest.mark.parametrize("name", available("method"))
+def test_the_committed_sheet_is_what_the_method_says_today(name):
+    assert privacy_sheet.asked(name) == COMMITTED[name], "write it anew: python -m benchmark privacy"
+
+
+def test_the_pages_say_what_the_committed_sheet_says():
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    assert page == filled(page, read(ROOT / "leaderboards" / "privacy.json")), "python -m benchmark privacy"
+
+
+def test_a_scenario_is_named_for_shipped_methods_only():
+    assert set(privacy_sheet.scenarios()) <= set(available("method"))
+    assert set(privacy_sheet.scenarios().values()) <= set(available("scenario"))
+
+
+class TestWords:
+    def test_parts_and_their_running_statistics(self):
+        (entry,) = COMMITTED["fedavg"].entries
+        assert entry.shape == "encoder, projector: 11,573,952 numbers, 10,624 of them running statistics"
+        assert (entry.when, entry.combined, entry.alone) == ("every round", "mean over clients, by their images", False)
+        assert entry.protected is None
+        assert COMMITTED["fedu2"].entries[1].shape == "encoder, projector: 13,696 running statistics"
+
+    def test_a_matrix_and_its_protection(self):
+        R, weights = COMMITTED["fedsc"].entries
+        assert (R.shape, R.combined, R.alone) == ("512 x 512", "one by one", True)
+        assert R.when == "every round, in the first by all clients"
+        assert R.protected.startswith("mean over the client's images, rows clipped to norm 2, no noise")
+        assert (weights.combined, weights.protected) == ("mean over clients, all alike", None)
+
+    def test_what_is_sent_once(self):
+        initialise, weights, centroids = COMMITTED["orchestra"].entries
+        assert (initialise.when, initialise.recurs) == ("once, in round 1, by all clients", False)
+        assert (centroids.when, centroids.recurs) == (weights.when, weights.recurs) == ("every round", True)
+        rows, _, width = centroids.shape.split()
+        assert centroids.bytes == initialise.bytes == 4 * int(rows) * int(width)
+        assert (centroids.combined, centroids.alone) == ("all rows together", True)
+
+    def test_a_mean_that_looks_at_the_replies(self):
+        first, later = COMMITTED["ldawa"].entries
+        assert (first.when, first.alone) == ("in rounds 1 to 3", False)
+        assert (later.when, later.alone, later.combined) == (
+            "from round 4 on",
+            True,
+            "mean over clients, weighed by what is in it",
+        )
+
+    def test_what_stays_with_the_client(self):
+        assert COMMITTED["fedavg"].keeps == ()
+        assert COMMITTED["scaffold"].keeps == ("c",)
+        assert COMMITTED["scaffold"].kept_bytes == 4 * (RESNET + DEFAULT)
+        assert COMMITTED["ssd"].keeps == ("scale", "basis")
+        assert COMMITTED["ssd"].kept_bytes == 4 * (512 + 512**2)
+        assert COMMITTED["fedu"].keeps == ("predictor", "target_encoder", "target_projector", "d")
+        assert {"d", "scale", "round"} < set(COMMITTED["fedema"].keeps)
+        local = privacy_sheet.asked("fedavg", [*SMALL, "federation.batch_norm=local"])
+        assert local.keeps == ("running statistics",)
+
+
+def test_noise_is_told_with_its_cost():
+    R, _ = privacy_sheet.asked("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
+    cost = epsilon(((0.002 * 5_000 / (2**0.5 * 4), 1),), 1e-4)
+    assert R.protected.endswith(
+        f"Gaussian noise of 0.002 on every entry; a release costs epsilon {cost:.3g} at delta 0.0001"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
+def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch):
+    """On the networks of the tiny scenario, whose clients hold few images: so few clusters, and few public images."""
+    few = {"orchestra": ["method.local_clusters=4"], "flesd-two": ["federation.encoders.half.clients=[3]"]}.get(
+        name, []
+    )
+    encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
+    heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
+    run = playing.played(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
+    if run.data.public is not None:
+        monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
+    method = privacy_sheet.asked(name, [encoder, *heads, *few])
+    lines = run.federation.ledger.lines.items()
+    clients = run.federation.clients
+    billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
+    assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
+    memory = run.federation.memory.get(clients[0].id, {})
+    assert method.kept_bytes == trees.nbytes(memory)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "cohorts", "words"),
+    [
+        ([0, 1, 2, 3], ["sampled"] * 4, "every round"),
+        ([0, 1, 2, 3], ["all"] * 4, "every round, by all clients"),
+        ([0, 1, 2, 3], ["all", *["sampled"] * 3], "every round, in the first by all clients"),
+        ([2], ["sampled"] * 4, "once, in round 3"),
+        ([1, 2, 3], ["sampled"] * 4, "from round 2 on"),
+        ([1, 2], ["sampled"] * 4, "in rounds 2 to 3"),
+        ([0, 2], ["sampled"] * 4, "in 2 of 4 rounds"),
+    ],
+)
+def test_rounds_in_words(rounds, cohorts, words):
+    entry = Entry("fit", "x", "1 number", 4, "sum", False, None)
+    found = privacy_sheet.when(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
+    assert found == {"when": words, "recurs": len(rounds) > 1}
+
+
+def test_rounds_of_one_plan_are_played_once_but_the_second_by_itself():
+    one, more = (
+        Phase("fit", uplink={"a": Sum()}),
+        Phase("fit", uplink={"b": Sum()}),
+    )
+    assert privacy_sheet.representatives([[one], [one], [one], [more], [one], [more]]) == [0, 1, 1, 3, 1, 3]
+    assert privacy_sheet.representatives([[one]]) == [0]
+    assert privacy_sheet.representatives([]) == []
+
+
+def test_a_method_outside_the_packages():
+    method = privacy_sheet.asked("examples/fedexp.yaml", SMALL)
+    weights, norm = method.entries
+    assert method.name == "fedexp"
+    assert (norm.entry, norm.shape, norm.bytes) == ("norm", "1 number", 4)
+    assert weights == privacy_sheet.asked("fedavg", SMALL).entries[0]
+
+
+def test_extra_exchanges_of_a_batch_norm_policy_are_there():
+    weights, statistics = privacy_sheet.asked("fedavg", [*SMALL, "federation.batch_norm=recalibrate"]).entries
+    assert (statistics.phase, statistics.entry) == ("recalibrate", "statistics")
+    assert "running statistics" in statistics.shape
+    assert "statistics" not in weights.shape
+
+
+class Public(FederatedMethod):
+    """Clients compare public images in the second phase of a round, and send their last rows in the first."""
+
+    phases = (
+        Phase("rows", work="observe", gather={"h": Cat(last=7), "n": Sum()}, uplink={"rows": Cat()}, views=("plain",)),
+        Phase("compare", work="observe", gather={"h": Cat()}, uplink={"likeness": Mean("clients")}, data="public",
+              views=("plain",)),
+        Phase("distil", where="server", views=("plain",), uplink={"own": Mean("examples")}, data="public"),
+    )  # fmt: skip
+
+    def observe(self, batch):
+        h = self.objective.encoder(batch.views[0])
+        return {"h": {"h": h}, "n": {"n": torch.ones(())}} if self.phase.name == "rows" else {"h": {"h": h}}
+
+    def reply(self, visit):
+        if visit.phase.where == "server":
+            return {"own": {"x": torch.ones(3)}}, {}
+        h = visit.observed["h"]["h"]
+        return {"rows": {"h": h}} if visit.phase.name == "rows" else {"likeness": {"S": h @ h.T}}, {}
+
+    def seats(self, server):
+        return (Client(-1, 5_000),)
+
+    def guards(self):
+        return {"likeness": "of public images alone"}
+
+
+def own(cls):
+    return (*SMALL, f"method.class={cls.__module__}.{cls.__name__}", f"row={cls.__name__.lower()}")
+
+
+def test_public_images_and_the_last_rows_but_nothing_that_stays_on_the_server():
+    rows, likeness = privacy_sheet.asked("fedavg", own(Public)).entries
+    assert rows.shape == "7 x 256"
+    assert (likeness.shape, likeness.bytes) == ("5,000 x 5,000, of public images", 4 * 5_000**2)
+    assert likeness.protected == "of public images alone"
+
+
+class Warm(FederatedMethod):
+    """Sends something more from its second visit on, and counts its queue."""
+
+    warmup = (Phase("hello", work="none", uplink={"name": Sum()}, cohort="all"),)
+    phases = (Phase("fit", uplink={"weights": Mean("batches"), "queue": Sum()}),)
+
+    def reply(self, visit):
+        if visit.phase.name == "hello":
+            return {"name": {"a": torch.zeros(4), "b": torch.zeros(2, 3)}}, {}
+        objective = self.objective
+        filled = objective.queue[: int(objective.queue_filled)]
+        return {"weights": self.weights(), "queue": {"rows": filled}}, {"seen": torch.ones(())}
+
+
+def test_queues_are_full_and_a_warmup_comes_once():
+    method = privacy_sheet.asked("fedavg", [*own(Warm), "objective=moco", "objective.queue_size=64"])
+    hello, weights, queue = method.entries
+    assert (hello.shape, hello.when) == ("a 4 numbers, b 2 x 3", "once, in round 1, by all clients")
+    assert weights.combined == "mean over clients, by their batches"
+    assert queue.shape.startswith("64 x ")
+    assert "seen" in method.keeps
+
+
+class Undeclared(FederatedMethod):
+    def reply(self, visit):
+        return {"weights": self.weights(), "secret": {"x": torch.ones(1)}}, {}
+
+
+class Silent(FederatedMethod):
+    phases = (Phase("fit", uplink={"weights": Mean("examples"), "rare": Sum()}),)
+
+
+@pytest.mark.parametrize(
+    ("cls", "line"),
+    [
+        (Undeclared, "replied with secret, which phase 'fit' does not declare"),
+        (Silent, "phase 'fit' declares rare, but a client that was asked in round 1 did not send it"),
+    ],
+)
+def test_what_is_not_as_declared_is_refused(cls, line):
+    with pytest.raises(MethodError, match=line):
+        privacy_sheet.asked("fedavg", own(cls))

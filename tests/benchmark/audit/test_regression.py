@@ -1,0 +1,181 @@
+"""What moved is named with its old and new number; what did not is silent."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmark.audit import golden, regression
+from benchmark.cli.runs import main
+from benchmark.tracking.callbacks import Display
+from leaderboards import schema
+from leaderboards.generate import Moved
+from leaderboards.papers import tables
+from tests.leaderboards.test_schema import record as a_record
+
+ROOT = Path(__file__).parents[3]
+
+NUMBERS = {"loss": [1.0, None], "weights": {"global": {"norm": 100.0, "wave": 1e-9}}}
+
+
+@pytest.fixture
+def display():
+    with Display(Console(quiet=True)) as display:
+        yield display
+
+
+@pytest.mark.parametrize(
+    ("now", "lines"),
+    [
+        (NUMBERS, []),
+        ({"loss": [1.000009, None], "weights": {"global": {"norm": 100.0009, "wave": 9e-6}}}, []),
+        ({"loss": [1.00002, None], "weights": NUMBERS["weights"]}, [("r loss 1", "1", "1.00002")]),
+        ({"loss": [1.0, 2.0], "weights": NUMBERS["weights"]}, [("r loss 2", "-", "2")]),
+        (
+            {"loss": [1.0], "weights": {"global": {"norm": 101.0, "wave": 0.0}}},
+            [("r weights global norm", "100", "101")],
+        ),
+    ],
+)
+def test_golden_numbers_move_beyond_their_tolerance_only(now, lines):
+    assert golden.moved({"r": NUMBERS}, {"r": now}) == lines
+
+
+def test_rows_that_come_and_go_are_named():
+    assert golden.moved({"old": NUMBERS}, {"new": NUMBERS}) == [("new", "-", "new row"), ("old", "golden", "gone")]
+
+
+def test_a_fingerprint_tells_weights_that_changed_places():
+    one, other = {"w": torch.tensor([1.0, 2.0, 3.0])}, {"w": torch.tensor([2.0, 1.0, 3.0])}
+    assert golden.fingerprint(one)["norm"] == golden.fingerprint(other)["norm"]
+    assert golden.fingerprint(one)["wave"] != pytest.approx(golden.fingerprint(other)["wave"], abs=1e-3)
+    assert golden.fingerprint(one) == golden.fingerprint({"w": one["w"].clone()})
+    assert golden.fingerprint({}) == {"norm": 0.0, "wave": 0.0}
+
+
+def test_a_row_is_played_as_committed(display):
+    """One row; `make regress` plays all."""
+    found = golden.played(display, "fedprox")
+    assert golden.moved({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, found) == []
+    assert len(set(found["fedprox"]["loss"])) == 3
+
+
+def test_every_row_of_the_suite_is_golden_and_none_is_another():
+    rows = golden.read(ROOT / golden.FILE)
+    assert set(rows) == {config.row for config in golden.configs("all", ".")}
+    assert len({json.dumps(numbers) for numbers in rows.values()}) == len(rows)
+    assert set(golden.APART) <= set(rows)
+
+
+def test_the_changelog_names_the_committed_numbers():
+    rows = golden.read(ROOT / golden.FILE)
+    assert golden.mark(rows) in (ROOT / regression.CHANGELOG).read_text()
+    assert golden.mark(rows) != golden.mark({**rows, "fedavg": rows["fedprox"]})
+
+
+def test_table_4_is_measured_as_committed():
+    """Two cells of it; `make regress` measures all."""
+    cells = [cell for cell in tables.collect() if (cell.paper, cell.table) == ("orchestra", "4")][:2]
+    committed = json.loads((ROOT / "leaderboards" / "measured.json").read_text())
+    assert regression.heterogeneity(cells) == {cell.place: committed[cell.place] for cell in cells}
+
+
+def test_the_table_is_fit_for_a_comment():
+    many = [Moved(f"golden: r|{k}", "1", "2") for k in range(regression.SHOWN + 3)]
+    lines = regression.table(many).splitlines()
+    assert lines[2] == r"| golden: r\|0 | 1 | 2 |"
+    assert len(lines) == regression.SHOWN + 5
+    assert regression.table([]) == "Nothing moved.\n"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of two records and what they render to, in which nothing has to be trained."""
+    folder = tmp_path / "leaderboards"
+    for part in ("published", "golden.json", "measured.json"):
+        copy = shutil.copytree if (ROOT / "leaderboards" / part).is_dir() else shutil.copy
+        folder.mkdir(exist_ok=True)
+        copy(ROOT / "leaderboards" / part, folder / part)
+    for seed, linear in enumerate((50.0, 51.0)):
+        schema.write(
+            folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", a_record("ssd", seed, linear, method="ssd")
+        )
+    for page in ("methods/ssd.md", "reproduction.md"):
+        (tmp_path / "docs" / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "docs" / page, tmp_path / "docs" / page)
+    (tmp_path / "docs" / "studies").mkdir()
+    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(golden, "played", lambda *_: golden.read())
+    monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads((folder / "measured.json").read_text()))
+    assert main(["board"]) == 0
+    return tmp_path
+
+
+def replaced(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def test_nothing_moved(checkout, capsys):
+    assert main(["regress", "table=moved.md"]) == 0
+    assert "Nothing moved." in capsys.readouterr().out
+    assert (checkout / "moved.md").read_text() == "Nothing moved.\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0 record"),
+        ("leaderboards/published/ssd.yaml", "80.84", "80.85", "80.85"),
+        ("CHANGELOG.md", "(golden numbers ", "(golden ", "CHANGELOG.md"),
+        ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: orchestra, table 4"),
+        ("leaderboards/README.md", "50.5", "50.6", "leaderboards/README.md"),
+        ("docs/reproduction.md", "80.84", "80.85", "docs/reproduction.md"),
+    ],
+)
+def test_one_number_changed_is_named(checkout, capsys, file, old, new, named):
+    replaced(checkout / file, old, new)
+    assert main(["regress", "table=moved.md"]) == 2
+    assert named in (checkout / "moved.md").read_text()
+    assert "numbers moved, the first" in capsys.readouterr().err
+
+
+def test_a_golden_number_and_a_measured_one_are_named(checkout, monkeypatch, capsys):
+    rows, cells = golden.read(), json.loads((checkout / "leaderboards" / "measured.json").read_text())
+    rows["ssd"]["loss"][0] += 0.5
+    place = next(iter(cells))
+    monkeypatch.setattr(golden, "played", lambda *_: rows)
+    monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, place: [9.0, *cells[place][1:]]})
+    assert main(["regress", "table=moved.md"]) == 2
+    said = (checkout / "moved.md").read_text()
+    assert "golden: ssd loss 1" in said
+    assert f"{place} 0" in said
+
+
+def test_records_of_one_row_at_two_settings_are_refused(checkout, capsys):
+    replaced(
+        checkout / "leaderboards/results/cifar10-micro/ssd/seed1.json", '"optimizer.lr": 0.1', '"optimizer.lr": 0.2'
+    )
+    assert main(["regress"]) == 2
+    assert "seeds 0 and 1 are not one setting (optimizer.lr is 0.1 and 0.2)" in capsys.readouterr().err
+
+
+def test_a_page_that_lost_its_mark_or_is_gone_is_named(checkout, capsys):
+    replaced(checkout / "docs/methods/ssd.md", "<!-- ours", "<!-- Ours")
+    assert main(["regress"]) == 2
+    assert "docs/methods/ssd.md: no mark <!-- ours" in capsys.readouterr().err
+    (checkout / "docs/methods/ssd.md").unlink()
+    (checkout / "docs/reproduction.md").unlink()
+    assert main(["regress"]) == 2
+    assert "reproduction.md" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["capture=why"], ["x"], ["tabel=x"]])
+def test_words_it_does_not_know_are_refused(words, capsys):
+    assert main(["regress", *words]) == 2
+    assert "regress takes capture=true or table=FILE" in capsys.readouterr().err

@@ -1,0 +1,801 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from rich.console import Console
+
+from benchmark.cli.runs import main
+from benchmark.configuration.compose import compose
+from benchmark.configuration.files import available
+from benchmark.configuration.schema import LATER, ConfigError
+from benchmark.experiment import data
+from benchmark.experiment.run import Run
+from benchmark.federation.loop import Federation
+from benchmark.tracking.callbacks import Display
+from datamodules.sources import Source, Split
+from eval.features import EvalError
+from eval.protocol import PROTOCOLS
+from leaderboards import schema
+from leaderboards.pages import methods as pages
+from leaderboards.pages import privacy, reproduction
+from methods.fedavg import FedAvg
+from methods.scaffold import Scaffold
+from tests.playing import TINY, same
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_the_old_signal():
+    torch.set_num_threads(1)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def call(tmp_path, capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def calling(*words, where="runs"):
+        if words[0] in ("run", "tune"):
+            words = (*words, f"output={tmp_path / where}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
+        capsys.readouterr()
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return calling
+
+
+@pytest.fixture
+def refused(call):
+    """Runs a command that ends in one line, which it returns."""
+
+    def refusing(*words):
+        code, out, err = call(*words)
+        assert code == 2, err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in out + err
+        return err
+
+    return refusing
+
+
+def checkpoint(folder):
+    return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (["run", TINY, "fedavg", "training.epoch=3"], "'training.epoch' (did you mean 'epochs'?)"),
+            (["run", TINY, "ssd", "method.alpa=3"], "'method.alpa' (did you mean 'alpha'?)"),
+            (["run", "digts", "fedavg"], "unknown scenario 'digts' (did you mean 'digits'?)"),
+            (["run", TINY, "fedvag"], "unknown method 'fedvag' (did you mean 'fedavg'?)"),
+            (["run", "suite=digit"], "unknown suite 'digit' (did you mean 'digits'?)"),
+            (["run", TINY], "usage: python -m benchmark run SCENARIO METHOD"),
+            (["run", TINY, "fedavg", "suite=digits"], "not both"),
+            (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
+            (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
+            (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
+            (["run", TINY, "fedavg", "optimizer.lr=-1"], "optimizer"),
+            (["run", TINY, "local", "federation.rounds=0"], "set federation.rounds to at least 1"),
+            (["run", TINY, "fedavg", "federation.clients=3"], "(did you mean partition.clients?)"),
+            (["run", TINY, "fedavg", "method.class=nowhere.X"], "is its folder in PYTHONPATH?"),
+            (["run", TINY, "fedavg", "objective.temperature=0"], "objective.temperature=0: give a number above 0"),
+            (["run", TINY, "fedavg", "objective=byol", "objective.momentum=2"], "of at least 0 and at most 1"),
+            (["run", TINY, "fedprox", "method.mu=-1"], "method.mu=-1: give a number of at least 0"),
+            (["run", TINY, "fedavg", "partition.name=classes", "partition.alpha=3"], "unknown key 'partition.alpha'"),
+            (["run", TINY, "fedavg", "evaluation.protocols=knn/v1"], "evaluation.protocols=[a,b]"),
+            (["run", TINY, "fedavg", "objective=byol", "heads.predictor=0"], "widths [8, 0, 8]"),
+            (["run", TINY, "fedavg", "heads.projector=[-1,8]"], "widths [8, -1, 8]"),
+            (["run", TINY, "fedavg", "heads.projector=128"], "heads.projector=128: methods.objectives"),
+            (["run", TINY, "fedavg", "encoder.widths=[0,8]"], "give whole numbers of at least 1"),
+            (["run", TINY, "fedavg", "encoder={class: torchvision.models.resnet18}"], "without `dim`"),
+            (["run", TINY, "fedavg", "method.addons=[prox]"], "give an import path"),
+            (["run", TINY, "scaffold", "optimizer.momentum=1"], "optimizer.momentum=1: SCAFFOLD needs it below 1"),
+            (["run", TINY, "fedx", "objective=supervised"], "which Supervised has not"),
+            (["run", TINY, "fedprox-fedx", "objective=supervised"], "which Supervised has not"),
+            (
+                ["run", TINY, "fedu-fedx", "method.addons.0.temperature=0.2"],
+                "give the whole list, method.addons='[{class",
+            ),
+            (
+                ["run", TINY, "fedx", "method.local_relation=-1"],
+                "method.local_relation=-1: give a number of at least 0",
+            ),
+            (["run", TINY, "fedavg", "method.weighting=sizes"], "method.weighting='sizes': choose examples"),
+            (
+                ["run", TINY, "local", "server_optimizer.class=methods.server.Adam"],
+                "would change nothing",
+            ),
+            (
+                ["run", TINY, "untrained", "server_optimizer.class=methods.server.Adam"],
+                "would change nothing",
+            ),
+            (["run", TINY, "fedavg", "server_optimizer.lr=1"], "methods.server.Adam or methods.server.Yogi"),
+            (
+                ["run", "suite=fedx", "methods=fedx-loca"],
+                "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)",
+            ),
+            (["run", "suite=digits", "seed=3"], "give seeds=3 instead of seed=3"),
+            (["run", "suite=digits", "methods=fedavg,fedavg"], "fedavg/seed0 twice"),
+            (["list", "method"], "no group 'method' (did you mean 'methods'?)"),
+            (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
+            (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
+            (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
+            (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),
+            (["run", TINY, "flesd", "evaluation.protocols=[drift/v1]"], "has no global model of whole networks"),
+            (["resume", "nowhere"], "nowhere is not a run folder"),
+            (["evaluate", "nowhere"], "nowhere is not a run folder"),
+            (["resume"], "usage: python -m benchmark resume RUN_DIR"),
+            (["tune", TINY, "fedavg", "optimizer.lr=0.1"], "tune needs a grid"),
+            (["tune", TINY, "fedavg", "compare=3"], "compare=3: give true or false"),
+            (["board", "folder=nowhere"], "nowhere/results: no such folder"),
+            (["board", "colect=runs"], "colect"),
+        ],
+        ids=lambda value: "-".join(value[-1:]) if isinstance(value, list) else "",
+    )
+    def test_one_line_and_exit_code_2(self, refused, words, line):
+        assert line in refused(*words)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU is needed")
+    def test_no_gpu(self, refused):
+        assert "accelerator=cuda" in refused("run", TINY, "fedavg", "accelerator=cuda")
+
+    def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(self, refused, tmp_path):
+        scenario = tmp_path / "mine.yaml"
+        scenario.write_text(yaml.safe_dump({"data": {"name": "cifar10", "root": str(tmp_path / "data")}}))
+        line = refused("run", str(scenario), "fedavg")
+        assert str(tmp_path / "data" / "cifar10") in line
+        assert "data.download=true" in line
+        assert "data.root=" in line
+
+    def test_a_corrupt_image_is_named(self, refused, tmp_path):
+        for split in ("train", "test"):
+            for label in ("cat", "dog"):
+                folder = tmp_path / "pets" / split / label
+                folder.mkdir(parents=True)
+                for k in range(8):
+                    Image.fromarray(np.full((8, 8, 3), 30 * k, np.uint8)).save(folder / f"{k}.png")
+        broken = tmp_path / "pets" / "train" / "dog" / "5.png"
+        broken.write_bytes(broken.read_bytes()[:40])
+        scenario = tmp_path / "mine.yaml"
+        scenario.write_text(yaml.safe_dump({"data": {"name": "pets", "root": str(tmp_path)}}))
+        assert str(broken) in refused("run", str(scenario), "fedavg", "partition.clients=2")
+
+    def test_a_batch_no_client_can_fill(self, refused, call):
+        """Refused where the loss compares the images of a batch, and only there."""
+        line = refused("run", TINY, "fedavg", "training.batch_size=64")
+        assert "the largest holds 33 images" in line
+        assert "training.batch_size<=33" in line
+        assert call("run", TINY, "fedavg", "training.batch_size=64", "objective=byol")[0] == 0
+        assert call("run", TINY, "fedavg", "training.batch_size=33", "federation.rounds=1")[0] == 0
+
+    def test_a_run_is_resumed_as_it_is(self, refused, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        line = refused("resume", str(folder), "optimizer.lr=0.5")
+        assert "optimizer.lr: 0.05 -> 0.5" in line
+        assert call("resume", str(folder), "threads=1")[0] == 0
+
+    def test_a_changed_checkpoint_or_config_file(self, refused, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        (folder / "result.json").unlink()
+        written = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump(written | {"seed": 5}))
+        assert "another config" in refused("resume", str(folder))
+        (folder / "config.yaml").write_text(yaml.safe_dump(written))
+        (folder / "checkpoint" / "state.pt").write_bytes(b"broken")
+        assert "cannot be read" in refused("resume", str(folder))
+        (folder / "config.yaml").write_text("seed: [1")
+        assert "is not a run's config" in refused("resume", str(folder))
+
+
+class Diverging(FedAvg):
+    """Its loss is no number from the second round on, on one client of each cohort."""
+
+    def receive(self, visit):
+        super().receive(visit)
+        self.broken = visit.round >= 1 and visit.client.id % 2
+
+    def loss(self, out, batch):
+        return super().loss(out, batch) * (float("nan") if self.broken else 1)
+
+
+class Meddled(Scaffold):
+    """At each visit of the second round somebody calls `evaluate` on the folder of the run."""
+
+    def __init__(self, objective, *, folder, **kwargs):
+        super().__init__(objective, **kwargs)
+        self.folder = Path(folder)
+
+    def reply(self, visit):
+        if visit.round != 1:
+            return super().reply(visit)
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmark", "evaluate", str(self.folder / "runs" / "tiny" / "own" / "seed0")],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+        with (self.folder / "call").open("a") as stream:
+            stream.write(f"{done.returncode} is {done.stderr.partition(' is ')[2].partition(':')[0]}\n")
+        return super().reply(visit)
+
+
+class Undeclared(FedAvg):
+    """On the second rank it replies with an entry that its phase does not declare."""
+
+    def reply(self, visit):
+        message, memory = super().reply(visit)
+        return {**message, **({"extra": message["weights"]} if os.environ.get("LOCAL_RANK") == "1" else {})}, memory
+
+
+class TestDivergence:
+    ALL = ("scenario=all", "federation.participation=1")
+
+    def test_an_absurd_learning_rate(self, refused):
+        line = refused("run", TINY, "fedavg", "optimizer.lr=1e30", "training.epochs=3")
+        assert "the loss of client" in line
+        assert "in round 1, phase 'fit'" in line
+
+    def test_memories_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        """SCAFFOLD divides by the learning rates a client used, and keeps what comes of it."""
+        line = refused("run", TINY, "scaffold", "optimizer.lr=0")
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_networks_that_stay_and_are_not_finite(self, refused, tmp_path):
+        """One step overflows the weights; its own loss was fine, and no reply tells."""
+        line = refused("run", TINY, "local", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        line = refused("run", TINY, "fedavg", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "what the clients replied as 'weights' is not finite in round 1, phase 'fit'" in line
+        assert "no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_a_suite_goes_on_and_says_so_at_the_end(self, call, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        methods = ["fedavg", "fedprox method.mu=1e30", "fedavg objective=spectral", "fedsc objective=simclr"]
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
+        code, out, err = call("run", f"suite={suite}", "federation.rounds=1", "scenario=short")
+        assert code == 2
+        assert "short fedprox+mu=1e_30 seed 0: stopped: the loss of client" in out
+        assert "short fedsc-simclr seed 0: stopped: FedSC shares correlation matrices" in out
+        assert "fedavg-spectral" in out.rpartition("client")[2]  # the board
+        assert err.startswith("error: 2 of 4 runs stopped: short fedprox+mu=1e_30 seed 0, short fedsc-simclr seed 0")
+        assert {file.parents[1].name for file in tmp_path.rglob("result.json")} == {"fedavg", "fedavg-spectral"}
+
+    def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
+        own = ("method.class=tests.benchmark.cli.test_main.Diverging", "row=own", *self.ALL)
+        folder = tmp_path / "runs" / "all" / "own" / "seed0"
+        line = refused("run", TINY, "fedavg", *own)
+        assert "the loss of client 1 became nan in round 2, phase 'fit'" in line
+        state = checkpoint(folder)
+        assert state["round"] == len(state["history"]) == 1
+        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+        assert call("run", TINY, "fedavg", "row=good", *self.ALL)[0] == 0
+        good = [json.loads(row) for row in (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()]
+        assert state["history"][0]["loss"] == good[0]["loss"]
+        assert line == refused("run", TINY, "fedavg", *own)
+        assert same(checkpoint(folder)["server"], state["server"])
+
+
+def interrupt(monkeypatch, visit, how):
+    """Calls `how` at the end of the n-th visit."""
+    seen, told = [], Display.on_visit_end
+
+    def on_visit_end(self, federation, done):
+        seen.append(done)
+        if len(seen) == visit:
+            how()
+        told(self, federation, done)
+
+    monkeypatch.setattr(Display, "on_visit_end", on_visit_end)
+
+
+def control_c():
+    raise KeyboardInterrupt
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class TestInterruption:
+    @pytest.mark.parametrize(("how", "again"), [(control_c, "run"), (terminate, "resume")])
+    def test_130_and_the_same_command_goes_on_to_the_same_end(self, call, tmp_path, monkeypatch, how, again):
+        assert call("run", TINY, "ssd", where="whole")[0] == 0
+        with monkeypatch.context() as patch:
+            interrupt(patch, 7, how)  # in the second round: the first has 4 visits of the phase assign and 2 of fit
+            code, _, err = call("run", TINY, "ssd")
+        assert (code, err.count("\n")) == (130, 1)
+        whole, folder = (tmp_path / where / "tiny" / "ssd" / "seed0" for where in ("whole", "runs"))
+        assert checkpoint(folder)["round"] == 1
+        assert not (folder / "result.json").exists()
+        assert call(*(("run", TINY, "ssd") if again == "run" else ("resume", str(folder))))[0] == 0
+        one, other = checkpoint(folder), checkpoint(whole)
+        assert one["round"] == 3
+        for key in ("server", "memory", "ledger"):
+            assert same(one[key], other[key])
+        results = [schema.read(place / "result.json") for place in (folder, whole)]
+        assert results[0]["scores"] == results[1]["scores"]
+        assert results[0]["bytes"] == results[1]["bytes"]
+
+
+class TestTime:
+    """`minutes` ends a command before a round that would end too late."""
+
+    @pytest.fixture
+    def short(self, monkeypatch):
+        """The time is up when a round is to follow so many."""
+
+        def ends(rounds):
+            begin = Federation.in_time
+
+            def in_time(federation, seconds):
+                if federation.round == rounds:
+                    federation.deadline = 0.0
+                begin(federation, seconds)
+
+            monkeypatch.setattr(Federation, "in_time", in_time)
+
+        return ends
+
+    def test_the_same_command_goes_on(self, call, tmp_path, monkeypatch, short):
+        words = ("run", TINY, "scaffold", "evaluation.every=1")
+        assert call(*words, where="whole")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        with monkeypatch.context():
+            short(2)
+            code, _, err = call(*words, "minutes=10")
+        assert code == LATER
+        assert err.startswith(
+            "time is up: tiny scaffold seed 0: 2 of 3 rounds are played, the next would not end in time; every finished"
+        )
+        early = schema.read(folder / "partial.json")
+        assert early["rounds"] == {"done": 2, "planned": 3}
+        assert early["scores"] == {}
+        assert [point["round"] for point in early["curve"]] == [1, 2]
+        monkeypatch.undo()
+        assert call(*words, "minutes=10")[0] == 0
+        assert not (folder / "partial.json").exists()
+        one, other = (schema.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole"))
+        assert (one["scores"], one["bytes"]) == (other["scores"], other["bytes"])
+
+    def test_no_round_begins_that_would_end_too_late(self, call):
+        code, _, err = call("run", TINY, "fedavg", "minutes=0")
+        assert code == LATER
+        assert "0 of 3 rounds" in err
+
+    def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, short):
+        short(2)
+        assert call("run", TINY, "fedavg", "minutes=10")[0] == LATER
+        folder = tmp_path / "boards"
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
+        assert code == 0
+        assert "1 runs in" in out
+        assert "1 of them not over" in out
+        assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (folder / "README.md").read_text()
+
+
+class TestOurMistakes:
+    @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
+    def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
+        def play(self, round):
+            raise error
+
+        monkeypatch.setattr(Federation, "play", play)
+        code, _, err = call("run", TINY, "fedavg")
+        assert code == 1
+        assert "Traceback" in err
+        assert "boom" in err
+
+
+def test_list_names_everything(call):
+    code, out, err = call("list")
+    assert (code, err) == (0, "")
+    words = set(out.split())
+    for group in ("suite", "scenario", "method", "objective"):
+        assert set(available(group)) <= words
+    assert set(PROTOCOLS) <= words
+    assert "methods.server.Yogi" in words
+
+
+def test_list_of_one_group(call):
+    code, out, _ = call("list", "server_optimizers")
+    assert code == 0
+    assert {f"methods.server.{name}" for name in ("Momentum", "Adam", "Yogi")} <= set(out.split())
+    assert not set(available("method")) & set(out.split())
+
+
+class TestPrivacy:
+    SMALL = "encoder.class=methods.networks.convnet"
+
+    def test_named_methods_are_shown(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        code, out, _ = call("privacy", "fedsc", "scaffold", self.SMALL)
+        assert code == 0
+        words = out.split()
+        assert {"correlate", "delta_w", "delta_c", "1,048,576"} <= set(words)
+        assert "fedsc: spectral, networks of fedsc/cifar10; stays with the client: nothing" in out
+        assert "stays with the client: c, " in out
+        assert not list(tmp_path.iterdir())
+
+    def test_without_a_name_the_pages_are_written(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("benchmark.cli.reports.available", lambda group: ["fedsc", "untrained"])
+        (tmp_path / "leaderboards" / "results").mkdir(parents=True)
+        (tmp_path / "docs").mkdir()
+        guide = tmp_path / "docs" / "privacy.md"
+        guide.write_text(f"before\n{privacy.START}\nold\n{privacy.END}\nafter\n")
+        (tmp_path / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
+        assert call("privacy")[0] == 0
+        whole = privacy.read(tmp_path / "leaderboards" / "privacy.json")
+        assert [method.name for method in whole.methods] == ["fedsc", "untrained"]
+        page = guide.read_text()
+        assert page.startswith("before\n")
+        assert page.endswith("after\n")
+        assert "old" not in page
+        assert "| fedsc | correlate | R | 512 x 512 | 1,048,576 |" in page
+        board = (tmp_path / "leaderboards" / "README.md").read_bytes()
+        assert b"## What leaves a client" in board
+        assert call("board")[0] == 0
+        assert (tmp_path / "leaderboards" / "README.md").read_bytes() == board
+
+    def test_mistakes(self, refused, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        assert "unknown method 'fedvag' (did you mean 'fedavg'?)" in refused("privacy", "fedvag")
+        assert "of which method?" in refused("privacy", "method.sigma=1")
+        assert "docs/privacy.md" in refused("privacy")
+
+
+class TestBoard:
+    def test_finished_runs_are_taken_in(self, call, tmp_path):
+        for method in ("fedavg", "ssd"):
+            assert call("run", TINY, method)[0] == 0
+        folder = tmp_path / "boards"
+        (tmp_path / "docs" / "methods").mkdir(parents=True)
+        beside = tmp_path / "docs" / "methods" / "ssd.md"
+        beside.write_text(f"{pages.START}\nof another board\n{pages.END}\n")
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
+        assert code == 0
+        assert "of another board" in beside.read_text()
+        assert "2 runs in" in out
+        for method in ("fedavg", "ssd"):
+            kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
+            assert kept == schema.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
+            assert method in out
+            assert method in (folder / "README.md").read_text()
+        page = (folder / "README.md").read_bytes()
+        shutil.rmtree(tmp_path / "runs")
+        assert call("board", f"folder={folder}")[0] == 0
+        assert (folder / "README.md").read_bytes() == page
+
+    def test_what_the_board_would_refuse_is_not_taken_in(self, call, refused, tmp_path):
+        folder = tmp_path / "boards"
+        assert call("run", TINY, "fedavg", "federation.rounds=1", "scenario=short")[0] == 0
+        assert call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")[0] == 0
+        before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        other = ("federation.rounds=2", "scenario=short", "seed=1")
+        assert call("run", TINY, "fedavg", *other, where="more")[0] == 0
+        line = refused("board", f"collect={tmp_path / 'more'}", f"folder={folder}")
+        assert "seeds 0 and 1 are not one setting" in line
+        assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+    def test_a_suite_ends_in_its_board(self, call, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        content = {"scenarios": [TINY], "methods": ["fedavg", "ssd method.alpha=5"], "seeds": [0, 1, 2]}
+        suite.write_text(yaml.safe_dump(content))
+        code, out, _ = call("run", f"suite={suite}", "seeds=1", "federation.rounds=1", "scenario=short")
+        assert code == 0
+        rows = {file.parent.relative_to(tmp_path / "runs").as_posix() for file in tmp_path.rglob("result.json")}
+        assert rows == {"short/fedavg/seed1", "short/ssd+alpha=5/seed1"}
+        assert "ssd+alpha=5" in out.split("ssd+alpha=5 seed 1: knn/v1")[-1]
+
+
+class TestEvaluate:
+    def test_scores_of_other_protocols_stay_and_none_is_doubled(self, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        first = schema.read(folder / "result.json")
+        assert set(first["scores"]) == {"knn/v1"}
+        before = checkpoint(folder)
+        assert call("evaluate", str(folder), "protocols=geometry/v1,label-free/v1")[0] == 0
+        second = schema.read(folder / "result.json")
+        assert set(second["scores"]) == {"knn/v1", "geometry/v1", "label-free/v1"}
+        del second["settings"]["optimizer.momentum"]  # as a record of before there was such a setting
+        first["settings"] = second["settings"]
+        schema.write(folder / "result.json", second)
+        assert call("evaluate", str(folder))[0] == 0
+        third = schema.read(folder / "result.json")
+        assert set(third["evaluated"]) == set(third["scores"])
+        for key in set(first) - {"seconds", "scores", "encoders", "evaluated"}:
+            assert third[key] == second[key] == first[key]
+        assert third["scores"] == third["encoders"]["global"] == second["scores"]
+        assert third["scores"]["knn/v1"] == first["scores"]["knn/v1"]
+        assert len(list(tmp_path.rglob("result.json"))) == 1
+        assert same(checkpoint(folder), before)
+
+    def test_what_cannot_be_measured_is_named_and_the_rest_is_kept(self, call, refused, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        monkeypatch.setattr("benchmark.experiment.run.Run.draw", lambda run: 1 / 0)  # nor does a picture lose a score
+        assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
+        assert set(schema.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
+        monkeypatch.undo()
+        monkeypatch.setattr("eval.factories.embed", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
+        line = refused("evaluate", str(folder), "protocols=embed/v1,spectrum/v1")
+        assert "has its record, but without embed/v1: no map" in line
+        record = schema.read(folder / "result.json")
+        assert set(record["scores"]) == set(record["evaluated"]) == {"knn/v1", "geometry/v1", "spectrum/v1"}
+        monkeypatch.setattr("eval.factories.spectrum", lambda *_: (_ for _ in ()).throw(EvalError("no spectrum")))
+        assert "without spectrum/v1: no spectrum" in refused("evaluate", str(folder), "protocols=spectrum/v1")
+        assert schema.read(folder / "result.json")["scores"] == record["scores"]
+
+    def test_drift_is_measured_twice_alike(self, call, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"
+        assert call("run", TINY, "fedu", "federation.participation=1", "row=fedu", "scenario=tiny")[0] == 0
+        found = []
+        for _ in range(2):
+            assert call("evaluate", str(folder), "protocols=drift/v1")[0] == 0
+            found.append(schema.read(folder / "result.json")["scores"]["drift/v1"])
+        assert found[0] == found[1]
+
+    def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert call("run", TINY, "fedavg")[0] == 0
+        before = (folder / "result.json").read_bytes()
+        assert "unknown protocol 'knn/v7'" in refused("evaluate", str(folder), "protocols=knn/v7")
+        assert (folder / "result.json").read_bytes() == before
+
+    def test_a_key_it_does_not_take(self, call, refused, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert "protocol" in refused(
+            "evaluate", str(tmp_path / "runs" / "tiny" / "fedavg" / "seed0"), "protocol=knn/v1"
+        )
+
+    def test_a_folder_named_by_what_was_changed(self, call, tmp_path):
+        """Its path holds `=` and is no override."""
+        assert call("run", TINY, "fedavg", "federation.rounds=1", "optimizer.lr=0.1")[0] == 0
+        folder = str(tmp_path / "runs" / "tiny+federation.rounds=1" / "fedavg+optimizer.lr=0.1" / "seed0")
+        assert call("evaluate", folder, "protocols=geometry/v1")[0] == 0
+        assert call("resume", folder)[0] == 0
+        assert set(schema.read(Path(folder) / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
+
+    def test_an_unfinished_run_can_still_be_finished(self, call, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        with monkeypatch.context() as patch:
+            interrupt(patch, 4, control_c)
+            assert call("run", TINY, "fedavg")[0] == 130
+        begun = (folder / "config.yaml").read_text()
+        call("evaluate", str(folder))
+        assert (folder / "config.yaml").read_text() == begun  # the ranks of an evaluation are its own affair
+        assert call("resume", str(folder))[0] == 0
+        assert checkpoint(folder)["round"] == 3
+        assert schema.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
+
+
+class TestOneRunAFolder:
+    def test_a_second_process_is_refused_and_takes_nothing_away(self, call, tmp_path):
+        """It would clear away memories the checkpoint does not name yet."""
+        own = ("method.class=tests.benchmark.cli.test_main.Meddled", "method.folder=" + str(tmp_path), "row=own")
+        (tmp_path / "call").write_text("")
+        code, _, err = call("run", TINY, "scaffold", *own)
+        assert code == 0, err
+        lines = (tmp_path / "call").read_text().splitlines()
+        assert len(lines) == 2
+        assert set(lines) == {f"{LATER} is being used by another process"}
+        folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
+        assert call("evaluate", str(folder))[0] == 0
+        assert checkpoint(folder)["round"] == 3
+
+    def test_a_finished_run_says_what_it_was_not_asked_for(self, call, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[knn/v1,geometry/v1]")
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert code == 0
+        assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
+
+    def test_it_keeps_its_name_and_may_be_taken_up_elsewhere(self, call, refused, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        for command in ("resume", "evaluate"):
+            assert "row: fedavg -> other" in refused(command, str(folder), "row=other")
+            assert "scenario: tiny -> other" in refused(command, str(folder), "scenario=other")
+        assert call("evaluate", str(folder), f"data.cache={tmp_path / 'again'}", "protocols=geometry/v1")[0] == 0
+        assert (tmp_path / "again").is_dir()
+        assert "geometry/v1" in schema.read(folder / "result.json")["scores"]
+
+    def test_who_is_refused_writes_nothing(self, tmp_path):
+        common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
+        first, second = (
+            Run(compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
+            for rate in (0.01, 0.02)
+        )
+        second.claim()  # nobody is there yet
+        with first.prepared():
+            before = {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()}
+            with pytest.raises(ConfigError, match="is being used by another process"), second.prepared():
+                pass
+        with pytest.raises(ConfigError, match="holds a run of another config"), second.prepared():
+            pass
+        assert {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()} == before
+
+    def test_a_file_system_without_locks(self, call, monkeypatch):
+        def unknown(*_):
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr("benchmark.experiment.lock.fcntl.flock", unknown)
+        assert call("run", TINY, "fedavg", "federation.rounds=1")[0] == 0
+
+    def test_a_folder_that_cannot_be_made_is_named(self, refused, tmp_path):
+        (tmp_path / "runs").write_text("")
+        assert str(tmp_path / "runs") in refused("run", TINY, "fedavg")
+
+    def test_a_lost_memory_is_named(self, call, refused, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        with monkeypatch.context() as patch:
+            interrupt(patch, 4, control_c)
+            assert call("run", TINY, "scaffold")[0] == 130
+        shutil.rmtree(folder / "checkpoint" / "memory")
+        assert "memory" in refused("resume", str(folder))
+
+    def test_a_record_is_written_last(self, call, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "draw", lambda _: control_c())
+            assert call("run", TINY, "fedavg")[0] == 130
+        assert not (folder / "result.json").exists()
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert {file.name for file in (folder / "figures").iterdir()} == {"partition.png", "curves.png"}
+
+
+@pytest.mark.ranks
+class TestTwoRanks:
+    """One process speaks: a board, a table and an error are printed once, wherever an error comes from."""
+
+    def call(self, tmp_path, *words):
+        cache = (f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
+        return subprocess.run(
+            [sys.executable, "-m", "benchmark", *words, *cache, "devices=2", "accelerator=cpu"],
+            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        )  # fmt: skip
+
+    def test_a_suite_that_goes_on_past_an_error(self, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        broken = "fedavg method.class=tests.benchmark.cli.test_main.Undeclared row=broken"
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": [broken, "scaffold"], "seeds": [0]}))
+        done = self.call(tmp_path, "run", f"suite={suite}", "federation.rounds=2", "scenario=short")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout.count("short broken seed 0: stopped: ") == 1
+        assert done.stdout.count("short scaffold seed 0: knn/v1") == 1
+        assert done.stdout.count("seconds") == 1  # the heading of the board's column
+        assert done.stderr.count("error: ") == 1
+        assert schema.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
+
+    def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
+        done = self.call(
+            tmp_path, "run", TINY, "fedavg", "method.class=tests.benchmark.cli.test_main.Undeclared", "row=own"
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert "replied with extra, which phase 'fit' does not declare" in line
+        assert "Traceback" not in done.stderr
+
+
+class TestTune:
+    GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
+
+    def ranked(self, tmp_path, where):
+        (file,) = (tmp_path / f"{where}-tune").glob("*/*/*-seed0.json")
+        return json.loads(file.read_text())
+
+    def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):
+        code, out, _ = call("tune", TINY, "fedavg", *self.GRID)
+        assert code == 0
+        lines = self.ranked(tmp_path, "runs")["tried"]
+        assert f"best: {lines[0]['point'][0]}" in out
+        assert self.ranked(tmp_path, "runs")["best"] == lines[0]["point"]
+        assert all(set(line["evaluated"]) == {"git", "dirty", "hardware", "date"} for line in lines)
+        assert "label-free/v1 0." in out
+        assert {tuple(line["point"]) for line in lines} == {(f"optimizer.lr={rate}",) for rate in (0.01, 1)}
+        scores = [line["score"] for line in lines]
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(scores)) == 2
+        table = out.partition("best: ")[0]
+        places = [table.rindex(line["point"][0] + " ") for line in lines]
+        assert places == sorted(places)
+
+        def shuffled(*args, **kwargs):
+            found, rng = source(*args, **kwargs), np.random.default_rng(0)
+            return Source(
+                found.name, *(Split(part.images, rng.permutation(part.labels)) for part in (found.train, found.test)),
+                found.classes, found.sha256,
+            )  # fmt: skip
+
+        source = data.source
+        monkeypatch.setattr(data, "source", shuffled)
+        assert call("tune", TINY, "fedavg", *self.GRID, where="shuffled")[0] == 0
+        assert [line | {"evaluated": 0} for line in self.ranked(tmp_path, "shuffled")["tried"]] == [
+            line | {"evaluated": 0} for line in lines
+        ]
+
+    def test_without_a_grid_it_is_orchestras(self, call, tmp_path):
+        assert call("tune", TINY, "fedavg", "partition.name=iid", "federation.rounds=1")[0] == 0
+        tried = {line["point"][0] for line in self.ranked(tmp_path, "runs")["tried"]}
+        assert tried == {f"optimizer.lr={rate}" for rate in ("0.03", "0.01", "0.003", "0.001")}
+
+    def test_a_target_has_its_momentum_in_orchestras_grid_and_what_is_given_is_not_searched(self, call, tmp_path):
+        own = ("objective=byol", "optimizer.lr=0.05", "federation.rounds=1", "training.steps=1")
+        assert call("tune", TINY, "fedavg", *own)[0] == 0
+        tried = {tuple(line["point"]) for line in self.ranked(tmp_path, "runs")["tried"]}
+        assert tried == {(f"objective.momentum={m}",) for m in ("0.9", "0.99", "0.996")}
+
+    def test_the_score_is_held_against_accuracy_once_the_choice_is_written(self, call, tmp_path, monkeypatch):
+        chosen = []
+        evaluate = Run.evaluate
+
+        def watched(run, protocols):
+            chosen.append((list(protocols), list((tmp_path / "runs-tune").glob("*/*/*-seed0.json"))))
+            return evaluate(run, protocols)
+
+        monkeypatch.setattr(Run, "evaluate", watched)
+        code, out, err = call("tune", TINY, "fedavg", "compare=true", "optimizer.lr=0.01,0.1,1", *self.GRID[1:])
+        assert code == 0, err
+        assert [protocols for protocols, _ in chosen] == [["label-free/v1"]] * 3 + [["knn/v1"]] * 3
+        assert all(bool(written) == (protocols == ["knn/v1"]) for protocols, written in chosen)
+        records = [json.loads(file.read_text()) for file in (tmp_path / "runs-tune").rglob("result.json")]
+        x, y = zip(*((one["scores"]["label-free/v1"]["score"], one["scores"]["knn/v1"]["accuracy"]) for one in records),
+                   strict=True)  # fmt: skip
+        assert f"correlate by {np.corrcoef(x, y)[0, 1]:.2f}" in out
+        (picture,) = (tmp_path / "runs-tune").glob("*/*/*-seed0.png")
+        with Image.open(picture) as image:
+            assert min(image.size) > 100
+
+    def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
+        assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0
+        assert len(self.ranked(tmp_path, "runs")["tried"]) == 2
+
+    def test_a_point_that_diverges_is_last_and_the_others_count(self, call, tmp_path):
+        code, out, _ = call("tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "federation.rounds=1")
+        assert code == 0
+        assert "fedavg+optimizer.lr=1e_30 seed 0: stopped: the loss of client" in out
+        assert "best: optimizer.lr=0.01" in out
+        last = self.ranked(tmp_path, "runs")["tried"][-1]
+        assert last == {"point": ["optimizer.lr=1e30"], "score": None, "alignment": None, "uniformity": None}
+        assert (
+            "every point of the grid diverged"
+            in call("tune", TINY, "fedavg", "optimizer.lr=1e30,2e30", "federation.rounds=1")[2]
+        )
+
+    def test_a_point_whose_features_overflow_is_a_point_that_diverges(self, call, tmp_path):
+        """The loss of its one step was fine, and so are its weights; its encoder is not."""
+        code, out, err = call(
+            "tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "training.steps=1", "training.batch_size=9",
+            "federation.rounds=1",
+        )  # fmt: skip
+        assert code == 0, err
+        assert "stopped: " in out
+        assert "the encoder diverged" in out
+        assert self.ranked(tmp_path, "runs")["best"] == ["optimizer.lr=0.01"]
+
+    def test_every_point_is_looked_at_before_the_first_is_played(self, refused, tmp_path):
+        line = refused("tune", TINY, "fedavg", "federation.participation=0.5,abc", "federation.rounds=1")
+        assert "federation.participation" in line
+        assert not list(tmp_path.rglob("config.yaml"))

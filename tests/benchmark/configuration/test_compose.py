@@ -1,0 +1,448 @@
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from benchmark.configuration import schema
+from benchmark.configuration.compose import compose, load, merge, save
+from benchmark.configuration.files import available, read, summary
+from benchmark.configuration.instantiate import locate
+from benchmark.configuration.schema import ConfigError, differences, fits, identity
+from benchmark.experiment.lock import folder
+from tests.playing import TINY, prepared
+
+LAYERS = ("scenario", "objective", "method", "adjust")
+
+
+def write(file: Path, content: dict) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A shelf of configs in which every layer gives `training.epochs` a value of its own."""
+
+    def build(*layers):
+        epochs = {layer: {"training": {"epochs": value}} for value, layer in enumerate(LAYERS, 2) if layer in layers}
+        adjust = {"mine": epochs.get("adjust", {})}
+        write(tmp_path / "scenario" / "small.yaml", epochs.get("scenario", {}) | {"adjust": adjust})
+        write(tmp_path / "objective" / "loss.yaml", epochs.get("objective", {}) | {"objective": {"class": "a.Loss"}})
+        write(
+            tmp_path / "method" / "mine.yaml",
+            epochs.get("method", {}) | {"objective": "loss", "method": {"class": "a.M"}},
+        )
+        monkeypatch.setattr("benchmark.configuration.files.CONFIGS", tmp_path)
+
+    return build
+
+
+def refused(function, *args):
+    with pytest.raises(ConfigError) as error:
+        function(*args)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestLayers:
+    @pytest.mark.parametrize("depth", range(len(LAYERS) + 1))
+    def test_later_ones_win(self, shelf, depth):
+        shelf(*LAYERS[:depth])
+        assert compose("small", "mine").training.epochs == depth + 1
+        assert compose("small", "mine", ["training.epochs=9"]).training.epochs == 9
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_each_is_heard_alone_and_leaves_the_rest(self, shelf, layer):
+        shelf(layer)
+        composed = compose("small", "mine")
+        assert composed.training.epochs == LAYERS.index(layer) + 2
+        assert composed.training.batch_size == schema.Training().batch_size
+
+    def test_epochs_and_steps_are_one_choice(self, tmp_path):
+        """Whichever is said last counts a visit's work."""
+        scenario = write(
+            tmp_path / "mine.yaml", {"training": {"steps": 31}, "adjust": {"ssd": {"training": {"epochs": 2}}}}
+        )
+        assert compose(scenario, "fedavg").training.steps == 31
+        assert compose(scenario, "ssd").training.steps is None
+        assert compose(scenario, "fedavg", ["training.epochs=3"]).training.steps is None
+        assert compose(scenario, "ssd", ["training.steps=7"]).training.steps == 7
+
+    def test_a_scenario_is_like_another_but_for_what_it_says(self, tmp_path):
+        old = {"training": {"batch_size": 9, "epochs": 7}, "adjust": {"ssd": {"training": {"epochs": 2}}}}
+        write(tmp_path / "old.yaml", old)
+        young = {
+            "like": str(tmp_path / "old.yaml"),
+            "training": {"epochs": 5},
+            "adjust": {"byol": {"optimizer": {"lr": 2}}},
+        }
+        young = write(tmp_path / "young.yaml", young)
+        plain, ssd = compose(young, "fedavg"), compose(young, "ssd")
+        assert (plain.scenario, plain.training.batch_size, plain.training.epochs, ssd.training.epochs) == (
+            "young",
+            9,
+            5,
+            2,
+        )
+        assert compose(young, "fedavg", ["objective=byol"]).optimizer.lr == 2
+        assert plain.optimizer.lr == schema.Config().optimizer["lr"]
+
+    def test_adjust_speaks_to_an_objective_a_method_and_a_row(self, tmp_path):
+        adjust = {"byol": {"training": {"epochs": 2, "batch_size": 4}}, "fedavg": {"training": {"epochs": 3}}}
+        adjust["fedavg-byol"] = {"optimizer": {"lr": 0.5}}
+        scenario = write(tmp_path / "mine.yaml", {"training": {"epochs": 7, "batch_size": 9}, "adjust": adjust})
+
+        def seen(method, *overrides):
+            composed = compose(scenario, method, overrides)
+            return composed.training.epochs, composed.training.batch_size, composed.optimizer.lr
+
+        assert seen("local") == (7, 9, 0.03)
+        assert seen("local", "objective=byol") == (2, 4, 0.03)
+        assert seen("fedavg") == (3, 9, 0.03)
+        assert seen("fedavg", "objective=byol") == (3, 4, 0.5)
+        assert seen("fedavg", "objective=byol", "training.epochs=8") == (8, 4, 0.5)
+
+    def test_another_class_brings_its_own_arguments(self):
+        adam = compose(TINY, "fedavg", ["optimizer.class=torch.optim.Adam", "optimizer.lr=0.1"]).optimizer
+        assert OmegaConf.to_container(adam) == {"class": "torch.optim.Adam", "lr": 0.1}
+        sgd = compose(TINY, "fedavg", ["optimizer.lr=0.1"]).optimizer
+        assert sgd == {"class": "torch.optim.SGD", "lr": 0.1, "momentum": 0.9}
+
+    def test_another_objective_leaves_the_methods_own_arguments_behind(self):
+        assert compose(TINY, "fedsc").objective.negatives == "correlation"
+        assert "negatives" not in compose(TINY, "fedsc", ["objective=simclr"]).objective
+
+    def test_an_objectives_argument_can_be_changed_alone(self):
+        assert compose(TINY, "fedavg", ["objective.temperature=0.7"]).objective == {
+            "class": "methods.objectives.simclr.SimCLR", "name": "simclr", "temperature": 0.7,
+        }  # fmt: skip
+
+
+UNKNOWN = [
+    ("fedavg", "trainning.epochs=1", "'trainning' (did you mean 'training'?)"),
+    ("fedavg", "federation.round=3", "'federation.round' (did you mean 'rounds'?)"),
+    ("fedavg", "data.option.examples=5", "'data.option' (did you mean 'options'?)"),
+    ("fedavg", "evaluation.protocol=[knn/v1]", "'evaluation.protocol' (did you mean 'protocols'?)"),
+    ("ssd", "method.alpa=5", "'method.alpa' (did you mean 'alpha'?)"),
+    ("fedavg", "objective.temprature=1", "'objective.temprature' (did you mean 'temperature'?)"),
+    ("fedavg", "optimizer.momentun=0.1", "'optimizer.momentun' (did you mean 'momentum'?)"),
+    ("fedavg", "encoder.width=[1,2]", "'encoder.width' (did you mean 'widths'?)"),
+    ("fedavg", "heads.projecter=[8,8]", "'heads.projecter' (did you mean 'projector'?)"),
+    ("fedavg", "partition.alfa=1", "'partition.alfa' (did you mean 'alpha'?)"),
+    ("fedavg", "views.crop_scal=[0.5,1.0]", "'views.crop_scal' (did you mean 'crop_scale'?)"),
+]
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(("method", "override", "words"), UNKNOWN, ids=[line[1] for line in UNKNOWN])
+    def test_the_nearest_known_one_is_named(self, tmp_path, method, override, words):
+        line = refused(lambda: prepared(tmp_path, method, override))
+        assert f"unknown key {words}" in line
+
+    def test_another_partition_keeps_what_both_know(self):
+        """So that a written config says no more than what was done."""
+        assert compose(TINY, "fedavg", ["partition.name=iid"]).partition == {"name": "iid", "clients": 4}
+        kept = compose(TINY, "fedavg", ["partition.name=dirichlet_balanced"]).partition
+        assert kept == {"name": "dirichlet_balanced", "clients": 4, "alpha": 5.0}
+        known = compose(TINY, "fedavg", ["partition.name=dirichlet"]).partition
+        assert known == {"name": "dirichlet", "clients": 4, "alpha": 5.0, "min_size": 9}
+
+    def test_what_is_possible_is_listed_where_nothing_is_near(self, tmp_path):
+        line = refused(lambda: prepared(tmp_path, "fedavg", "optimizer.zzz=1"))
+        assert "did you mean" not in line
+        assert "weight_decay" in line
+
+    @pytest.mark.parametrize(
+        ("layer", "content"),
+        [
+            ("scenario", {"trainin": {}}),
+            ("objective", {"training": {"epoch": 1}}),
+            ("method", {"views": {}, "sede": 1}),
+        ],
+    )
+    def test_files_are_checked_like_overrides(self, shelf, tmp_path, layer, content):
+        shelf()
+        name = {"scenario": "small", "objective": "loss", "method": "mine"}[layer]
+        file = tmp_path / layer / f"{name}.yaml"
+        write(file, yaml.safe_load(file.read_text()) | content)
+        line = refused(compose, "small", "mine")
+        assert f"{layer} {name}: unknown key" in line
+
+    def test_adjust_is_checked_too(self, tmp_path):
+        scenario = write(tmp_path / "mine.yaml", {"adjust": {"fedavg": {"training": {"epoch": 3}}}})
+        line = refused(compose, scenario, "fedavg")
+        assert f"scenario {scenario}, adjust.fedavg: unknown key 'training.epoch' (did you mean 'epochs'?)" in line
+
+    @pytest.mark.parametrize(
+        ("group", "name", "near"),
+        [("scenario", "digts", "digits"), ("method", "fedavgg", "fedavg"), ("suite", "digit", "digits")],
+    )
+    def test_names(self, group, name, near):
+        line = refused(read, group, name)
+        assert f"unknown {group} {name!r} (did you mean {near!r}?)" in line
+        assert ".yaml" in line
+
+    def test_objectives(self):
+        assert "unknown objective 'simclrr' (did you mean 'simclr'?)" in refused(
+            compose, TINY, "fedavg", ["objective=simclrr"]
+        )
+
+
+class TestValuesThatLookShipped:
+    """A value equal to the shipped one names no variant only where leaving it out gives the same run."""
+
+    def test_epochs_take_the_steps_away(self):
+        assert compose("cifar10-micro", "fedavg").training.epochs == 1
+        assert compose("cifar10-micro", "fedavg", ["training.epochs=1"]).scenario == "cifar10-micro+training.epochs=1"
+
+    @pytest.mark.parametrize("value", ["10", "10.0"])
+    def test_a_run_of_the_official_name_is_the_official_run(self, value):
+        official, given = compose("digits", "ssd"), compose("digits", "ssd", [f"method.alpha={value}"])
+        assert (given.row == official.row) == (identity(given) == identity(official))
+
+
+class TestReferences:
+    @pytest.mark.parametrize("overrides", [["partition.clients=5"], ["partition.alpha=3"], ["partition.name=blocks"]])
+    def test_centralized_is_one_client_whatever_the_scenarios_clients(self, overrides):
+        assert compose("digits", "centralized", overrides).partition == {"name": "iid", "clients": 1}
+        assert identity(compose("digits", "centralized", overrides)) == identity(compose("digits", "centralized"))
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("overrides", "line"),
+        [
+            (["optimizer.lr=1", "optimizer.lr=2"], "optimizer.lr is given twice"),
+            (["objective=byol", "objective=simclr"], "objective is given twice"),
+            (["training.steps=3", "training.epochs=2"], "give one of them"),
+            (["optimizer.lr=${nothing}"], "optimizer.lr: Interpolation key 'nothing' not found"),
+            (["output="], "output: "),
+        ],
+    )
+    def test_what_cannot_be_meant(self, overrides, line):
+        assert line in refused(compose, "digits", "fedavg", overrides)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("method", "overrides", "scenario", "row"),
+        [
+            ("ssd", [], "digits", "ssd"),
+            ("ssd", ["method.alpha=5"], "digits", "ssd+alpha=5"),
+            ("ssd", ["optimizer.lr=0.1", "method.alpha=5"], "digits", "ssd+alpha=5+optimizer.lr=0.1"),
+            ("ssd", ["federation.rounds=3"], "digits+federation.rounds=3", "ssd"),
+            ("ssd", ["training.epochs=2", "method.alpha=5"], "digits+training.epochs=2", "ssd+alpha=5"),
+            ("fedavg", ["objective=byol"], "digits", "fedavg-byol"),
+            ("fedavg", ["objective=byol", "objective.momentum=0.9"], "digits", "fedavg-byol+objective.momentum=0.9"),
+            ("fedavg", ["optimizer.momentum=0.3"], "digits", "fedavg+optimizer.momentum=0.3"),
+            ("fedavg", ["objective.temperature=0.3"], "digits", "fedavg+objective.temperature=0.3"),
+            ("fedavg", ["heads.projector=[8, 4]"], "digits", "fedavg+heads.projector=_8_4_"),
+            ("fedavg", ["encoder.widths=[8,4]"], "digits+encoder.widths=_8_4_", "fedavg"),
+            ("fedavg", ["row=mine", "scenario=ours", "seed=3", "method.weighting=clients"], "ours", "mine"),
+            ("fedavg", ["seed=3", "evaluation.every=1"], "digits", "fedavg"),
+            ("fedavg", ["optimizer.lr=0.05", "optimizer.momentum=0.5"], "digits", "fedavg+optimizer.momentum=0.5"),
+            ("fedavg", ["partition.alpha=0.1", "data.name=digits", "training.steps=null"], "digits", "fedavg"),
+            ("ssd", ["method.variant=null"], "digits", "ssd+variant=null"),
+            (
+                "fedavg",
+                ["optimizer.class=torch.optim.AdamW", "optimizer.lr=0.05"],
+                "digits",
+                "fedavg+optimizer.class=torch.optim.AdamW+optimizer.lr=0.05",
+            ),
+            (
+                "centralized",
+                ["partition.alpha=1", "partition.clients=5"],
+                "digits+partition.alpha=1+partition.clients=5",
+                "centralized",
+            ),
+        ],
+    )
+    def test_a_changed_run_never_stands_in_for_the_official_one(self, method, overrides, scenario, row):
+        composed = compose("digits", method, overrides)
+        assert (composed.scenario, composed.row) == (scenario, row)
+
+    def test_runtime_keys_change_no_name(self):
+        typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
+        typed |= {"executor": "side-by-side", "lanes": 2, "minutes": 1.5, "compile": False}
+        values = {key: typed.get(key, "x") for key in schema.RUNTIME}
+        composed = compose("digits", "fedavg", [f"{key}={value}" for key, value in values.items()])
+        assert {key: OmegaConf.select(composed, key) for key in schema.RUNTIME} == values
+        assert (composed.scenario, composed.row) == ("digits", "fedavg")
+
+    def test_a_run_lives_by_scenario_row_and_seed(self, tmp_path):
+        composed = compose("digits", "ssd", ["method.alpha=5", "seed=2", f"output={tmp_path}"])
+        assert folder(composed) == tmp_path / "digits" / "ssd+alpha=5" / "seed2"
+
+
+def leaf_keys(content: dict, prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in content.items():
+        keys += leaf_keys(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"]
+    return keys
+
+
+SSD = compose("digits", "ssd")
+KEYS = leaf_keys(OmegaConf.to_container(SSD))
+
+
+class TestIdentity:
+    @pytest.mark.parametrize("key", KEYS)
+    def test_every_key_that_is_not_runtime_counts(self, key):
+        changed = copy.deepcopy(SSD)
+        OmegaConf.update(changed, key, "something else")
+        free = key in schema.RUNTIME or key.partition(".")[0] in ("evaluation", "row", "scenario")
+        assert (identity(changed) == identity(SSD)) == free
+        assert (differences(SSD, changed) == []) == free
+
+    def test_a_new_argument_counts(self):
+        assert identity(compose("digits", "ssd", ["method.variant=paper"])) != identity(SSD)
+
+    def test_it_does_not_depend_on_the_order_of_overrides(self):
+        one, other = (["seed=1", "method.alpha=5"], ["method.alpha=5", "seed=1"])
+        assert identity(compose("digits", "ssd", one)) == identity(compose("digits", "ssd", other))
+
+    def test_it_survives_the_file(self, tmp_path):
+        save(SSD, tmp_path / "config.yaml")
+        again = load(tmp_path / "config.yaml")
+        assert again == SSD
+        assert identity(again) == identity(SSD)
+
+    def test_differences_name_both_values(self):
+        assert differences(SSD, merge(SSD, ["optimizer.lr=0.5", "threads=1"])) == ["optimizer.lr: 0.05 -> 0.5"]
+
+
+class TestThirdParty:
+    """A scenario and a method of one's own are files anywhere."""
+
+    def test_files_by_path(self, tmp_path):
+        method = write(tmp_path / "ours.yaml", {"objective": "byol", "method": {"class": "methods.fedavg.FedAvg"}})
+        composed = compose(TINY, method, ["method.weighting=clients"])
+        assert (composed.scenario, composed.row) == ("tiny", "ours+weighting=clients")
+        assert composed.objective["class"] == "methods.objectives.byol.BYOL"
+
+    def test_an_objective_by_path(self, tmp_path):
+        objective = write(tmp_path / "loss.yaml", {"objective": {"class": "methods.objectives.simsiam.SimSiam"}})
+        composed = compose(TINY, "fedavg", [f"objective={objective}"])
+        assert composed.objective["class"] == "methods.objectives.simsiam.SimSiam"
+        run = prepared(tmp_path / "x", "fedavg", f"objective={objective}")
+        assert run.folder.parent == tmp_path / "x" / "runs" / "tiny" / "fedavg-loss"
+
+    def test_a_missing_file(self):
+        assert "no file nowhere/mine.yaml" in refused(compose, "nowhere/mine.yaml", "fedavg")
+
+    @pytest.mark.parametrize("text", ["a: [1", "- a\n- b\n", "a: *b"])
+    def test_a_file_that_is_no_config(self, tmp_path, text):
+        (tmp_path / "mine.yaml").write_text(text)
+        assert "mine.yaml" in refused(compose, str(tmp_path / "mine.yaml"), "fedavg")
+
+    def test_an_empty_file_is_the_defaults(self, tmp_path):
+        (tmp_path / "mine.yaml").write_text("")
+        assert compose(str(tmp_path / "mine.yaml"), "fedavg").federation == OmegaConf.structured(schema.Federation)
+
+    @pytest.mark.parametrize("text", ["a: [1", "- a\n", "seed: three\n", "sede: 3\n"])
+    def test_a_runs_config_that_is_none(self, tmp_path, text):
+        (tmp_path / "config.yaml").write_text(text)
+        refused(load, tmp_path / "config.yaml")
+
+
+INVALID = [
+    "federation.participation=0", "federation.participation=1.5", "federation.rounds=-1", "federation.rounds=three",
+    "federation.rounds=2.5", "federation.batch_norm=none", "training.batch_size=1", "training.batch_size=null",
+    "training.clip_norm=-1", "training.precision=fp16", "schedule.name=cosin", "schedule.milestones=3", "devices=0",
+    "devices=two", "devices=1.5", "devices=true", "nodes=0",
+    "logger=tensorboard", "seed=-1", "data=digits", "row=../../elsewhere", "row=/tmp/x", "row=.hidden", "scenario=a b",
+]  # fmt: skip
+
+
+class TestValues:
+    @pytest.mark.parametrize("override", INVALID)
+    def test_what_cannot_be_is_refused_by_name(self, override):
+        assert override.partition("=")[0] in refused(compose, TINY, "fedavg", [override])
+
+    @pytest.mark.parametrize("section", ["partition", "views", "encoder", "heads", "method", "optimizer"])
+    def test_a_section_is_no_single_value(self, tmp_path, section):
+        assert section in refused(lambda: prepared(tmp_path, "fedavg", f"{section}=3"))
+
+    @pytest.mark.parametrize(
+        "override",
+        [
+            "partition.name=dirichlett", "partition.clients=four", "partition.alpha=much", "encoder.class=convnet",
+            "encoder.class=methods.networks.convnett", "encoder.norm=layer", "encoder.widths=[8]", "optimizer.lr=-1",
+            "optimizer.lr=fast", "objective.temperature=high", "optimizer.nesterov=maybe", "encoder.widths=8",
+            "partition.labels=[1]", "method.class=methods.nowhere.X", "objective.class=methods.objectives.nowhere.X",
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_built_is_the_users_mistake(self, tmp_path, override):
+        """The package's own errors, so that the command line shows them in one line."""
+        with pytest.raises(ValueError, match=override.partition(".")[0]) as error:
+            prepared(tmp_path, "fedavg", override)
+        assert type(error.value).__module__.partition(".")[0] in ("benchmark", "datamodules", "methods")
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("value", "hint", "holds"),
+        [
+            (1, float, True), (True, float, False), ("1", float, False), (1.0, int, False), (None, float | None, True),
+            ([1, 2], Sequence[int], True), ([1, "a"], tuple[int, ...], False), (3, Sequence[int], False),
+            ("x", Any, True), (0.1, float | torch.Tensor, True), ("x", float | torch.Tensor, False),
+        ],
+    )  # fmt: skip
+    def test_types(self, value, hint, holds):
+        assert fits(value, hint) is holds
+
+    def test_an_override_needs_a_value(self):
+        assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])
+
+    @pytest.mark.parametrize("given", ["small", "[1]", "[]"])
+    def test_architectures_that_have_no_names(self, given):
+        line = refused(compose, TINY, "flesd", [f"federation.encoders={given}"])
+        assert "federation.encoders" in line
+        assert "{NAME: {class: ..., clients: [...]}}" in line
+
+    def test_another_public_set_brings_its_own_keys(self):
+        """Those the scenario gave to its own go."""
+        assert dict(compose("digits", "flesd").public) == {"name": "digits", "share": 0.2}
+        assert dict(compose("digits", "flesd", ["public.name=client"]).public) == {"name": "client"}
+        wanted = ["public.name=client", "public.client=3"]
+        assert dict(compose("digits", "flesd", wanted).public) == {"name": "client", "client": 3}
+        assert dict(compose("digits", "flesd", ["public.share=0.1"]).public) == {"name": "digits", "share": 0.1}
+
+    def test_a_name_that_no_folder_could_have_is_cut_and_told_apart_by_a_hash(self):
+        made = [
+            compose(TINY, "fedavg", [f"views.mean=[{value}]", f"heads.projector=[{','.join(['8'] * 60)},{width}]"])
+            for value, width in ((0.5, 4), (0.5, 5))
+        ]
+        names = [one.row for one in made]
+        assert all(len(name) < 140 for name in names)
+        assert names[0] != names[1]
+        assert names[0].startswith("fedavg+heads.projector=_8_8_8")
+
+    def test_a_budget_makes_another_row_of_the_same_scenario(self):
+        made = compose("digits", "fedsc", ["privacy.epsilon=10", "method.sigma=0.1"])
+        assert (made.scenario, made.row) == ("digits", "fedsc+sigma=0.1+privacy.epsilon=10")
+
+    def test_a_value_that_is_no_yaml(self):
+        line = refused(compose, TINY, "fedavg", ["seed=1", "optimizer.lr=[1"])
+        assert line.startswith("cannot read optimizer.lr=[1: ")
+
+    def test_merge_validates(self):
+        assert "seed" in refused(merge, SSD, ["seed=-1"])
+        assert "'sed' (did you mean 'seed'?)" in refused(merge, SSD, ["sed=1"])
+
+
+def test_every_shipped_config_composes_and_names_itself():
+    pairs = [("digits", method) for method in available("method")]
+    pairs += [(scenario, "fedavg") for scenario in available("scenario")]
+    for scenario, method in pairs:
+        composed = compose(scenario, method)
+        assert (composed.scenario, composed.row) == (scenario, method)
+        locate(composed.method, "method")
+        locate(composed.objective, "objective")
+    for group in ("scenario", "method", "objective", "suite"):
+        assert all(summary(group, name) for name in available(group))

@@ -1,0 +1,231 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from benchmark.cli.runs import first_rank
+from benchmark.configuration.compose import compose
+from benchmark.configuration.schema import ConfigError
+from benchmark.distributed import launch as ranks
+from benchmark.distributed.launch import Places
+from leaderboards import schema
+from tests.jobs import Job
+from tests.playing import TINY, by_hand, same
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.ranks
+class TestSuite:
+    def test_one_client_among_many_and_another_precision(self, tmp_path):
+        """Its ranks are as many as suit the largest cohort; one client has all the cores."""
+        suite = tmp_path / "mine.yaml"
+        methods = ["centralized", "fedavg", "fedavg training.precision=bf16-mixed row=half"]
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
+        given = ("scenario=all", "federation.participation=1", "federation.rounds=1", "evaluation.every=1")
+        job = Job(tmp_path / "x", "threads=null", words=[f"suite={suite}", *given])
+        assert job.end() == [0], job.out.read_text()
+        for row, threads in (("centralized", 2), ("fedavg", 1), ("half", 1)):
+            found = schema.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
+            assert found["world_size"] == 2
+            assert found["provenance"]["hardware"].endswith(f", {threads} threads")
+            assert found["best"]["round"] == 1
+
+
+@pytest.mark.ranks
+class TestLaunchers:
+    def test_torchrun(self, tmp_path, unbroken):
+        job = Job(tmp_path / "x", start=False)
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+        done = subprocess.run(
+            [*words, "benchmark", *job.words, "devices=2"],
+            cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("record, scores of every round") == 1
+        assert same(job.state, unbroken)
+
+    @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+    def test_two_machines_of_one_rank_each(self, tmp_path, unbroken, launcher):
+        """Their environment as the launcher sets it."""
+        own = {
+            "torchrun": [
+                {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": k, "GROUP_RANK": k, "TORCHELASTIC_RUN_ID": "x"}
+                for k in "01"
+            ],
+            "srun": [
+                {"SLURM_LOCALID": "0", "SLURM_PROCID": k, "SLURM_NODEID": k, "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
+                | {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_NAME": "mine", "SLURM_NODELIST": "127.0.0.1"}
+                for k in "01"
+            ],
+        }[launcher]
+        job = Job(tmp_path / "x", "nodes=2", environments=by_hand(*own))
+        assert job.end() == [0, 0], job.out.read_text()
+        assert job.out.read_text().count("record, scores of every round") == 1
+        assert same(job.state, unbroken)
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """Sets the environment of a launcher."""
+    for name in os.environ:
+        if name.startswith(("SLURM_", "TORCHELASTIC")) or name in ("LOCAL_RANK", "RANK", "NODE_RANK"):
+            monkeypatch.delenv(name)
+
+    def launching(**environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+    return launching
+
+
+def config(*overrides, method="fedavg"):
+    given = {"accelerator": "cpu"} | dict(override.split("=") for override in overrides)
+    return compose(TINY, method, [f"{key}={value}" for key, value in given.items()])
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "mine"}
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("clients", "participation", "cores", "count"),
+        [(10, 1, 2, 2), (10, 1, 16, 5), (10, 0.5, 16, 2), (4, 1, 2, 2), (3, 1, 2, 1), (10, 0.1, 8, 1), (100, 1, 1, 1)],
+    )
+    def test_auto_on_a_cpu_is_a_core_a_rank_and_two_clients(
+        self, launch, monkeypatch, clients, participation, cores, count
+    ):
+        monkeypatch.setattr(ranks, "_is_program", lambda: True)
+        monkeypatch.setattr(ranks, "cores", lambda: cores)
+        mine = config(f"partition.clients={clients}", f"federation.participation={participation}")
+        found = ranks.places(mine)
+        assert found == (count, 1, False)
+        assert ranks.begins(found) == (count > 1)
+        assert ranks.places(mine, alone=True) == (1, 1, False)
+        assert ranks.places(config("federation.participation=1", method="centralized")) == (1, 1, False)
+
+    @pytest.mark.parametrize(("gpus", "count"), [(1, 1), (2, 2), (8, 4)])
+    def test_auto_on_gpus_is_one_each_that_has_a_client(self, launch, monkeypatch, gpus, count):
+        monkeypatch.setattr(ranks, "_is_program", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        mine = config("federation.participation=1", "accelerator=cuda")
+        assert ranks.places(mine) == (count, 1, False)
+        assert ranks.begins(ranks.places(mine)) == (count > 1)
+
+    def test_a_caller_from_python_keeps_its_one_process(self, launch):
+        assert ranks.places(config("partition.clients=1000")) == (1, 1, False)
+        assert not ranks.begins(Places(2, 1, False))
+
+    @pytest.mark.parametrize(
+        ("environment", "overrides", "found"),
+        [
+            (TORCHRUN, (), (2, 2)),
+            (TORCHRUN, ("devices=2", "nodes=2"), (2, 2)),
+            (TORCHRUN, ("devices=2",), (2, 2)),
+            (SRUN, ("nodes=2",), (3, 2)),
+            (SRUN | TORCHRUN, (), (2, 2)),
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, (), (4, 1)),
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, ("nodes=2",), (2, 2)),
+        ],
+    )
+    def test_what_a_launcher_has_started(self, launch, environment, overrides, found):
+        launch(**environment)
+        assert ranks.places(config(*overrides)) == (*found, True)
+
+    @pytest.mark.parametrize(
+        "environment", [{"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_ID": "7"}]
+    )
+    def test_a_batch_script_or_a_shell_of_slurm_is_no_launcher(self, launch, environment):
+        launch(**environment)
+        assert ranks.places(config("devices=2")) == (2, 1, False)
+
+    @pytest.mark.parametrize(
+        ("environment", "overrides", "line"),
+        [
+            (
+                TORCHRUN,
+                ("devices=4",),
+                "devices=4 nodes=2, but 4 ranks were started, 2 on each machine: give devices=2",
+            ),
+            (TORCHRUN, ("nodes=1",), "give devices=2 nodes=2, or neither"),
+            (SRUN, ("devices=1",), "6 ranks were started, 3 on each machine"),
+            ({"SLURM_NTASKS": "2"}, (), "give --ntasks-per-node"),
+            (TORCHRUN | {"WORLD_SIZE": "3"}, (), "start as many on each"),
+            ({}, ("nodes=2",), "nodes=2 needs torchrun or srun"),
+        ],
+    )
+    def test_a_mistake_is_one_line(self, launch, environment, overrides, line):
+        launch(**environment)
+        with pytest.raises(ConfigError) as error:
+            ranks.places(config(*overrides))
+        assert line in str(error.value)
+
+    def test_a_process_that_works_alone_cannot_fork_later(self, launch):
+        with pytest.raises(ConfigError, match="devices=2, but this process has begun with one"):
+            ranks.places(config("devices=2"), alone=True)
+
+    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"])
+    def test_one_rank_speaks(self, launch, name):
+        launch(**{name: "0"})
+        assert first_rank()
+        launch(**{name: "1"})
+        assert not first_rank()
+
+
+class TestThreads:
+    @pytest.mark.parametrize(
+        ("overrides", "found", "threads", "alone"),
+        [
+            (("threads=3",), Places(2, 1, False), 3, 3),
+            (("threads=3",), Places(1, 1, False), 3, 3),
+            ((), Places(1, 1, False), 5, 5),
+            ((), Places(2, 1, False), 4, 8),
+            ((), Places(4, 2, True), 2, 8),
+            (("federation.participation=0.75",), Places(4, 1, True), 2, 8),
+            (("federation.participation=0.25",), Places(4, 1, True), 8, 8),
+        ],
+    )
+    def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, found, threads, alone):
+        """One rank keeps the threads it has, and what the user says is done."""
+        monkeypatch.setattr(ranks, "cores", lambda: 8)
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(5)
+            ranks.share_cores(config("federation.participation=1", *overrides), found)
+            assert torch.get_num_threads() == threads
+            with ranks.undisturbed():
+                assert torch.get_num_threads() == alone
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.ranks
+def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
+    """As for GPUs; the second rank is a process that has imported everything itself."""
+    program = (
+        "import runpy, sys\n"
+        "from benchmark import ranks\n"
+        "ranks.fork = lambda number: ranks.start_anew(number) or 0\n"
+        "sys.argv[0] = 'benchmark'\n"
+        "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
+    )
+    common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
+    states = []
+    for devices, start in ((1, ["-m", "benchmark"]), (2, ["-c", program])):
+        own = [f"devices={devices}", "scenario=tiny", f"row=on{devices}", "evaluation.protocols=[]"]
+        done = subprocess.run(
+            [sys.executable, *start, "run", TINY, "fedavg", *common, *own],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        folder = tmp_path / "tiny" / f"on{devices}" / "seed0"
+        assert json.loads((folder / "result.json").read_text())["world_size"] == devices
+        states.append(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"])
+    assert same(*states)

@@ -1,0 +1,44 @@
+"""Words for protocols, and several encoders' scores as one."""
+
+from benchmark.evaluation.protocols import combine, expanded, transfer_targets
+from eval.protocol import PROTOCOLS
+
+
+def test_one_encoder_stands_for_itself():
+    scores = {"knn/v1": {"accuracy": 50.0, "k": 200}}
+    assert combine({"global": scores}) == scores
+
+
+def test_of_several_the_worst_accuracy_counts_and_the_mean_of_all_else():
+    first = {"knn/v1": {"accuracy": 50.0, "k": 200}, "transfer-digits/v1": {"accuracy_knn": 80.0}}
+    second = {"knn/v1": {"accuracy": 40.0, "k": 100}, "transfer-digits/v1": {"accuracy_knn": 90.0}}
+    assert combine({"client0": first, "client1": second}) == {
+        "knn/v1": {"accuracy": 40.0, "accuracy_mean": 45.0},
+        "transfer-digits/v1": {"accuracy_knn": 80.0, "accuracy_knn_mean": 85.0},
+    }
+
+
+def test_what_was_chosen_alike_stands_and_else_has_no_mean():
+    first, second = ({"linear-sweep/v1": {"accuracy": 50.0, "rate": rate}} for rate in (0.01, 0.03))
+    assert "rate" not in combine({"a": first, "b": second})["linear-sweep/v1"]
+    assert combine({"a": first, "b": first})["linear-sweep/v1"]["rate"] == 0.01
+
+
+def test_encoders_of_two_widths_have_fewer_metrics_in_common():
+    wide = {"spectrum/v1": {"dimensions_90": 20.0, "decay_64": -1.0, "decay_128": -2.0}}
+    narrow = {"spectrum/v1": {"dimensions_90": 10.0, "decay_64": -3.0}}
+    both = {"spectrum/v1": {"dimensions_90": 15.0, "decay_64": -2.0}}
+    assert combine({"a": wide, "b": narrow}) == combine({"b": narrow, "a": wide}) == both
+
+
+def test_all_are_the_short_ones_and_papers_the_long_ones():
+    everything, papers = (expanded([word], "cifar10", drifts=True) for word in ("all", "papers"))
+    assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"}
+    assert not set(everything) & set(papers)
+    assert set(everything) - set(expanded(["all"], "digits", drifts=False)) == {"drift/v1", "transfer-digits/v1"}
+    assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", drifts=True)[0] == "knn/v1"
+    assert len(expanded(["knn/v1", "all"], "cifar10", drifts=True)) == len(everything)
+
+
+def test_what_is_transferred_to_is_in_the_name():
+    assert transfer_targets(["knn/v1", "transfer-svhn/v1", "transfer-my.folder/v1"]) == ["svhn", "my.folder"]

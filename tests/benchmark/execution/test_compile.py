@@ -1,0 +1,67 @@
+"""torch.compile by config: what it says, and that the run is the same up to rounding."""
+
+import pytest
+
+from benchmark.configuration.compose import compose
+from benchmark.configuration.schema import ConfigError
+from benchmark.execution import compile as compilation
+from tests.playing import difference, played, prepared
+
+
+def compiled(run, visits=12):
+    federation = run.federation
+    return compilation.compile_networks(federation.work, federation.clients, visits, backend="eager")
+
+
+class Clock:
+    """A pass takes 4 s before compiling, `after` s afterwards, and the first one after it 10 s."""
+
+    def __init__(self, after):
+        self.after, self.passes, self.now = after, 0, 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def pass_(self, work, batch):
+        self.passes += 1
+        self.now += 4.0 if self.passes <= 3 else 10.0 if self.passes == 4 else self.after
+
+
+def with_clock(monkeypatch, run, after):
+    clock = Clock(after)
+    monkeypatch.setattr(compilation, "time", clock)
+    monkeypatch.setattr(compilation, "_pass", clock.pass_)
+
+
+def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
+    run = prepared(tmp_path, "fedavg", "training.steps=5")
+    with_clock(monkeypatch, run, after=1.0)
+    assert str(compiled(run)) == (
+        "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"
+    )
+    assert run.federation.method.objective._compiled_call_impl is not None
+
+
+def test_where_it_never_pays_it_says_so_and_lets_it_be(tmp_path, monkeypatch):
+    run = prepared(tmp_path, "fedavg")
+    with_clock(monkeypatch, run, after=4.0)
+    assert str(compiled(run)).endswith("it never pays here")
+    assert run.federation.method.objective._compiled_call_impl is None
+
+
+def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):
+    assert compiled(prepared(tmp_path, "untrained")) is None
+
+
+@pytest.mark.parametrize("overrides", [(), ("objective=byol",), ("training.precision=bf16-mixed",)])
+def test_the_run_is_the_same_afterwards(tmp_path, overrides):
+    plain = played(tmp_path / "plain", "fedavg", *overrides)
+    run = prepared(tmp_path / "compiled", "fedavg", *overrides)
+    compiled(run)
+    run.federation.fit()
+    assert difference(run.federation.server, plain.federation.server) < 1e-5
+
+
+def test_it_does_not_go_with_lanes():
+    with pytest.raises(ConfigError, match="choose one of them"):
+        compose("digits", "fedavg", ["compile=true", "executor=side-by-side"])

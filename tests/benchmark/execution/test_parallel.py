@@ -1,0 +1,331 @@
+"""Executors of several clients at once: the same results as one by one, and the choice between them."""
+
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.execution.parallel import Measured, SideBySide
+from benchmark.execution.sequential import Assignment, OneByOne
+from methods.base import Batch, Objective, Outputs, Phase, Visit
+from methods.fedavg import FedAvg
+from tests import tape
+from tests.playing import difference, played, prepared, same, state
+
+EVERYONE = "federation.participation=1"
+
+
+def recorded(folder, lanes, *overrides):
+    """A run of FedAvg with recorded steps, and its tapes."""
+    tapes = []
+    run = prepared(folder, "fedavg", EVERYONE, *overrides)
+    run.federation.work = SideBySide(run.federation.work, lanes, tape.recorder(tapes))
+    run.federation.fit()
+    return run, tapes
+
+
+class TestRecordings:
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            ("schedule.per=step",),
+            ("training.clip_norm=0.1",),
+            ("training.precision=bf16-mixed",),
+            ("training.channels_last=true",),
+            ("encoder.norm=group",),
+            ("federation.batch_norm=local",),
+            ("optimizer.nesterov=true",),
+            ("optimizer.momentum=0.0",),
+            ("objective=byol", "objective.momentum=0.9"),
+            ("objective=supervised",),
+        ],
+        ids=lambda overrides: overrides[0],
+    )
+    def test_they_equal_the_reference(self, tmp_path, overrides):
+        run, tapes = recorded(tmp_path / "recorded", 2, *overrides)
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
+        bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 bits: one rounding apart, 12 steps on
+        assert difference(run.federation.server, plain.federation.server) < bound
+        assert difference(state(run)["memory"], state(plain)["memory"]) < bound
+        assert sum(one.replays for one in tapes) > 10
+
+    def test_a_step_is_recorded_once_for_a_shape_and_lane(self, tmp_path):
+        _, tapes = recorded(tmp_path, 1, "training.steps=1")  # 3 rounds of 4 clients: 12 batches of 8 images
+        assert len(tapes) == 1
+        assert tapes[0].replays == 11  # the first one is taken as it is
+
+    def test_a_number_that_changes_is_recorded_anew(self, tmp_path):
+        overrides = (EVERYONE, "partition.name=iid")
+        plain = played(tmp_path / "plain", "fedsc", *overrides)
+        tapes = []
+        run = prepared(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
+        run.federation.work = SideBySide(run.federation.work, 1, tape.recorder(tapes))
+        run.federation.fit()
+        assert difference(run.federation.server["weights"], plain.federation.server["weights"]) < 1e-5
+        assert len(tapes) >= 3
+
+    def test_what_the_server_sent_is_not_written_over(self, tmp_path):
+        run = prepared(tmp_path, "scaffold", EVERYONE)
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder([]))
+        run.federation.start()
+        run.federation.play(0)
+        sent = run.federation.server
+        before = {name: tree.copy() for name, tree in sent["c"].items()}
+        before = {part: {name: leaf.clone() for name, leaf in tree.items()} for part, tree in before.items()}
+        cohort = run.federation.clients
+        phase = run.federation.method.phases[0]
+        inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
+        given = Assignment(run.federation.method, phase, 1, 3, inbox, run.federation.memory)
+        list(run.federation.work.run(given, cohort))
+        assert difference(sent["c"], before) == 0
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1),
+            partial(torch.optim.Rprop, lr=0.001),
+        ],
+        ids=["dampening", "another"],
+    )
+    def test_other_optimisers_are_not_recorded(self, tmp_path, make):
+        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain.federation.method.make_optimizer = run.federation.method.make_optimizer = make
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        for one in (plain, run):
+            one.federation.fit()
+        assert same(state(run), state(plain))
+        assert tapes == []
+
+    @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
+    def test_adam_is(self, tmp_path, make):
+        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        for one in (plain, run):
+            one.federation.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        for one in (plain, run):
+            one.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-4  # a tiny gradient's sign may turn
+        assert sum(one.replays for one in tapes) > 10
+
+    def test_dropout_goes_one_by_one(self, tmp_path):
+        run = prepared(tmp_path, "fedavg", EVERYONE)
+        run.federation.method.objective.projector.append(nn.Dropout(0.1))
+        tapes = []
+        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        run.federation.fit()
+        assert tapes == []
+
+    @pytest.mark.parametrize(
+        ("where", "replayed"),
+        [
+            ("attribute", True),
+            ("_underscore", True),
+            ("list", False),
+            ("mixed", False),
+            ("number", True),
+            ("module", True),
+        ],
+    )
+    def test_whatever_a_visit_leaves_is_seen(self, tmp_path, where, replayed):
+        """What cannot be copied into place is not recorded; a new number or module is recorded anew."""
+        own = ("method.class=tests.benchmark.execution.test_parallel.Leaving", f"method.where={where}")
+        run, tapes = recorded(tmp_path / "recorded", 1, *own)
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE, *own)
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+        assert bool(tapes) == replayed
+
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path):
+        def refuses(stream):
+            def record(function):
+                raise RuntimeError("operation not permitted when stream is capturing")
+
+            return record
+
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        run.federation.work = SideBySide(run.federation.work, 2, refuses)
+        run.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+
+    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch):
+        def refuses(stream):
+            def record(function):
+                with tape.Tape() as begun, monkeypatch.context() as patch:
+                    patch.setattr(torch.optim.SGD, "step", refused)
+                    try:
+                        function()
+                    finally:
+                        begun.undo()
+
+            return record
+
+        def refused(*args):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
+        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        run.federation.work = SideBySide(run.federation.work, 2, refuses)
+        run.federation.fit()
+        assert difference(run.federation.server, plain.federation.server) < 1e-5
+
+    def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
+        run = prepared(tmp_path, "fedavg")
+        run.federation.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
+        SideBySide(run.federation.work, 2, None)
+
+    def test_seconds_are_those_of_the_visit(self, tmp_path):
+        run = prepared(tmp_path, "fedavg", EVERYONE)
+        work = SideBySide(run.federation.work, 4, None)
+        clock = Clock()
+        for lane in work.lanes:
+            lane.clock = clock
+            lane._train = lambda visit, lane=lane: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
+        run.federation.work = work
+        run.federation.start()
+        assert run.federation.play(0)["client_seconds"] == 4.0
+
+
+class Leaving(FedAvg):
+    """FedAvg whose loss is stretched by a number of the client's own, which a visit leaves in one place or another."""
+
+    def __init__(self, objective: Objective, *, where: str = "attribute", **kwargs: Any) -> None:
+        super().__init__(objective, **kwargs)
+        self.where = where
+
+    def receive(self, visit: Visit) -> None:
+        super().receive(visit)
+        number = 1.0 + visit.client.id
+        value = torch.tensor(number)
+        if self.where == "attribute":
+            self.stretch = value
+        elif self.where == "_underscore":
+            self._stretch = value
+        elif self.where == "list":
+            self.stretches = [value]
+        elif self.where == "mixed":
+            self.stretches = {"value": value, "why": "because"}
+        elif self.where == "number":
+            self.numbers = [number]
+        else:
+            self.teacher = nn.Linear(1, 1, bias=False).requires_grad_(False)
+            self.teacher.weight.fill_(number)
+
+    def loss(self, out: Outputs, batch: Batch) -> torch.Tensor:
+        stretch = {
+            "attribute": lambda: self.stretch,
+            "_underscore": lambda: self._stretch,
+            "list": lambda: self.stretches[0],
+            "mixed": lambda: self.stretches["value"],
+            "number": lambda: self.numbers[0],
+            "module": lambda: self.teacher.weight.sum(),
+        }[self.where]()
+        return super().loss(out, batch) * stretch
+
+
+class Named:
+    """An executor that hands out its name for each client, and takes some time for each."""
+
+    def __init__(self, name, seconds, clock, lanes=2):
+        self.name, self.seconds, self.clock, self.lanes = name, seconds, clock, [None] * lanes
+
+    def run(self, given, block):
+        for client in block:
+            self.clock.pass_(self.seconds(client) if callable(self.seconds) else self.seconds)
+            yield self.name, client
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+class TestMeasured:
+    """Executors of two lanes: two visits of the one and two rounds' of the other are warm-up."""
+
+    def visits(self, one, several, blocks, phase=None, sizes=None):
+        clock = Clock()
+        executors = Named("one", one, clock), Named("several", several, clock)
+        for executor in executors:
+            executor.images = lambda phase, client: (sizes or {}).get(client, 1)
+        measured = Measured(*executors, clock)
+        phase = phase or Phase("fit")
+        return [
+            list(measured.run(Assignment(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
+        ]
+
+    def test_the_faster_is_kept(self):
+        rounds = self.visits(1.0, 0.4, [range(8)] * 4)
+        assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
+        assert [[name for name, _ in visits] for visits in rounds] == [
+            ["one"] * 4 + ["several"] * 2 + ["one"] * 2,
+            ["several"] * 2 + ["one"] * 6,
+            ["several"] * 8,
+            ["several"] * 8,
+        ]
+
+    def test_the_reference_is_kept_where_it_is_faster(self):
+        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)
+        assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
+        assert [name for name, _ in after] == ["one"] * 8
+
+    def test_small_cohorts_are_tried_over_rounds(self):
+        rounds = self.visits(1.0, 0.4, [range(3)] * 6)
+        assert [[name for name, _ in visits] for visits in rounds] == [
+            ["one"] * 3,
+            ["one"] * 3,
+            ["several"] * 2 + ["one"],
+            ["several"] * 2 + ["one"],
+            ["several"] * 3,
+            ["several"] * 3,
+        ]
+
+    def test_the_first_visits_and_larger_clients_do_not_mislead(self):
+        sizes = dict.fromkeys(range(4), 10)  # the costliest come first
+        *_, last = self.visits(
+            lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1),
+            lambda client: 0.2 * sizes.get(client, 1),
+            [range(8)] * 4,
+            sizes=sizes,
+        )
+        assert {name for name, _ in last} == {"one"}
+
+    def test_what_is_recorded_anew_each_round_counts(self):
+        """The other is quick but for what it does once a round."""
+        began = {"round": 0}
+
+        def several(client):
+            began["round"] += client == 0
+            return 3.0 if client == 0 else 0.1
+
+        *_, last = self.visits(1.0, several, [range(4), *[range(20)] * 4])
+        assert {name for name, _ in last} == {"one"}
+        assert began["round"] == 3
+
+    @pytest.mark.parametrize(("block", "phase"), [(range(1), Phase("fit")), (range(20), Phase("look", work="observe"))])
+    def test_too_few_visits_or_none_that_train_stay_with_the_reference(self, block, phase):
+        for visits in self.visits(1.0, 0.1, [block] * 3, phase):
+            assert {name for name, _ in visits} == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [((), OneByOne), (("executor=one-by-one",), OneByOne), (("executor=side-by-side", "lanes=3"), SideBySide)],
+)
+def test_the_config_chooses(tmp_path, overrides, expected):
+    work = prepared(tmp_path, "fedavg", *overrides).federation.work
+    assert type(work) is expected
+    if expected is SideBySide:
+        assert len(work.lanes) == 3
+        assert all(lane.recorder is None for lane in work.lanes)

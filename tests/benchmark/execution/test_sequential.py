@@ -1,0 +1,389 @@
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmark.execution.sequential import isolated
+from benchmark.experiment import data
+from methods import trees
+from methods.base import MethodError
+from methods.fedavg import FedAvg
+from methods.networks import Encoder
+from tests.playing import played, prepared, same, state
+
+EVERYONE = "federation.participation=1"
+
+
+class Watch:
+    """Takes down what a finished visit says of itself, and calls `after` on it."""
+
+    def __init__(self, run, after=None):
+        self.done, self.after = [], after
+        run.federation.callbacks = [self]
+
+    def on_visit_end(self, federation, done):
+        self.done.append(done)
+        if self.after:
+            self.after(federation.method)
+
+
+def each_step(run, monkeypatch, look):
+    """Calls `look(method, batch, step)` before every training step."""
+    method = run.federation.method
+    step = method.training_step
+
+    def training_step(batch, number):
+        look(method, batch, number)
+        return step(batch, number)
+
+    monkeypatch.setattr(method, "training_step", training_step)
+
+
+def poison(method):
+    for tensor in method.state_dict().values():
+        tensor.fill_(float("nan") if tensor.is_floating_point() else 99)
+    for parameter in method.parameters():
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    method.context = {"weights": {}, "left": {"over": torch.ones(1)}}
+    method.eval()
+
+
+class TestPristine:
+    @pytest.mark.parametrize(
+        ("method", "overrides"),
+        [
+            ("fedavg", ("objective=byol",)),
+            ("fedavg", ("federation.batch_norm=local",)),
+            ("fedavg", ("federation.batch_norm=recalibrate", "objective=simsiam")),
+            ("ssd", ()),
+            ("local", ()),
+        ],
+    )
+    def test_nothing_of_the_previous_client_is_left(self, tmp_path, method, overrides):
+        """Every number in the resident model is spoilt after each visit, to no effect."""
+        clean = played(tmp_path / "clean", method, *overrides)
+        spoilt = prepared(tmp_path / "spoilt", method, *overrides)
+        Watch(spoilt, after=poison)
+        spoilt.federation.fit()
+        assert same(state(spoilt), state(clean))
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(clean.federation.server))
+
+    def test_byol_targets_start_at_the_received_weights(self, tmp_path, monkeypatch):
+        run = prepared(tmp_path, "fedavg", "objective=byol", EVERYONE)
+        federation = run.federation
+        received, started, moved = [], [], []
+
+        def look(method, batch, step):
+            if step == 0:
+                received.append(trees.clone(federation.server["weights"]))
+                for target, source in method.objective.ema.items():
+                    started.append(same(method.tensors(target), received[-1][source]))
+
+        def at_the_end(method):
+            """The targets have left the received weights, and lag behind the online networks."""
+            for target, source in method.objective.ema.items():
+                now, first = method.tensors(target), received[-1][source]
+                name = next(iter(first))
+                online = method.tensors(source)[name]
+                moved.append(0 < (now[name] - first[name]).abs().max() < (online - first[name]).abs().max())
+
+        each_step(run, monkeypatch, look)
+        Watch(run, after=at_the_end)
+        federation.fit()
+        assert started == moved == [True] * (3 * 4 * 2)  # rounds, clients, targets
+        assert not same(received[0], received[-1])  # else targets that stayed at their initial weights would pass
+
+    @pytest.mark.parametrize("policy", ["average", "local"])
+    def test_batch_norm_statistics_at_the_start_of_a_visit(self, tmp_path, monkeypatch, policy):
+        """The server's, or those the client left with; untouched ones at its first visit."""
+        run = prepared(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
+        federation, method = run.federation, run.federation.method
+        fresh, left, met = trees.clone(method.statistics()), {}, []
+
+        def look(method, batch, step):
+            if step == 0:
+                met.append(trees.clone(method.statistics()))
+
+        each_step(run, monkeypatch, look)
+        watch = Watch(run)
+        watch.after = lambda method: left.update({len(watch.done): trees.clone(method.statistics())})
+        federation.start()
+        federation.play(0)
+        assert all(same(statistics, fresh) for statistics in met)
+        order = [done.visit.client.id for done in watch.done]
+        before = dict(zip(order, left.values(), strict=True))
+        sent = federation.server["weights"]
+        federation.play(1)
+        for client, statistics in zip(order, met[4:], strict=True):
+            if policy == "local":
+                assert same(statistics, before[client])
+                assert not set(dict(trees.leaves(statistics))) & set(dict(trees.leaves(sent)))
+            else:
+                assert all(torch.equal(leaf, dict(trees.leaves(sent))[path]) for path, leaf in trees.leaves(statistics))
+        assert not same(before[0], before[1])
+
+
+class TestLocalWork:
+    SIZES = (2, 8, 9, 10, 16, 17)
+
+    def resized(self, tmp_path, *overrides, method="fedavg"):
+        """Clients of these sizes, batches of 8."""
+        run = prepared(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
+        run.data.parts = [np.arange(size) for size in self.SIZES]
+        run.federation.clients = data.Clients(run.data.parts)
+        return run
+
+    def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):
+        run = self.resized(tmp_path, "training.epochs=2")
+        seen = defaultdict(list)
+        watch = Watch(run)
+        each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].append(len(batch.index)))
+        run.federation.fit()
+        batches = {2: [2], 8: [8], 9: [8], 10: [8, 2], 16: [8, 8], 17: [8, 8]}
+        for position, done in enumerate(watch.done):
+            epoch = batches[done.visit.client.examples]
+            assert seen[position] == epoch * 2
+            assert (done.visit.batches, done.visit.steps, done.images) == (len(epoch), 2 * len(epoch), 2 * sum(epoch))
+        assert len(watch.done) == len(self.SIZES)
+
+    def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
+        run = self.resized(tmp_path, "training.epochs=10")
+        run.federation.clients = [client for client in run.federation.clients if client.examples == 9]
+        left_out = []
+        each_step(
+            run, monkeypatch, lambda method, batch, step: left_out.append(set(range(9)) - set(batch.index.tolist()))
+        )
+        run.federation.clients = [run.federation.clients[0]]
+        run.federation.fit()
+        assert all(len(missing) == 1 for missing in left_out)
+        assert len(left_out) == 10
+        assert len(set.union(*left_out)) > 3
+
+    def test_an_observing_pass_sees_every_image(self, tmp_path):
+        run = self.resized(tmp_path, "method.passes=1", method="fedsc")
+        watch = Watch(run)
+        run.federation.fit()
+        passes = [done for done in watch.done if done.visit.phase.work == "observe"]
+        # two views of every image; and nothing was trained on
+        assert {done.visit.client.examples: float(done.visit.observed["rows"]["n"]) / 2 for done in passes} == {
+            size: size for size in self.SIZES
+        }
+        assert {done.images for done in passes} == {0}
+
+    @pytest.mark.parametrize("steps", [1, 5])
+    def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
+        run = self.resized(tmp_path, f"training.steps={steps}")
+        run.federation.work.pace = replace(run.federation.work.pace, epochs=3)  # as a scenario's file may say beside
+        watch, seen = Watch(run), defaultdict(list)
+        each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
+        run.federation.fit()
+        assert [done.visit.steps for done in watch.done] == [steps] * len(self.SIZES)
+        for position, done in enumerate(watch.done):
+            assert done.images == len(seen[position])
+            if done.visit.client.examples == 16:
+                assert sorted(seen[position][: 16 * (steps // 2)]) == sorted(list(range(16)) * (steps // 2))
+
+    def test_the_loss_is_the_mean_over_steps_of_visits_and_the_lines(self, tmp_path, monkeypatch):
+        run = prepared(tmp_path, "fedavg", EVERYONE)
+        losses, watch = defaultdict(list), Watch(run)
+        finish = run.federation.method.on_train_batch_end
+
+        def taken(outputs, batch, step):
+            losses[len(watch.done)].append(outputs["loss"].item())
+            finish(outputs, batch, step)
+
+        monkeypatch.setattr(run.federation.method, "on_train_batch_end", taken)
+        run.federation.fit()
+        for position, done in enumerate(watch.done):
+            assert len(losses[position]) == done.visit.steps
+            assert done.loss == pytest.approx(np.mean(losses[position]), rel=1e-6)
+        for round, row in enumerate(run.federation.history):
+            assert row["loss"] == pytest.approx(np.mean([d.loss for d in watch.done if d.visit.round == round]))
+
+
+class TestLearningRate:
+    RATE, ROUNDS = 0.05, 3
+
+    def factor(self, name, progress):
+        if name == "step":
+            return 0.2 ** sum(progress >= milestone for milestone in (0.3, 0.6))
+        return 0.5 * (1 + math.cos(math.pi * progress))
+
+    @pytest.mark.parametrize("name", ["cosine", "step"])
+    @pytest.mark.parametrize("per", ["round", "step"])
+    def test_the_schedule_by_hand(self, tmp_path, monkeypatch, name, per):
+        given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
+        run = prepared(tmp_path, "fedavg", *given, "training.epochs=2")
+        watch, used = Watch(run), defaultdict(list)
+        before = run.federation.method.on_before_optimizer_step
+
+        def look(optimizer):
+            used[len(watch.done)].append(optimizer.param_groups[0]["lr"])
+            before(optimizer)
+
+        monkeypatch.setattr(run.federation.method, "on_before_optimizer_step", look)
+        run.federation.fit()
+        for position, done in enumerate(watch.done):
+            steps = done.visit.steps
+            moved = [step / steps if per == "step" else 0 for step in range(steps)]
+            rates = [self.RATE * self.factor(name, (done.visit.round + part) / self.ROUNDS) for part in moved]
+            assert used[position] == pytest.approx(rates, rel=1e-12)
+            assert done.visit.lr_sum == pytest.approx(sum(rates), rel=1e-12)
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("32-true", torch.float32)])
+    def test_activations_in_training_and_observing(self, tmp_path, precision, dtype):
+        both = ("federation.rounds=1", "federation.batch_norm=recalibrate")
+        run = prepared(tmp_path, "fedavg", f"training.precision={precision}", *both)
+        seen = set()
+        convolution = run.federation.method.objective.encoder.backbone[0]
+        convolution.register_forward_hook(
+            lambda layer, given, out: seen.add((layer.training, layer.weight.dtype, out.dtype))
+        )
+        watch = Watch(run)
+        run.federation.fit()
+        assert seen == {(True, torch.float32, dtype), (False, torch.float32, dtype)}
+        assert {leaf.dtype for _, leaf in trees.leaves(watch.done[0].message)} == {torch.float32}
+
+
+def dropout_encoder(*, in_channels: int = 3) -> Encoder:
+    """A user's own encoder, which draws from the global generator."""
+    layers = (nn.Conv2d(in_channels, 8, 3, stride=2), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Encoder(nn.Sequential(*layers, nn.Dropout(0.5)), 8)
+
+
+class TestDropout:
+    OWN = ("encoder.class=tests.benchmark.execution.test_sequential.dropout_encoder", EVERYONE)
+
+    def masks(self, run, monkeypatch, order=1):
+        """(round, client) -> the dropped features of its first step, `[16, 8]`."""
+        method, work, dropped, visit = run.federation.method, run.federation.work, {}, []
+        begin, play = method.start_visit, work.run
+
+        def start_visit(now, kept=None):
+            visit[:] = [(now.round, now.client.id)]
+            begin(now, kept)
+
+        def in_order(given, block):
+            return play(given, block[::order])
+
+        def look(module, given, out):
+            dropped.setdefault(visit[0], out == 0)
+
+        monkeypatch.setattr(method, "start_visit", start_visit)
+        monkeypatch.setattr(work, "run", in_order)
+        method.objective.encoder.backbone[-1].register_forward_hook(look)
+        run.federation.fit()
+        return dropped
+
+    def test_a_visit_draws_the_same_wherever_and_whenever_it_happens(self, tmp_path, monkeypatch):
+        torch.manual_seed(1)
+        first = self.masks(prepared(tmp_path / "a", "fedavg", *self.OWN), monkeypatch)
+        torch.manual_seed(2)
+        second = self.masks(prepared(tmp_path / "b", "fedavg", *self.OWN), monkeypatch, order=-1)
+        assert len(first) == 12
+        assert list(first) != list(second)
+        assert same(first, second)
+        assert len({tuple(mask.flatten().tolist()) for mask in first.values()}) == 12
+
+    def test_the_run_does_not_depend_on_the_global_generator_and_leaves_it_alone(self, tmp_path):
+        runs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            runs.append(played(tmp_path / str(seed), "fedavg", *self.OWN))
+            assert torch.equal(torch.get_rng_state(), before)
+        assert same(*(state(run) for run in runs))
+
+    def test_a_visit_that_fails_gives_the_generator_back(self):
+        def fail():
+            with isolated(3, torch.device("cpu")):
+                raise RuntimeError(f"in the visit, after {torch.rand(())}")
+
+        before = torch.get_rng_state()
+        with pytest.raises(RuntimeError, match="in the visit"):
+            fail()
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+class TestClipping:
+    def norms(self, tmp_path, monkeypatch, *overrides):
+        """The gradients' norm at every step, as the optimiser finds them."""
+        run = prepared(tmp_path, "fedavg", "federation.rounds=1", *overrides)
+        method, norms = run.federation.method, []
+        before = method.on_before_optimizer_step
+
+        def look(optimizer):
+            before(optimizer)
+            gradients = [parameter.grad.flatten() for parameter in method.parameters() if parameter.grad is not None]
+            norms.append(float(torch.cat(gradients).norm()))
+
+        monkeypatch.setattr(method, "on_before_optimizer_step", look)
+        run.federation.fit()
+        return norms
+
+    def test_long_gradients_are_cut_and_short_ones_left(self, tmp_path, monkeypatch):
+        free = self.norms(tmp_path / "free", monkeypatch)
+        bound = (sorted(free)[0] + free[0]) / 2
+        assert free[0] > bound
+        cut = self.norms(tmp_path / "cut", monkeypatch, f"training.clip_norm={bound}")
+        assert cut[0] == pytest.approx(bound, rel=1e-4)
+        assert max(cut) <= bound * (1 + 1e-5)
+        wide = self.norms(tmp_path / "wide", monkeypatch, f"training.clip_norm={2 * max(free)}")
+        assert wide == free
+
+
+class TestRecalibration:
+    def test_pooled_statistics_of_the_first_layer_by_hand(self, tmp_path):
+        """Mean over batches on each client, then over clients by examples; E[x^2] - E[x]^2 for the variance."""
+        run = prepared(tmp_path, "fedavg", "federation.batch_norm=recalibrate", EVERYONE, "federation.rounds=1")
+        federation, streams = run.federation, run.federation.streams
+        federation.fit()
+        weights = federation.server["weights"]["encoder"]
+        total, mean, second = 0, 0, 0
+        for client in federation.clients:
+            key = {"round": 0, "phase": "recalibrate", "client": client.id}
+            order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
+            size = math.ceil(client.examples / math.ceil(client.examples / 8))  # near-equal, none short
+            batches = run.data.batches(client.id, ("augment",), size, order=order, views=views)
+            out = [nn.functional.conv2d(b.views[0], weights["backbone.0.weight"], stride=2, padding=1) for b in batches]
+            out = [one.double().transpose(0, 1).flatten(1).numpy() for one in out if len(one) > 1]
+            means, variances = (
+                np.mean([f(one) for one in out], axis=0) for f in (lambda x: x.mean(1), lambda x: x.var(1, ddof=1))
+            )
+            total += client.examples
+            mean = mean + client.examples * means
+            second = second + client.examples * (variances + means**2)
+        mean, second = mean / total, second / total
+        np.testing.assert_allclose(weights["backbone.1.running_mean"].numpy(), mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(weights["backbone.1.running_var"].numpy(), second - mean**2, rtol=1e-4, atol=1e-6)
+
+    def test_it_measures_and_changes_nothing_else(self, tmp_path):
+        """What clients remember and a layer's own momentum are afterwards what they were."""
+        run = prepared(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
+        layer = run.federation.method.objective.encoder.backbone[1]
+        layer.momentum = 0.01
+        kept = defaultdict(list)
+        watch = Watch(run)
+        watch.after = lambda method: kept[watch.done[-1].visit.phase.name].append(trees.clone(watch.done[-1].kept))
+        run.federation.fit()
+        assert layer.momentum == 0.01
+        assert len(kept["fit"]) == 3 * 4
+        assert all(map(same, kept["fit"], kept["recalibrate"]))
+
+
+class Twice(FedAvg):
+    """Its second phase would draw the first one's streams again and write over its memories."""
+
+    phases = FedAvg.phases * 2
+
+
+class TestPhases:
+    def test_two_of_one_name_are_refused(self, tmp_path):
+        with pytest.raises(MethodError, match=r"share a name \(fit, fit\)"):
+            played(tmp_path, "fedavg", "method.class=tests.benchmark.execution.test_sequential.Twice")

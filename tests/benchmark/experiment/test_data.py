@@ -1,0 +1,100 @@
+"""Who holds what, what is public, and who takes part."""
+
+import numpy as np
+import pytest
+
+from benchmark.configuration.compose import compose
+from benchmark.configuration.schema import ConfigError
+from benchmark.experiment import data, factory
+from tests import playing
+from tests.playing import TINY
+
+PARTS = [np.arange(k + 2) for k in range(5)]
+
+
+def config(*words, method="flesd"):
+    return compose(TINY, method, list(words))
+
+
+def taking_part(*words, method="flesd"):
+    given = config(*words, method=method)
+    return data.clients(given, factory.method(given, data.source(given)), PARTS)
+
+
+@pytest.mark.parametrize("absent", [None, 0, 2, 4])
+def test_places_lead_to_ids_and_ids_to_what_they_hold(absent):
+    found = data.Clients(PARTS, absent, {3: "wide"})
+    ids = [k for k in range(5) if k != absent]
+    assert len(found) == len(ids)
+    assert [client.id for client in found] == ids
+    assert [client.examples for client in found] == [k + 2 for k in ids]
+    assert [client.kind for client in found] == ["wide" if k == 3 else "default" for k in ids]
+    assert [client.id for client in found[1:3]] == ids[1:3]
+    assert found[-1].id == ids[-1]
+    with pytest.raises(IndexError):
+        found[len(ids)]
+
+
+def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
+    given = ("public.name=client", "public.client=2")
+    assert [client.id for client in taking_part(*given)] == [0, 1, 3, 4]
+    assert [client.id for client in taking_part(*given, method="fedavg")] == [0, 1, 2, 3, 4]
+    assert len(taking_part("public.name=synthetic")) == 5
+
+
+def test_who_would_give_its_images_is_not_asked_for_where_nobody_looks():
+    given = config("public.name=client", "public.client=9")
+    assert data.dealt(given, data.source(given), asked=False)[1] is None
+
+
+def test_public_images_of_the_runs_own_dataset_are_no_clients():
+    given = config("public.name=synthetic", "public.share=0.25")
+    images = data.source(given)
+    parts, shown = data.dealt(given, images, asked=True)
+    held = np.concatenate(parts)
+    assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
+    for one in range(3):
+        mine = images.train.labels[shown.held] == one
+        assert mine.sum() == round(0.25 * (images.train.labels == one).sum())
+    other, again = (
+        data.dealt(config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, asked=True)[1]
+        for k in (1, 0)
+    )
+    assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("public.name=null", "public.share=0.5"), "say whose images"),
+        (("public.client=1", "public.name=synthetic"), "public.client means nothing"),
+        (("public.share=0", "public.name=synthetic"), r"in \(0, 1\]"),
+        (("public.who=1",), "public.who"),
+        (("public.client=one",), "public.client"),
+    ],
+)
+def test_what_cannot_be_public_is_refused(words, says):
+    with pytest.raises(ConfigError, match=says):
+        refused(words)
+
+
+def refused(words):
+    """Some are refused as they are read, some once there are images."""
+    given = config(*words)
+    data.dealt(given, data.source(given), asked=True)
+
+
+@pytest.mark.parametrize(
+    ("clients", "says"),
+    [
+        ("[]", "federation.encoders.small: no client that takes part"),
+        ("[0]", "federation.encoders.small: no client that takes part"),  # whose images are public
+        ("[1,2,3]", "encoder: no client that takes part"),
+        ("[1,1]", "client 1 has 'small' already"),
+        ("[11]", "client 11 is none of 0 to 3"),
+    ],
+)
+def test_an_architecture_is_run_by_clients_there_are(clients, says, tmp_path):
+    small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")
+    with pytest.raises(ConfigError, match=says):
+        playing.prepared(tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small))

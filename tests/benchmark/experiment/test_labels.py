@@ -1,0 +1,93 @@
+"""Labels are for the partition and the scores: training reads none, and no choice reads a test label."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmark.configuration.files import available
+from benchmark.evaluation.protocols import expanded
+from benchmark.tracking.callbacks import Monitor
+from tests import playing
+
+METHODS = sorted(set(available("method")) - {"untrained"})
+SHORT = {"flesd-two": ["federation.encoders.half.clients=[1]"]}
+"""What the tiny scenario's few clients, or its short time, ask of a method."""
+
+for name in METHODS:
+    if name.startswith("flesd"):
+        SHORT.setdefault(name, []).append("method.distil_epochs=1")
+    if name.startswith("orchestra"):
+        SHORT.setdefault(name, []).append("method.server_steps=5")
+
+WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=2")
+
+
+def with_labels(run, split, labels):
+    """The same run, images and parts; other labels from here on."""
+    source = run.data.source
+    run.data.source = replace(source, **{split: replace(getattr(source, split), labels=labels)})
+
+
+def shuffled(labels, seed=0):
+    return np.random.default_rng(seed).permutation(labels)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
+    """Bit for bit: the partition is made by then, and nothing else may read a label."""
+    true, noise = (
+        playing.prepared(tmp_path / name, method, *WORDS, *SHORT.get(method, ())) for name in ("true", "noise")
+    )
+    with_labels(noise, "train", shuffled(noise.data.source.train.labels))
+    with_labels(noise, "test", shuffled(noise.data.source.test.labels))
+    for run in (true, noise):
+        run.federation.fit()
+    assert playing.same(playing.state(true), playing.state(noise))
+
+
+def test_where_labels_are_learned_from_they_matter(tmp_path):
+    """Else the test above could not fail."""
+    true, noise = (
+        playing.prepared(tmp_path / name, "fedavg", "objective=supervised", *WORDS) for name in ("true", "noise")
+    )
+    with_labels(noise, "train", shuffled(noise.data.source.train.labels))
+    for run in (true, noise):
+        run.federation.fit()
+    assert playing.difference(true.federation.server, noise.federation.server) > 0
+
+
+def test_no_choice_reads_a_test_label(tmp_path):
+    """Whatever a protocol chooses, it chooses the same when test labels are noise; only accuracies differ."""
+    run = playing.played(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
+    protocols = expanded(["all"], "digits", drifts=False)
+
+    def scores():
+        encoder = run.evaluator.encoder(run.federation.server["weights"], recalibrated=False)
+        return run.evaluator.scores(encoder, protocols)
+
+    before = scores()
+    with_labels(run, "test", shuffled(run.data.source.test.labels))
+    after = scores()
+    chosen = [("linear-lbfgs/v1", "strength"), ("linear-sweep/v1", "rate")]
+    assert [before[protocol][metric] for protocol, metric in chosen] == [
+        after[protocol][metric] for protocol, metric in chosen
+    ]
+    assert before["linear/v1"]["accuracy"] != after["linear/v1"]["accuracy"]
+    for protocol in ("geometry/v1", "spectrum/v1", "label-free/v1"):
+        assert before[protocol] == after[protocol]
+    assert before["clusters/v1"]["mixing"] == after["clusters/v1"]["mixing"]
+
+
+def test_the_monitor_reads_no_test_label(tmp_path):
+    """So neither does the best round, which is the monitor's."""
+    seen = []
+    for name in ("true", "noise"):
+        run = playing.prepared(tmp_path / name, "fedavg", *WORDS)
+        if name == "noise":
+            with_labels(run, "test", shuffled(run.data.source.test.labels))
+        run.federation.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]
+        run.federation.fit()
+        seen.append([{**row, "seconds": 0, "client_seconds": 0} for row in run.federation.history])
+    assert seen[0] == seen[1]
+    assert all("monitor" in row for row in seen[0])

@@ -1,0 +1,387 @@
+import hashlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import wandb
+import yaml
+from PIL import Image
+from rich.console import Console
+
+from benchmark.cli.runs import main
+from benchmark.configuration.compose import compose, load
+from benchmark.configuration.files import available
+from benchmark.configuration.schema import ConfigError, identity, settings
+from benchmark.configuration.suites import suite
+from benchmark.experiment.lock import folder
+from benchmark.experiment.run import Run, opened
+from benchmark.federation.loop import DivergedError, Federation
+from benchmark.tracking.callbacks import Display, RoundLog
+from datamodules.partition import PartitionError
+from eval.features import EvalError
+from leaderboards import schema
+from methods import trees
+from tests.playing import TINY, same
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def run(tmp_path, *overrides, method="fedavg", scenario=TINY):
+    """A run and what it tells the person who waits for it."""
+    told = Console(file=io.StringIO(), width=300)
+    common = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv"]
+    given = {word.partition("=")[0]: word for word in (*common, *overrides)}
+    return Run(compose(scenario, method, given.values()), Display(told)), told.file
+
+
+def rounds(place: Path) -> list[int]:
+    return [json.loads(line)["round"] for line in (place / "rounds.jsonl").read_text().splitlines()]
+
+
+def stop(monkeypatch, owner, moment, round):
+    """Ctrl-C at a moment of a round."""
+    told = getattr(owner, moment)
+
+    def stopping(self, federation, **news):
+        if federation.round == round:
+            raise KeyboardInterrupt
+        told(self, federation, **news)
+
+    monkeypatch.setattr(owner, moment, stopping)
+
+
+class TestGoingOn:
+    def test_a_finished_run_is_only_read(self, tmp_path, monkeypatch):
+        first, _ = run(tmp_path)
+        result = first.play()
+        before = {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")}
+        monkeypatch.setattr(Federation, "fit", lambda self: pytest.fail("played again"))
+        again, told = run(tmp_path)
+        assert again.play() == result
+        assert "already done" in told.getvalue()
+        assert {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")} == before
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory):
+        torch.set_num_threads(1)
+        one, _ = run(tmp_path_factory.mktemp("whole"), method="scaffold")
+        return one, one.play()
+
+    @pytest.mark.parametrize(
+        ("owner", "moment", "round", "safe"),
+        [
+            (Display, "on_visit_end", 1, 1),  # within the second round
+            (RoundLog, "on_round_end", 2, 2),  # the second round is safe, and its line not written yet
+            (Display, "on_round_end", 3, 3),  # before the evaluation
+        ],
+    )
+    def test_a_half_run_goes_on(self, tmp_path, monkeypatch, whole, owner, moment, round, safe):
+        half, _ = run(tmp_path, method="scaffold")
+        with monkeypatch.context() as patch:
+            stop(patch, owner, moment, round)
+            with pytest.raises(KeyboardInterrupt):
+                half.play()
+        again, _ = run(tmp_path, method="scaffold")
+        began = []
+        monkeypatch.setattr(Display, "on_phase_start", lambda self, federation, **_: began.append(federation.round))
+        result = again.play()
+        assert began == list(range(safe, 3))
+        assert rounds(again.folder) == [1, 2, 3]
+        unstopped, expected = whole
+        assert {key: result[key] for key in ("scores", "bytes", "images")} == {
+            key: expected[key] for key in ("scores", "bytes", "images")
+        }
+        assert same(again.federation.server, unstopped.federation.server)
+
+    def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path, monkeypatch):
+        half, _ = run(tmp_path)
+        with monkeypatch.context() as patch:
+            stop(patch, Display, "on_visit_end", 2)
+            with pytest.raises(KeyboardInterrupt):
+                half.play()
+        run(tmp_path)[0].play()
+        (file,) = half.folder.rglob("metrics.csv")
+        header, *lines = file.read_text().splitlines()
+        steps = [line.split(",")[header.split(",").index("step")] for line in lines]
+        assert steps == ["1", "2", "3"]
+
+    def test_a_folder_of_another_config_is_refused(self, tmp_path):
+        run(tmp_path, "row=mine", "optimizer.lr=0.1")[0].play()
+        with pytest.raises(ConfigError, match=r"holds a run of another config \(optimizer.lr: 0.1 -> 0.2\)") as error:
+            run(tmp_path, "row=mine", "optimizer.lr=0.2")[0].play()
+        assert "\n" not in str(error.value)
+        assert run(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].play()["rounds"]["done"] == 3
+
+    def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
+        one, _ = run(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
+        with pytest.raises(PartitionError, match="holds 1 image"):
+            one.play()
+
+    def test_what_never_began_is_not_in_the_way_of_the_mended_file(self, tmp_path):
+        """A scenario that cannot be run is mended and run: no folder has to be deleted by hand."""
+        scenario = tmp_path / "mine.yaml"
+        content = yaml.safe_load(Path(TINY).read_text())
+        for size in (64, 8):
+            scenario.write_text(yaml.safe_dump(content | {"training": {"batch_size": size}}))
+            one, _ = run(tmp_path, scenario=str(scenario))
+            if size == 64:
+                with pytest.raises(ConfigError, match="batch_size=64 is larger"):
+                    one.play()
+        assert one.play()["rounds"]["done"] == 3
+
+    def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
+        def stopped(machine, owner, moment, after=None, otherwise=False):
+            one, _ = run(tmp_path)
+            with monkeypatch.context() as patch:
+                patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
+                patch.setattr("benchmark.execution.sequential.OneByOne.rounds_otherwise", otherwise)
+                if after is None:
+                    patch.setattr(owner, moment, lambda *_: 1 / 0)
+                else:
+                    stop(patch, owner, moment, after)
+                with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
+                    one.play()
+
+        stopped("A", RoundLog, "on_round_end", 1, otherwise=True)
+        stopped("B", Run, "evaluate")
+        one, _ = run(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr("benchmark.experiment.run.hardware", lambda device: "where it is scored")
+            result = one.play()
+        assert result["provenance"]["hardware"] == "B"
+        assert {one["hardware"] for one in result["evaluated"].values()} == {"where it is scored"}
+        assert result["deviations"] == [
+            "clients were visited side by side by recorded steps, which round otherwise",
+            "rounds were played by several kinds of device: A, B",
+        ]
+
+    def test_a_folder_can_be_moved_and_opened(self, tmp_path):
+        first, _ = run(tmp_path)
+        first.play()
+        moved = first.folder.rename(tmp_path / "moved")
+        again = opened(moved, Display(Console(file=io.StringIO())))
+        again.prepare()
+        again.federation.start()
+        assert same(again.federation.server, first.federation.server)
+
+    def test_a_folder_that_is_no_run(self, tmp_path):
+        with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
+            opened(tmp_path, Display(Console(file=io.StringIO())))
+
+
+class TestWhatARunLeaves:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def finished(cls, tmp_path_factory):
+        torch.set_num_threads(1)
+        one, _ = run(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
+        return one, one.play()
+
+    def test_files(self, finished):
+        files = {file.relative_to(finished[0].folder).as_posix() for file in finished[0].folder.rglob("*.*")}
+        expected = {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.pt"}
+        assert expected | {"figures/partition.png", "figures/curves.png"} <= files
+        assert not [name for name in files if name.endswith((".tmp", ".new"))]
+        assert sum(name.startswith("checkpoint/memory/") for name in files) == 4  # one a client
+
+    def test_the_config_is_the_whole_one(self, finished):
+        assert load(finished[0].folder / "config.yaml") == finished[0].config
+
+    def test_a_line_a_round(self, finished):
+        lines = [json.loads(line) for line in (finished[0].folder / "rounds.jsonl").read_text().splitlines()]
+        assert [line["round"] for line in lines] == [1, 2, 3]
+        assert ["monitor" in line for line in lines] == [False, True, True]
+        assert all(np.isfinite(line["loss"]) for line in lines)
+        assert all(line[key] > 0 for line in lines for key in ("images", "seconds", "client_seconds"))
+        assert set(lines[0]["bytes_down"]) == {"basis", "scale", "weights"}
+        assert set(lines[1]["bytes_down"]) == {"weights"}
+
+    def test_the_record(self, finished):
+        one, result = finished
+        record = schema.read(one.folder / "result.json")
+        assert record == result
+        lines = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
+        weights = trees.nbytes(one.federation.server["weights"])
+        assert record["rounds"] == {"done": 3, "planned": 3}
+        assert record["images"] == sum(line["images"] for line in lines)
+        assert record["bytes"]["visits"] == 3 * 2  # the warm-up calls everyone, and is no visit
+        assert record["bytes"]["up"] == {"weights": 6 * weights}
+        assert record["bytes"]["down"]["weights"] == 6 * weights
+        assert (record["scenario"], record["row"], record["method"], record["seed"]) == ("tiny", "ssd", "ssd", 0)
+        assert record["provenance"]["config"] == identity(one.config)
+        own = {key: value for key, value in settings(one.config).items() if key != "seed"}
+        left = {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # to the code
+        for key, value in {**own, **left}.items():
+            assert record["settings"][key] == value
+        assert "seed" not in record["settings"]
+        assert set(record["evaluated"]) == set(record["scores"])
+        assert record["best"]["value"] == max(line["monitor"] for line in lines[1:])
+        assert set(record["scores"]) == {"knn/v1"}
+
+    @pytest.mark.parametrize("name", ["partition", "curves", "costs", "geometry", "plane"])
+    def test_figures_show_something(self, finished, name):
+        with Image.open(finished[0].folder / "figures" / f"{name}.png") as image:
+            pixels = np.asarray(image.convert("RGB"))
+        assert min(pixels.shape[:2]) > 100
+        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
+        assert 0.005 < (pixels.min(axis=2) < 200).mean() < 0.9
+
+    def test_code_from_elsewhere_is_named_with_its_hash(self, tmp_path, monkeypatch):
+        """The commit does not tell it."""
+        code = "from methods.fedprox import FedProx\n\n\nclass Mine(FedProx):\n    pass\n"
+        (tmp_path / "elsewhere.py").write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        one, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        digest = hashlib.sha256(code.encode()).hexdigest()
+        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.play()["deviations"]
+        (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
+        with one.prepared() as federation:
+            federation.start()
+            deviations = one.evaluate(["knn/v1"]).record["deviations"]
+        assert any(digest in line for line in deviations)
+        assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
+        again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
+            again.play()
+        (tmp_path / "elsewhere.py").unlink()
+        sys.modules.pop("elsewhere")
+        assert again.play()["deviations"]  # read, as nothing is left to compare it with
+        shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
+        assert shipped.play()["deviations"] == []
+
+    def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
+        one, _ = run(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
+        result = one.play()
+        assert result["settings"]["method.threshold"] == "inf"
+        assert schema.read(one.folder / "result.json") == result
+        addon = "method.addons=[{class: methods.fedprox.Proximal, mu: .inf}]"
+        other, _ = run(tmp_path, addon, "row=strong", "federation.rounds=0")
+        assert other.play()["settings"]["method.addons"][0]["mu"] == "inf"
+
+    def test_a_run_without_a_round(self, tmp_path):
+        one, _ = run(tmp_path, "federation.rounds=0")
+        result = one.play()
+        assert result["rounds"] == {"done": 0, "planned": 0}
+        assert result["bytes"] == {"up": {}, "down": {}, "visits": 0}
+        assert rounds(one.folder) == []
+        assert "pooled training images" in result["deviations"][0]
+
+
+BLOCK = 32_768
+"""Bytes of a block of W&B's log, a LevelDB log: each begins with a header of 7, even in the middle of a record."""
+
+
+def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
+    """Nobody is logged in and there is no network: all of W&B's files lie in the run's folder."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    one, _ = run(tmp_path, "logger=wandb", f"row={'long' * 20}")  # names of changed runs pass W&B's 64 letters of a tag
+    result = one.play()
+    assert result["rounds"]["done"] == 3
+    wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
+    (log,) = one.folder.rglob("run-*.wandb")
+    assert "offline" in log.parent.name
+    content = log.read_bytes()
+    content = b"".join(content[start + 7 : start + BLOCK] for start in range(0, len(content), BLOCK))
+    scalars = ("train/loss", "comm/bytes_up", "sys/seconds", "knn/v1/accuracy", "figures/")
+    assert [name for name in scalars if name.encode() not in content] == [], f"{log}, {len(content)} bytes"
+    outside = {file.relative_to(tmp_path).parts[0] for file in tmp_path.rglob("*") if file.is_file()}
+    assert outside <= {"runs", "cache", "home"}
+
+
+def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    one, _ = run(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
+    one.play()
+    assert main(["evaluate", str(one.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
+    wandb.teardown()
+    (log,) = one.folder.rglob("run-*.wandb")
+    content = log.read_bytes()
+    assert [name for name in (b"figures/spectrum", b"spectrum/v1/dimensions_90") if name not in content] == []
+
+
+def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    late = ("method.class=tests.benchmark.cli.test_main.Diverging", "federation.participation=1")  # in round 2
+    broken, _ = run(tmp_path, "logger=wandb", *late)
+    with pytest.raises(DivergedError):
+        broken.play()
+    assert wandb.run is None
+    whole, _ = run(tmp_path, "logger=wandb", "federation.rounds=1")
+    whole.play()
+    wandb.teardown()
+    assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
+
+
+def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
+    one, _ = run(tmp_path, "federation.rounds=1")
+    one.prepare()
+    encoder = one.evaluator.encoder(one.federation.method.weights(), recalibrated=False)
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(float("nan"))
+    with pytest.raises(EvalError, match="the monitor met features that are not finite"):
+        one.evaluator.monitor(encoder)
+
+
+class TestSuites:
+    def written(self, tmp_path, **content):
+        file = tmp_path / "mine.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return str(file)
+
+    def test_seed_by_seed(self, tmp_path):
+        name = self.written(tmp_path, scenarios=[TINY], seeds=[0, 1], methods=["fedavg", "ssd method.alpha=5"])
+        configs = suite(name, {}, ["training.epochs=2"])
+        assert {one.training.epochs for one in configs} == {2}
+        assert [(one.row, one.seed) for one in configs] == [
+            ("fedavg", 0), ("ssd+alpha=5", 0), ("fedavg", 1), ("ssd+alpha=5", 1),
+        ]  # fmt: skip
+        assert len({folder(one) for one in configs}) == 4
+
+    def test_parts_of_it(self, tmp_path):
+        name = self.written(tmp_path, scenarios=[TINY], seeds=[0, 1, 2], methods=["fedavg", "ssd", "local"])
+        chosen = suite(name, {"methods": "ssd,fedavg", "seeds": 4}, [])
+        assert [(one.row, one.seed) for one in chosen] == [("ssd", 4), ("fedavg", 4)]
+        every = suite(name, {"methods": "all", "seeds": [1]}, [])
+        own = ["fedavg", "ssd", "local"]
+        assert [one.row for one in every] == [*own, *(one for one in available("method") if one not in own)]
+
+    def test_a_row_by_its_name(self):
+        wanted = "fedx-local,scaffold-fedx,fedx-no-global-contrast"
+        chosen = suite("fedx", {"methods": wanted, "seeds": [0]}, [])
+        assert [one.row for one in chosen] == wanted.split(",")
+        assert (chosen[0].method.global_contrast, chosen[2].method.global_contrast) == (0, 0)
+
+    def test_all_takes_in_what_a_suite_has_more(self, tmp_path):
+        more = ["fedavg objective=byol", "fedprox"]
+        name = self.written(tmp_path, scenarios=[TINY], seeds=[0], methods=["fedavg"], more=more)
+        assert [one.row for one in suite(name, {}, [])] == ["fedavg"]
+        rows = [one.row for one in suite(name, {"methods": "all"}, [])]
+        assert rows[:3] == ["fedavg", "fedavg-byol", "fedprox"]
+        assert set(available("method")) < set(rows)
+
+    def test_all_of_digits_is_every_method_and_every_row_of_fedx(self):
+        rows = {one.row for one in suite("digits", {"methods": "all", "seeds": [0]}, [])}
+        assert set(available("method")) <= rows
+        fedx = {one.row for one in suite("fedx", {"seeds": [0]}, [])}
+        assert {row.replace("-simclr", "") for row in fedx} <= rows  # digits' own rows are over SimCLR
+
+    def test_a_suite_that_is_none(self, tmp_path):
+        with pytest.raises(ConfigError, match="unknown keys \\['method'\\]"):
+            suite(self.written(tmp_path, scenarios=[TINY], method=["fedavg"]), {}, [])
+        with pytest.raises(ConfigError, match="is empty"):
+            suite(self.written(tmp_path, scenarios=[TINY], methods=[], seeds=[0]), {}, [])

@@ -1,0 +1,194 @@
+"""Every shipped scenario is what its first line says, and can be built at its full size."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmark.configuration.compose import compose
+from benchmark.configuration.files import available, read, summary
+from benchmark.configuration.suites import suite
+from benchmark.experiment import factory
+from benchmark.experiment.run import Run
+from benchmark.tracking.callbacks import Display
+from datamodules.sources import Source, Split
+
+CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
+PAPERS = [name for name in available("scenario") if "/" in name]
+
+
+def source(config):
+    """Images of the data set's shape, as many a class as CIFAR-100 has."""
+    channels = 1 if config.data.name in ("digits", "fashion_mnist") else 3
+    classes = CLASSES.get(config.data.name, 10)
+    size = config.data.image_size or {"digits": 8, "fashion_mnist": 28}.get(config.data.name, 32)
+    each = 50_000 // classes
+    images = np.broadcast_to(
+        np.zeros((1, channels, size, size), dtype=np.uint8), (each * classes, channels, size, size)
+    )
+    split = Split(images, np.repeat(np.arange(classes), each))
+    return Source(config.data.name, split, split, tuple(map(str, range(classes))), "")
+
+
+@pytest.mark.parametrize("name", available("scenario"))
+def test_it_can_be_built(name):
+    config = compose(name, "fedavg")
+    images = source(config)
+    method = factory.method(config, images)
+    data = factory.data(config, images, method)  # a batch no client could fill would be refused
+    batch = next(iter(data.batches(0, method.views(method.plan(0)[0]), 2, order=None, views=method.stream)))
+    method.eval()
+    assert float(method.training_step(batch)["loss"].detach()) == pytest.approx(0, abs=20)
+
+
+def few(config):
+    """The words that make a paper's run one of a few images: the networks, losses and all else stay as they are."""
+    clients, classes = config.partition.clients, CLASSES.get(config.data.name, 10)
+    channels, size = source(config).train.images.shape[1:3]
+    images = max(40 * clients, 6 * classes) / config.partition.get("share", 1.0)
+    words = ["data.name=synthetic", f"data.options.channels={channels}", f"data.image_size={size}"]
+    words += [f"data.options.examples={round(images)}", f"data.options.classes={classes}"]
+    words += ["federation.rounds=2", "training.steps=1", "training.batch_size=8"]
+    words += ["evaluation.protocols=[]", "evaluation.every=0"]
+    words += ["partition.min_size=2"] if config.partition.name in ("dirichlet", "dirichlet_min") else []
+    return words + (["method.distil_epochs=1"] if config.method["name"].startswith("flesd") else [])
+
+
+QUICK = ("fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10")
+"""The others take minutes of CPU each: `make scenarios` plays all."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in PAPERS]
+)
+@pytest.mark.timeout(900)
+def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
+    """Its paper's method, at its own precision and layout."""
+    paper = name.partition("/")[0]
+    common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
+    run = Run(compose(name, paper, [*few(compose(name, paper)), *common]), Display(Console(quiet=True)))
+    with run.prepared() as federation:
+        federation.fit()
+    assert federation.round == 2
+    assert all(row["loss"] is not None and row["images"] for row in federation.history)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_its_first_line_names_the_source_and_what_it_costs(name):
+    line = summary("scenario", name)
+    assert "GPU hour" in line
+    assert any(word in line for word in ("Table", "table", "README", "no published cell"))
+    assert compose(name, "fedavg").federation.rounds * compose(name, "fedavg").training.epochs >= 100
+
+
+@pytest.mark.parametrize(
+    ("scenario", "method", "key", "value"),
+    [
+        ("fedx/cifar10", "fedx", "objective.temperature", 0.1),
+        ("fedx/svhn", "fedx", "training.batch_size", 64),
+        ("fedx/svhn", "fedu-fedx", "training.batch_size", 64),
+        ("fedx/svhn", "fedu", "training.batch_size", 128),
+        ("fedx/cifar10-data10", "fedx", "partition.share", 0.1),
+        ("fedx/cifar10-r50", "fedavg", "training.epochs", 20),
+        ("ssd/cifar100-cross-device", "ssd", "partition.clients", 50),
+        ("ssd/cifar10-cross-silo", "feddecorr objective=align_uniform", "method.weight", 0.01),
+        ("ssd/cifar10-cross-silo", "feddecorr", "method.weight", None),
+        ("ssd/cifar10-cross-silo", "fedavg", "method.weight", None),
+        ("ldawa/cifar100-e5", "ldawa", "encoder.class", "methods.networks.resnet34"),
+        ("fedema/cifar100", "fedema", "partition.classes_per_client", 20),
+        ("orchestra/cifar10-cross-device", "orchestra", "partition.clients", 100),
+        ("orchestra/cifar10-cross-device", "orchestra", "objective.clusters", 32),
+        ("orchestra/cifar10-cross-device", "orchestra", "objective.momentum", 0.996),
+        ("orchestra/cifar10-cross-device", "orchestra", "optimizer.lr", 0.003),
+        ("orchestra/cifar10-cross-device", "fedavg objective=simsiam", "optimizer.lr", 0.01),
+        ("orchestra/cifar10-cross-device", "fedavg objective=rotation", "views.crop_scale", None),
+        ("orchestra/cifar10-cross-device-alpha0.001", "orchestra", "partition.alpha", 0.001),
+        ("orchestra/cifar10-cross-silo", "orchestra", "training.batch_size", 256),
+        ("orchestra/cifar10-cross-silo", "orchestra", "optimizer.lr", 0.01),
+        ("orchestra/cifar10-cross-silo", "fedavg objective=simsiam", "optimizer.lr", 0.03),
+        ("orchestra/cifar10-cross-silo", "fedu", "objective.momentum", 0.99),
+        ("orchestra/cifar100-cross-silo", "orchestra", "method.local_clusters", 16),
+        ("orchestra/cifar100-cross-silo", "orchestra", "objective.clusters", 256),
+        ("fedsc/cifar100", "fedsc", "partition.clients", 20),
+        ("fedsc/svhn", "fedavg objective=byol", "training.clip_norm", 1.0),
+        ("flesd/cifar10-a1", "fedavg", "federation.rounds", 10),
+        ("flesd/cifar100-a0.01", "flesd", "federation.rounds", 2),
+        ("flesd/cifar100-a100", "flesd", "federation.rounds", 4),
+        ("flesd/cifar100-a0.01", "flesd", "training.epochs", 100),
+        ("flesd/cifar10-a100", "flesd-cc", "training.epochs", 200),
+        ("flesd/tiny-imagenet-a100", "fedprox", "objective.form", "one-way"),
+    ],
+)
+def test_a_setting_of_its_paper(scenario, method, key, value):
+    from omegaconf import OmegaConf
+
+    name, *words = method.split()
+    assert OmegaConf.select(compose(scenario, name, words), key) == value
+
+
+@pytest.mark.parametrize("objective", ["simclr", "byol", "moco", "protocl"])
+def test_fedxs_heads_are_the_papers_over_any_objective(objective):
+    config = compose("fedx/cifar10", "fedx", [f"objective={objective}"])
+    method = factory.method(config, source(config))
+    numbers = {name: sum(leaf.numel() for leaf in method.tensors(name).values()) for name in method.travelling}
+    assert numbers.pop("encoder") == 11_168_832 + 9_600
+    assert numbers.pop("projector") == 197_120  # 512-256-256 with biases, no BatchNorm
+    assert set(numbers.values()) == {131_584}  # 256-256-256: FedX's predictor, and BYOL's
+
+
+@pytest.mark.parametrize("scenario", [name for name in PAPERS if name.startswith("orchestra/")])
+def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
+    config = compose(scenario, "orchestra")
+    method = factory.method(config, source(config))
+    parameters = {name: sum(one.numel() for one in method.part(name).parameters()) for name in method.travelling}
+    assert parameters == {
+        "encoder": 11_168_832,
+        "projector": 525_312,
+        "head": 2_052,
+        "target_encoder": 11_168_832,
+        "target_projector": 525_312,
+    }
+    assert len(method.objective.bank) >= config.training.batch_size
+
+
+@pytest.mark.parametrize(
+    ("scenario", "protocol"),
+    [
+        ("ssd/cifar100-cross-device", "linear-ssd/v1"),
+        ("fedx/svhn", "linear-fedx/v1"),
+        ("ldawa/cifar100-e10", "linear-ldawa/v1"),
+        ("fedema/cifar100", "linear-fedu/v1"),
+        ("orchestra/cifar100-cross-silo", "linear-orchestra-cached/v1"),
+        ("flesd/cifar100-a1", "linear-flesd-cached/v1"),
+    ],
+)
+def test_each_paper_is_measured_by_its_own_probe_too(scenario, protocol):
+    assert {"linear/v1", protocol} <= set(compose(scenario, "fedavg").evaluation.protocols)
+
+
+@pytest.mark.parametrize("name", [name for name in available("suite") if name.startswith("flesd")])
+def test_flesds_tables_have_their_cells(name):
+    """Tables 1, 2 and 4 to 11: settings x rows."""
+    cells = {"table1": 12 * 6, "table2": 3 * 12, "table4": 18 * 2, "table5": 36 * 2, "table6": 12 * 2, "cases": 3 * 26}
+    content = read("suite", name)
+    assert len(content["scenarios"]) * len(content["methods"]) == cells[name.removeprefix("flesd-")]
+
+
+def test_the_distillations_of_table_11_have_as_many_steps_each():
+    rows = [line for line in read("suite", "flesd-cases")["methods"] if "distil_batch_size" in line]
+    configs = [compose("flesd/cifar100-a1", *line.split()[:1], line.split()[1:]) for line in rows]
+    steps = [one.method.get("distil_epochs", 200) / one.method.distil_batch_size for one in configs]
+    assert len(steps) == 4
+    assert len(set(steps)) == 1
+
+
+@pytest.mark.parametrize("name", ["flesd-table1", "flesd-table4"])
+def test_flesds_studies_keep_the_local_epochs_in_all(name):
+    configs = suite(name, {"scenarios": read("suite", name)["scenarios"][:6]}, [])
+    assert len({(config.scenario, config.row) for config in configs}) == len(configs)
+    training = [one for one in configs if one.method.name != "centralized"]
+    assert {one.federation.rounds * one.training.epochs for one in training} == {200}
+
+
+def test_flesds_heads_are_the_papers():
+    method = factory.method(config := compose("flesd/cifar10-a1", "flesd"), source(config))
+    assert sum(leaf.numel() for leaf in method.tensors("projector").values()) == 328_320  # 512-512-128, no BatchNorm

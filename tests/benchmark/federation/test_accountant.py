@@ -1,0 +1,169 @@
+import math
+
+import pytest
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
+
+from benchmark.configuration.schema import ConfigError
+from benchmark.federation.accountant import ORDERS, Account, epsilon
+from methods.base import Client, Mean, MethodError, Phase
+from methods.fedsc import FedSC
+from tests import playing
+
+NOISY = ("method.sigma=0.5",)
+ALL = (*NOISY, "federation.participation=1")
+
+
+class Releasing:
+    """Releases one entry in one phase; a client of ten images twice as safely as one of five."""
+
+    def noise(self, phase, client):
+        return {"R": 0.2 * client.examples} if phase.name == "release" else {}
+
+
+RELEASE, OTHER = Phase("release", uplink={"R": Mean()}), Phase("other")
+SMALL, LARGE = Client(1, 5), Client(0, 10)
+
+
+class TestEpsilon:
+    @pytest.mark.parametrize(
+        ("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
+    )
+    def test_two_libraries_agree(self, multiplier, number):
+        other = rdp.RdpAccountant(orders=ORDERS)
+        other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), number))
+        assert epsilon(((multiplier, number),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+
+    @pytest.mark.parametrize("number", [1, 20, 200])
+    def test_it_is_below_the_bound_that_can_be_worked_out_by_hand(self, number):
+        """zCDP (Bun and Steinke 2016): rho = T / (2 multiplier^2), epsilon <= rho + 2 sqrt(rho ln(1 / delta))."""
+        rho = number / (2 * 1.3**2)
+        by_hand = rho + 2 * math.sqrt(rho * math.log(1e5))
+        assert 0.8 * by_hand < epsilon(((1.3, number),), 1e-5) <= by_hand
+
+    def test_much_noise_costs_next_to_nothing(self):
+        assert epsilon(((900.0, 5),), 1e-5) < 0.02
+
+    def test_releases_with_half_the_noise_cost_four_times_as_many(self):
+        assert epsilon(((1.0, 1), (2.0, 4)), 1e-5) == pytest.approx(epsilon(((1.0, 2),), 1e-5), rel=1e-6)
+
+    def test_nothing_released_costs_nothing(self):
+        assert epsilon((), 1e-5) == 0
+
+
+class TestAccount:
+    def account(self, budget=None):
+        return Account(Releasing(), delta=1e-5, budget=budget)
+
+    def test_it_grows_with_releases_only(self):
+        account = self.account()
+        assert account.note(OTHER, [SMALL]) == set()
+        assert account.epsilon(SMALL.id) == 0
+        assert account.note(RELEASE, [SMALL]) == {SMALL.id}
+        first = account.epsilon(SMALL.id)
+        account.note(RELEASE, [LARGE])
+        assert account.epsilon(SMALL.id) == first > account.epsilon(LARGE.id) > 0
+        account.note(RELEASE, [SMALL])
+        assert account.epsilon(SMALL.id) > first
+        assert account.epsilon(SMALL.id) == epsilon(((1.0, 2),), 1e-5)
+        assert account.covers == {"R"}
+
+    def test_a_budget_refuses_the_round_that_would_exceed_it(self):
+        account = self.account(budget=epsilon(((1.0, 2),), 1e-5) + 1e-6)
+        for _ in range(2):
+            assert account.refusal([(RELEASE, [SMALL, LARGE])]) is None
+            account.note(RELEASE, [SMALL, LARGE])
+        assert "client 1 would spend" in account.refusal([(RELEASE, [SMALL, LARGE])])
+        assert account.refusal([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
+        assert "client 0 would spend" in account.refusal([(RELEASE, [LARGE])] * 40)
+        both = account.refusal([(RELEASE, [SMALL, LARGE])] * 40)  # it names who would spend most
+        assert "client 1 would spend" in both
+
+    def test_its_state_comes_back(self):
+        account, other = self.account(), self.account()
+        account.note(RELEASE, [SMALL, LARGE])
+        account.note(RELEASE, [SMALL])
+        other.load(account.state())
+        assert other.releases == account.releases
+        assert other.covers == account.covers
+
+    @pytest.mark.parametrize(
+        ("noise", "says"),
+        [
+            ({"momentz": 1.0}, "speaks of 'momentz', which phase 'release' does not send: it sends R"),
+            ({"R": -3.0}, "multiplier of -3.0: give a number above 0"),
+            ({"R": 0.0}, "above 0"),
+            ({"R": math.inf}, "above 0"),
+        ],
+    )
+    def test_a_method_that_misspells_its_noise_is_not_believed(self, noise, says, monkeypatch):
+        monkeypatch.setattr(Releasing, "noise", lambda self, phase, client: noise)
+        with pytest.raises(MethodError, match=says):
+            self.account().note(RELEASE, [SMALL])
+
+
+class TestRuns:
+    def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
+        run = playing.prepared(tmp_path, "fedsc", *NOISY)
+        record = run.play()
+        federation = run.federation
+        seen = dict.fromkeys(range(4), 0)
+        for round, row in enumerate(federation.history):
+            present = range(4) if round == 0 else federation.streams.cohort(round, 4, 0.5)
+            for client in present:
+                seen[client] += 1
+            by_hand = {
+                str(k): epsilon(((0.5 * len(run.data.parts[k]) / (math.sqrt(2) * 4), seen[k]),), 1e-5) for k in present
+            }
+            assert row["epsilon"] == pytest.approx(by_hand)
+        assert record["epsilon"] == max(record["privacy"]["clients"].values())
+        assert len(record["privacy"]["clients"]) == 4
+        assert record["privacy"]["covers"] == ["R"]
+        assert record["privacy"]["delta"] == 1e-5
+
+    def test_a_budget_ends_the_run_before_it_is_exceeded(self, tmp_path):
+        free = playing.played(tmp_path / "free", "fedsc", *ALL).federation
+        after = [max(free.history[k]["epsilon"].values()) for k in (0, 1)]
+        assert after[1] > after[0]
+        run = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        record = run.play()
+        assert record["rounds"]["done"] == 1
+        assert "budget" in record["rounds"]["ended"]
+        assert record["epsilon"] == pytest.approx(after[0])
+        again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        assert again.play() == record
+
+    def test_misspelt_noise_is_found_before_anybody_trains(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(FedSC, "noise", lambda self, phase, client: {"momentz": 1.0})
+        with pytest.raises(MethodError, match="speaks of 'momentz'"):
+            playing.prepared(tmp_path, "fedsc")
+
+    def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
+        """Where the first release is in the second round, one round is played and nothing was spent."""
+        words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
+        playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1").federation.fit()
+        run = playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1")
+        run.config.privacy["epsilon"] = 5.0
+        run.config.federation.rounds = 3
+        run.prepare()
+
+    def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is(self, tmp_path):
+        """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""
+        words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
+        with pytest.raises(ConfigError, match="first release is too dear"):
+            playing.prepared(tmp_path, "orchestra", *words, "privacy.epsilon=5")
+
+    def test_a_budget_that_the_first_round_exceeds_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="first release is too dear"):
+            playing.prepared(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
+
+    def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
+        record = playing.prepared(tmp_path, "fedsc").play()
+        assert record["epsilon"] is None
+        assert record["privacy"] == {}
+        with pytest.raises(ConfigError, match="nothing with noise"):
+            playing.prepared(tmp_path, "fedsc", "privacy.epsilon=8")
+
+    @pytest.mark.parametrize("words", ["privacy.delta=1", "privacy.epsilon=0", "privacy.epsilon=much"])
+    def test_what_no_account_can_be_is_refused(self, words, tmp_path):
+        with pytest.raises(ConfigError, match=words.partition("=")[0]):
+            playing.prepared(tmp_path, "fedsc", *NOISY, words)

@@ -1,0 +1,219 @@
+"""Against NumPy in float64, and hand computed numbers."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from benchmark.federation.aggregation import Reductions, gather_batches
+from methods import trees
+from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Sum, Visit
+from tests.playing import same
+
+SIZES, BATCHES = [7, 30, 1, 12], [2, 5, 1, 3]
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    return Fabric(accelerator="cpu", devices=1)
+
+
+def visit(client, examples, batches=1):
+    phase = Phase("fit")
+    return Visit(0, 1, phase, Client(client, examples), {}, {}, torch.Generator(), batches=batches)
+
+
+def reduced(fabric, how, replies, server=None):
+    """`replies`: (client, examples, batches, Tree of the entry "x"); the combined value."""
+    totals = Reductions({"x": how})
+    for client, examples, batches, tree in replies:
+        totals.add(visit(client, examples, batches), {"x": tree}, server or {})
+    return totals.merged(fabric, [totals.staged(fabric)])["x"]
+
+
+def four_replies(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    trees_ = [{"a": {"w": torch.randn(3, 2, generator=rng)}, "b": torch.randn((), generator=rng)} for _ in SIZES]
+    return list(zip(range(4), SIZES, BATCHES, trees_, strict=True))
+
+
+def weighted_mean(replies, weights, path, divisor=None):
+    values = [dict(trees.leaves(tree))[path].double().numpy() for *_, tree in replies]
+    total = sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return (total / (divisor or sum(weights))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("how", "weights", "divisor"),
+    [
+        (Mean("examples"), SIZES, None),
+        (Mean("batches"), BATCHES, None),
+        (Mean("clients"), [1, 1, 1, 1], None),
+        (Mean(lambda server, message: server["scale"] * message["x"]["b"].abs()), None, None),
+        (Mean("examples", over="clients"), SIZES, 4),
+        (Mean(lambda server, message: message["x"]["b"].abs(), over="clients"), None, 4),
+    ],
+)
+def test_mean(fabric, how, weights, divisor):
+    replies = four_replies()
+    given = weights or [abs(float(tree["b"])) for *_, tree in replies]
+    mean = reduced(fabric, how, replies, {"scale": torch.tensor(1.0)})
+    for path, leaf in trees.leaves(mean):
+        np.testing.assert_allclose(leaf.numpy(), weighted_mean(replies, given, path, divisor), rtol=1e-7)
+
+
+@pytest.mark.parametrize(("over", "divided"), [("weights", True), ("clients", False)])
+def test_mean_by_a_tree_of_weights(fabric, over, divided):
+    """Layer by layer, as L-DAWA weighs: leaf "w" counts by its own sum, leaf "b" by its square."""
+    by = {"w": lambda tree: tree["a"]["w"].sum().abs(), "b": lambda tree: tree["b"] ** 2}
+
+    def weigh(server, message):
+        return {"a": {"w": by["w"](message["x"])}, "b": by["b"](message["x"])}
+
+    replies = four_replies(1)
+    mean = reduced(fabric, Mean(weigh, over=over), replies)
+    for path, leaf in trees.leaves(mean):
+        weights = [float(by[path[-1]](tree)) for *_, tree in replies]
+        expected = weighted_mean(replies, weights, path, None if divided else 4)
+        np.testing.assert_allclose(leaf.numpy(), expected, rtol=1e-7)
+
+
+def test_sum(fabric):
+    replies = four_replies()
+    total = reduced(fabric, Sum(), replies)
+    for path, leaf in trees.leaves(total):
+        np.testing.assert_allclose(leaf.numpy(), weighted_mean(replies, [1] * 4, path, 1), rtol=1e-7)
+
+
+def test_cat_goes_by_client_id_whoever_came_first(fabric):
+    rows = {4: [[4.0, 4.5]], 0: [[0.0, 0.5], [1.0, 1.5]], 2: [[2.0, 2.5]]}
+    joined = reduced(fabric, Cat(), [(k, 1, 1, {"rows": torch.tensor(value)}) for k, value in rows.items()])
+    assert joined["rows"].tolist() == [[0.0, 0.5], [1.0, 1.5], [2.0, 2.5], [4.0, 4.5]]
+
+
+def test_each_keeps_every_reply_under_its_client(fabric):
+    kept = reduced(fabric, Each(), [(k, 1, 1, {"R": torch.full((k + 1,), k)}) for k in (3, 1)])
+    assert list(kept) == [1, 3]
+    assert same(kept, {1: {"R": torch.full((2,), 1)}, 3: {"R": torch.full((4,), 3)}})
+
+
+def test_replies_name_their_clients_and_lack_what_nobody_sent(fabric):
+    totals = Reductions({"x": Mean(), "y": Cat(), "z": Each(), "s": Sum()})
+    for client in (5, 2):
+        totals.add(visit(client, 1), {"x": {"w": torch.ones(1)}}, {})
+    merged = totals.merged(fabric, [totals.staged(fabric)])
+    assert merged.clients == (2, 5)
+    assert set(merged) == {"x"}
+
+
+def test_an_entry_only_some_send_is_the_mean_of_those(fabric):
+    totals = Reductions({"x": Mean("clients", over="clients"), "y": Mean("clients", over="clients")})
+    totals.add(visit(0, 1), {"x": {"w": torch.tensor([1.0])}, "y": {"w": torch.tensor([4.0])}}, {})
+    totals.add(visit(1, 1), {"x": {"w": torch.tensor([3.0])}}, {})
+    merged = totals.merged(fabric, [totals.staged(fabric)])
+    assert (merged["x"]["w"].item(), merged["y"]["w"].item()) == (2.0, 4.0)
+
+
+def test_an_undeclared_entry_is_refused_by_name():
+    totals = Reductions({"weights": Mean()})
+    with pytest.raises(
+        MethodError, match="client 6 replied with labels, which phase 'fit' does not declare"
+    ) as refused:
+        totals.add(visit(6, 1), {"weights": {"w": torch.ones(1)}, "labels": {"y": torch.ones(1)}}, {})
+    assert "weights" in str(refused.value)
+    assert totals.clients == []
+
+
+@pytest.mark.parametrize("how", [Mean(), Sum()])
+@pytest.mark.parametrize("other", [{"w": torch.ones(3)}, {"w": torch.ones(2, 1)}, {"v": torch.ones(2)}, {}])
+def test_another_architecture_is_refused(how, other):
+    totals = Reductions({"x": how})
+    totals.add(visit(0, 1), {"x": {"w": torch.ones(2)}}, {})
+    with pytest.raises(MethodError, match="client 1 replied with 'x' of another shape"):
+        totals.add(visit(1, 1), {"x": other}, {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("how", [Mean(), Sum(), Cat(), Each()])
+def test_dtypes_are_kept(fabric, how, dtype):
+    value = reduced(fabric, how, [(k, k + 1, 1, {"w": torch.ones(2, dtype=dtype)}) for k in (0, 1)])
+    assert {leaf.dtype for _, leaf in trees.leaves(value)} == {dtype}
+
+
+@pytest.mark.parametrize("how", [Mean("examples"), Mean("clients"), Mean(lambda server, message: 0.3), Sum()])
+def test_one_client_is_the_identity_bit_for_bit(fabric, how):
+    tree = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0)) * 1e-3}
+    assert torch.equal(reduced(fabric, how, [(0, 37, 3, tree)])["w"], tree["w"])
+
+
+@pytest.mark.parametrize("how", [Mean("examples"), Mean(lambda server, message: message["x"]["w"][0].exp()), Sum()])
+def test_the_order_of_clients_shows_in_no_bit(fabric, how):
+    rng = torch.Generator().manual_seed(0)
+    replies = [(k, 10 + k, 1, {"w": torch.randn(2000, generator=rng)}) for k in range(100)]
+    shuffled = [replies[k] for k in torch.randperm(100, generator=rng)]
+    in_float32 = [sum(tree["w"] for *_, tree in order) for order in (replies, shuffled)]
+    assert not torch.equal(*in_float32)  # a plain float32 sum would show it
+    assert torch.equal(*(reduced(fabric, how, order)["w"] for order in (replies, shuffled)))
+
+
+@pytest.mark.parametrize("how", [Mean(), Sum(), Cat(), Each()])
+def test_a_live_reply_may_change_once_it_is_added(fabric, how):
+    live = torch.ones(1, 2)
+    totals = Reductions({"x": how})
+    totals.add(visit(0, 1), {"x": {"w": live}}, {})
+    live.fill_(9)
+    ((_, leaf),) = trees.leaves(totals.merged(fabric, [totals.staged(fabric)])["x"])
+    assert leaf.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("how", [Mean(), Mean(lambda server, message: message["x"]), Sum(), Cat(), Each()])
+def test_a_parameter_is_taken_without_its_gradient(fabric, how):
+    ((_, leaf),) = trees.leaves(reduced(fabric, how, [(0, 1, 1, {"w": torch.nn.Parameter(torch.ones(2))})]))
+    assert not leaf.requires_grad
+
+
+def batches(gather, *values):
+    gathered = {}
+    for value in values:
+        gathered = gather_batches(gathered, {"x": {"w": torch.tensor(value)}}, gather)
+    return gathered["x"]["w"].tolist()
+
+
+def test_batches_add_up():
+    assert batches({"x": Sum()}, [1.0, 2.0], [3.0, 5.0], [0.5, 0.0]) == [4.5, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("last", "rows"), [(None, [1, 2, 3, 4, 5]), (2, [4, 5]), (4, [2, 3, 4, 5]), (9, [1, 2, 3, 4, 5])]
+)
+def test_batches_are_lined_up_and_the_last_rows_kept(last, rows):
+    assert batches({"x": Cat(last)}, [1, 2, 3], [4], [5]) == rows
+
+
+def test_a_single_batch_longer_than_what_is_kept_is_cut():
+    assert batches({"x": Cat(last=2)}, [1, 2, 3]) == [2, 3]
+
+
+def test_the_first_batch_is_copied():
+    live = torch.ones(2)
+    gathered = gather_batches({}, {"x": {"w": live}}, {"x": Sum()})
+    live.zero_()
+    assert gathered["x"]["w"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("observed", [{}, {"y": {}}, {"x": {"w": torch.ones(1)}, "y": {"w": torch.ones(1)}}])
+def test_what_is_observed_and_what_is_gathered_must_agree(observed):
+    with pytest.raises(MethodError, match=r"the phase gathers \['x'\]"):
+        gather_batches({}, observed, {"x": Sum()})
+
+
+def test_a_reply_is_sent_to_other_ranks_once_and_not_with_every_leaf():
+    class TwoRanks:
+        world_size, device = 2, torch.device("cpu")
+
+    totals = Reductions({"x": Each()})
+    reply = {"x": {str(k): torch.ones(1000) for k in range(20)}}
+    totals.add(visit(0, 1), reply, {})
+    assert len(pickle.dumps(totals.staged(TwoRanks()))) < 1.5 * trees.nbytes(reply["x"])

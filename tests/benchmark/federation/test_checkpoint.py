@@ -1,0 +1,114 @@
+import os
+
+import pytest
+import torch
+
+from benchmark.federation import checkpoint
+from benchmark.federation.checkpoint import Checkpoint, CheckpointError
+from tests.playing import same
+
+STATE = {
+    "round": 3,
+    "server": {"weights": {"encoder": {"w": torch.randn(4, 2), "n": torch.tensor(1.5)}}, "scales": {0: torch.ones(2)}},
+    "history": [{"round": 1, "loss": None, "bytes_up": {"weights": 8}}],
+    "memory": {0: "client0-round0-fit.pt"},
+    "ledger": {"lines": [[0, "fit", "up", "weights", 8]], "visits": [(0, 2)]},
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    one = Checkpoint(tmp_path / "run" / "checkpoint", "abc")
+    one.save(STATE)
+    return one
+
+
+class PulledPlug(BaseException):
+    """What no handler of the code under test may catch."""
+
+
+def pull(*_, **__):
+    raise PulledPlug
+
+
+def test_there_is_none_at_first(tmp_path):
+    assert Checkpoint(tmp_path / "nowhere", "abc").load() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_comes_back_bit_for_bit(saved):
+    assert same(Checkpoint(saved.file.parent, "abc").load(), {**STATE, "config": "abc"})
+
+
+def test_the_newer_state_replaces_the_older(saved):
+    saved.save({**STATE, "round": 4})
+    assert saved.load()["round"] == 4
+    assert [file.name for file in saved.file.parent.iterdir()] == ["state.pt"]
+
+
+def test_a_crash_before_the_rename_leaves_the_old_one(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint.os, "replace", pull)
+    with pytest.raises(PulledPlug):
+        saved.save({**STATE, "round": 4})
+    assert saved.load()["round"] == 3
+    monkeypatch.undo()
+    saved.save({**STATE, "round": 5})
+    assert saved.load()["round"] == 5
+
+
+def test_a_crash_while_writing_leaves_the_old_one(saved, monkeypatch):
+    def half(state, stream):
+        stream.write(b"half of it")
+        pull()
+
+    monkeypatch.setattr(checkpoint.torch, "save", half)
+    with pytest.raises(PulledPlug):
+        saved.save({**STATE, "round": 4})
+    assert saved.load()["round"] == 3
+
+
+def test_the_file_is_on_disk_before_it_is_renamed(saved, monkeypatch):
+    """Without the sync a power cut after the rename can leave an empty file under the right name."""
+    calls = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: calls.append("sync") or sync(handle))
+    monkeypatch.setattr(checkpoint.os, "replace", lambda *names: calls.append("rename") or replace(*names))
+    saved.save(STATE)
+    assert calls.index("sync") < calls.index("rename")
+
+
+def refused(saved, config_hash="abc"):
+    with pytest.raises(CheckpointError) as error:
+        Checkpoint(saved.file.parent, config_hash).load()
+    line = str(error.value)
+    assert "\n" not in line
+    assert str(saved.file) in line
+    return line
+
+
+def test_a_changed_config_is_refused(saved):
+    line = refused(saved, "another")
+    assert str(saved.file.parent.parent / "config.yaml") in line
+    assert "row=NAME" in line
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", "cut"])
+def test_a_broken_file_is_one_line(saved, content):
+    saved.file.write_bytes(saved.file.read_bytes()[:-200] if content == "cut" else content)
+    assert f"delete {saved.file.parent}" in refused(saved)
+
+
+@pytest.mark.parametrize("content", [{"state_dict": {}}, [1, 2], torch.ones(2)])
+def test_a_file_of_another_make_is_one_line(saved, content):
+    torch.save(content, saved.file)
+    refused(saved)
+
+
+class Harm:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_nothing_is_unpickled(saved):
+    torch.save({"config": "abc", "round": Harm()}, saved.file)
+    refused(saved)

@@ -1,0 +1,137 @@
+import pickle
+
+import pytest
+import torch
+
+from benchmark.federation.client_state import Kept, Memory
+from tests.playing import same
+
+TREE = {
+    "memory": {"c": {"w": torch.tensor([1.0, 2.0])}},
+    "stays": {"head": {"w": torch.zeros(2, 3, dtype=torch.bfloat16)}},
+}
+
+
+def leaf(value):
+    return {"memory": {"w": torch.tensor(value)}}
+
+
+def files(memory):
+    return sorted(file.name for file in memory.folder.iterdir())
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return Memory(tmp_path / "memory")
+
+
+def keep(memory, round, **values):
+    written = {int(name[1:]): memory.write(int(name[1:]), round, "fit", leaf(value)) for name, value in values.items()}
+    memory.stage(written)
+
+
+def test_nobody_remembers_anything_at_first(memory):
+    assert (dict(memory), len(memory), memory.get(3)) == ({}, 0, None)
+    memory.commit()
+    assert not memory.folder.exists()
+
+
+def test_a_tree_comes_back_bit_for_bit(memory):
+    memory.stage({7: memory.write(7, 0, "fit", TREE)})
+    assert same(memory[7], TREE)
+    assert memory[7]["stays"]["head"]["w"].dtype == torch.bfloat16
+
+
+def test_a_written_file_counts_only_once_it_is_staged(memory):
+    keep(memory, 0, k1=1.0)
+    name = memory.write(1, 1, "fit", leaf(2.0))
+    assert memory[1]["memory"]["w"] == 1.0
+    memory.stage({1: name})
+    assert memory[1]["memory"]["w"] == 2.0
+
+
+def test_a_staged_file_leaves_the_old_one_until_it_is_committed(memory):
+    keep(memory, 0, k1=1.0, k2=1.0)
+    memory.commit()
+    index = dict(memory.index)
+    keep(memory, 1, k1=2.0)
+    assert len(files(memory)) == 3  # a crash here finds all that the old index names
+    memory.restore(index)
+    assert memory[1]["memory"]["w"] == 1.0
+    keep(memory, 1, k1=2.0)
+    memory.commit()
+    assert files(memory) == sorted(memory.index.values())
+    assert (memory[1]["memory"]["w"], memory[2]["memory"]["w"]) == (2.0, 1.0)
+
+
+def test_a_later_phase_of_a_round_replaces_an_earlier_one(memory):
+    memory.stage({1: memory.write(1, 0, "assign", leaf(1.0))})
+    memory.stage({1: memory.write(1, 0, "fit", leaf(2.0))})
+    memory.commit()
+    assert memory[1]["memory"]["w"] == 2.0
+    assert len(files(memory)) == 1
+
+
+def test_a_client_that_keeps_nothing_is_forgotten(memory):
+    keep(memory, 0, k1=1.0, k2=1.0)
+    memory.stage({1: memory.write(1, 1, "fit", {})})
+    memory.commit()
+    assert list(memory) == [2]
+    assert files(memory) == [memory.index[2]]
+
+
+def test_restoring_clears_what_a_broken_round_left(memory):
+    keep(memory, 0, k1=1.0)
+    memory.commit()
+    index = dict(memory.index)
+    for client in (1, 2):
+        memory.write(client, 1, "fit", leaf(9.0))
+    (memory.folder / "client3-round1-fit.pt").write_bytes(b"half a file")
+    again = Memory(memory.folder)
+    again.restore(index)
+    assert list(again) == [1]
+    assert files(again) == [index[1]]
+    assert index == again.index
+    keep(again, 1, k2=1.0)
+    assert 2 not in index  # a checkpoint's index is copied, not shared
+
+
+def test_only_the_asked_for_client_is_read(memory):
+    keep(memory, 0, k1=1.0, k2=2.0, k3=3.0)
+    for client in (1, 3):
+        (memory.folder / memory.index[client]).write_bytes(b"not to be opened")
+    assert (len(memory), list(memory)) == (3, [1, 2, 3])
+    assert memory[2]["memory"]["w"] == 2.0
+
+
+def test_asking_whether_a_client_is_known_reads_nothing(memory):
+    keep(memory, 0, k1=1.0)
+    (memory.folder / memory.index[1]).write_bytes(b"not to be opened")
+    assert 1 in memory
+    assert 2 not in memory
+
+
+def test_clients_come_in_order_of_id(memory):
+    keep(memory, 0, k10=1.0, k9=1.0)
+    keep(memory, 1, k1=1.0)
+    assert list(memory) == [1, 9, 10]
+
+
+class Harm:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_nothing_is_unpickled(memory):
+    keep(memory, 0, k1=1.0)
+    torch.save({"memory": Harm()}, memory.folder / memory.index[1])
+    with pytest.raises(pickle.UnpicklingError):
+        memory[1]
+
+
+def test_kept_shows_the_parts_that_stay_and_nothing_else(memory):
+    memory.stage({4: memory.write(4, 0, "fit", TREE), 2: memory.write(2, 0, "fit", leaf(1.0))})
+    kept = Kept(memory)
+    assert (list(kept), len(kept)) == ([2, 4], 2)
+    assert same(kept[4], TREE["stays"])
+    assert kept[2] == {}

@@ -1,0 +1,170 @@
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark.configuration.compose import compose
+from benchmark.experiment import data, factory
+from benchmark.speed import peers
+from benchmark.speed.peer import workload
+from benchmark.speed.peers import FLOWER, OURS, PFL, Played
+from benchmark.speed.timing import Process, arrivals
+from datamodules.sources import Source, Split
+from datamodules.views import make_views
+
+
+class TestFigures:
+    def test_a_round_is_the_median_without_the_first(self):
+        run = Played(ends=(9.0, 9.5, 10.5, 10.75), peak_mib=0)
+        assert (run.round, run.first) == (0.5, 9.0)
+
+    def test_ratios_are_taken_within_a_repetition(self):
+        def runs(*seconds):
+            return [Played((4 * s, 5 * s), 100 * s) for s in seconds]
+
+        lines = peers.compare("simclr", 16, {OURS: runs(1, 4), FLOWER: runs(2, 16), PFL: runs(4, 8)})
+        found = {(line.what.partition(",")[0], line.what.rpartition(": ")[2]): line for line in lines}
+        round = found["a round", f"{OURS} / {FLOWER}"]
+        assert (round.value.low, round.value.high, round.goal, round.met) == (1 / 4, 1 / 2, "<= 0.40", True)
+        assert found["a round", f"{OURS} / {PFL}"].met is False
+        assert found["start until the first round is done", OURS].value.median == 10
+        assert found["peak memory (PSS)", FLOWER].unit == "MiB"
+        assert len(lines) == len(found) == 3 * (2 + 3)
+
+    def test_every_run_counts_and_nobody_plays_twice_in_a_repetition(self):
+        order = []
+
+        def play(name):
+            order.append(name)
+            return Played((1.0, 1.0 + len(order)), 0)
+
+        names = (OURS, FLOWER, PFL)
+        played = peers.contest({name: lambda name=name: play(name) for name in names}, 2, lambda line: None)
+        assert order == [*names, *reversed(names)]
+        assert [run.round for run in played[OURS]] == [1, 6]
+
+
+class TestRounds:
+    def test_each_line_has_the_time_it_came(self, tmp_path):
+        file = tmp_path / "rounds.jsonl"
+        with arrivals(file) as ends:
+            file.write_text("")
+            time.sleep(0.1)
+            with file.open("a") as stream:
+                stream.write("{}\n")
+                stream.flush()
+                time.sleep(0.3)
+                stream.write("{}\n{}\n")
+        assert len(ends) == 3
+        assert 0.1 <= ends[0] < ends[1] - 0.2
+        assert ends[1] == ends[2]
+
+    def test_a_run_that_lost_a_round_is_refused(self):
+        run = Process("round 2: 7 of 10 clients replied", 1.0, 0.0)
+        with pytest.raises(RuntimeError, match=r"3 of 6 rounds were seen; .*7 of 10 clients replied"):
+            peers.checked([1.0, 2.0, 3.0], run)
+
+
+class TestInstall:
+    @pytest.fixture
+    def commands(self, tmp_path, monkeypatch):
+        """What was asked of the system, in a home and with requirements of the test's own."""
+        asked = []
+        (tmp_path / "requirements.txt").write_text("one==1\n")
+        monkeypatch.setattr(peers, "HOME", tmp_path / "home")
+        monkeypatch.setattr(peers, "PEER", tmp_path)
+
+        def succeed(*command):
+            asked.append(command)
+            if "venv" in command:
+                (tmp_path / "home/lib/python{}.{}/site-packages".format(*sys.version_info)).mkdir(parents=True)
+
+        monkeypatch.setattr(peers, "_succeed", succeed)
+        return asked
+
+    def test_once_for_the_same_requirements(self, commands, tmp_path):
+        assert peers.install(print) == peers.install(print) == tmp_path / "home/bin/python"
+        assert len(commands) == 2
+        (tmp_path / "requirements.txt").write_text("one==2\n")
+        peers.install(print)
+        assert len(commands) == 4
+
+    def test_a_failure_is_one_line_and_is_tried_again(self, commands, monkeypatch):
+        whole, broken = peers._succeed, [True]
+
+        def succeed(*command):
+            whole(*command)
+            if "pip" in command and broken:
+                broken.clear()
+                raise RuntimeError
+
+        monkeypatch.setattr(peers, "_succeed", succeed)
+        with pytest.raises(RuntimeError):
+            peers.install(print)
+        peers.install(print)
+        assert len(commands) == 4
+
+    def test_the_reason_is_what_pip_calls_an_error(self):
+        says = "print('WARNING: a'); print('ERROR: no such thing'); print('notice: b'); raise SystemExit(1)"
+        with pytest.raises(RuntimeError, match=r"cannot be installed into \S+: ERROR: no such thing$"):
+            peers._succeed(sys.executable, "-c", says)
+
+
+class TestWorkload:
+    """Ours and the others' are the same."""
+
+    @pytest.fixture
+    def images(self):
+        drawn = np.random.default_rng(0).integers(0, 256, (5000, 3, 32, 32), dtype=np.uint8)
+        split = Split(drawn, np.arange(5000) % 10)
+        return Source("synthetic", split, split, tuple("0123456789"), "")
+
+    @staticmethod
+    def config(views):
+        return compose(str(peers.PEER / "scenario.yaml"), "fedavg", [*peers.SETTINGS, *peers.VIEWS[views]])
+
+    @pytest.mark.parametrize("views", peers.VIEWS)
+    def test_network_and_loss(self, views, images):
+        method, theirs = factory.method(self.config(views), images), workload.Network()
+        ours = method.objective
+        theirs.load_state_dict(ours.state_dict())
+        one, other = torch.rand(2, 8, 3, 32, 32)
+        torch.testing.assert_close(ours.loss(ours(one, other), None), theirs.loss(one, other))
+
+    def test_optimiser_and_clients(self, images):
+        config = self.config("mirrored")
+        assert {key: config.optimizer[key] for key in workload.SGD} == workload.SGD
+        assert [len(part) for part in data.parts(config, images.train.labels)] == [100] * workload.CLIENTS
+        assert config.federation.rounds == workload.ROUNDS
+
+    def test_mirrored_views(self, images, monkeypatch):
+        monkeypatch.setattr(workload, "images", lambda client: images.train.images[:16])
+        config = self.config("mirrored")
+        names, recipe = factory.method(config, images).objective.views, factory.recipe(config, images)
+        (one, other), _ = make_views(torch.from_numpy(images.train.images[:16]), names, recipe, torch.Generator())
+        theirs = torch.stack(workload.mirrored(0))  # in another order
+        ours = torch.stack([one, other])
+        first = [int((theirs[0] == image).flatten(1).all(1).nonzero()) for image in one]
+        torch.testing.assert_close(ours, theirs[:, first], rtol=0, atol=0)
+
+    def test_simclr_views(self, images):
+        recipe = factory.recipe(self.config("simclr"), images)
+        crop, flip, jitter, gray, _ = workload.SIMCLR.transforms
+        assert (crop.scale, crop.ratio, flip.p) == (recipe.crop_scale, recipe.crop_ratio, recipe.flip)
+        assert (jitter.p, gray.p) == (recipe.jitter_p, recipe.grayscale)
+        color = jitter.transforms[0]
+        spans = [(1 - strength, 1 + strength) for strength in recipe.jitter[:3]]
+        assert [color.brightness, color.contrast, color.saturation] == spans
+        assert color.hue == (-recipe.jitter[3], recipe.jitter[3])
+        assert (recipe.blur, recipe.solarize, recipe.rotation, recipe.mean) == (0, 0, 0, None)
+
+    def test_batches_are_an_epoch(self, images, monkeypatch):
+        monkeypatch.setattr(workload, "images", lambda client: images.train.images[:40])
+        for views in peers.VIEWS:
+            pairs = list(workload.batches(0, views, 16))
+            assert [[tuple(view.shape) for view in pair] for pair in pairs] == [
+                [(size, 3, 32, 32)] * 2 for size in (16, 16, 8)
+            ]
+            assert all(0 <= view.min() < view.max() <= 1 for pair in pairs for view in pair)

@@ -1,0 +1,148 @@
+"""The benchmark's own parts: figures in turn, ratios, goals, and the page they make."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmark.runtime import spin_briefly
+from benchmark.speed import report
+from benchmark.speed.__main__ import NAMES, main
+from benchmark.speed.timing import Line, Spread, interleaved, process, ratio, spread
+from tests.playing import TINY
+
+
+def test_contenders_run_in_turn_and_every_other_time_backwards():
+    order = []
+    ways = {name: (lambda name=name: order.append(name) or float(len(order))) for name in "ab"}
+    figures = interleaved(ways, 3, lambda line: None)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert figures == {"a": [1, 4, 5], "b": [2, 3, 6]}
+    assert ratio(figures, "b", "a") == spread([2, 3 / 4, 6 / 5])
+
+
+@pytest.mark.parametrize(
+    ("goal", "median", "met"),
+    [("<= 1.10", 1.10, True), ("<= 1.10", 1.11, False), (">= 9", 9.0, True), (">= 9", 8.9, False), ("", 1.0, None)],
+)
+def test_a_goal_is_met_by_the_median(goal, median, met):
+    assert Line("x", Spread(median, 0.0, 100.0, 5), goal=goal).met is met
+
+
+def test_the_page_holds_what_was_measured_and_keeps_its_prose(tmp_path):
+    text = "# Page\n\nBefore.\n\n<!-- floor -->\nold\n<!-- end -->\n\nAfter.\n\n<!-- ranks -->\n<!-- end -->\n"
+    (tmp_path / "performance.md").write_text(text)
+    lines = [
+        Line("a round", Spread(1.2, 1.0, 1.4, 5), goal="<= 1.10"),
+        Line("time", Spread(1234.5, 1000, 2000, 3), "s"),
+    ]
+    report.keep(tmp_path, "floor", "Floor", lines)
+    report.write(tmp_path)
+    made = (tmp_path / "performance.md").read_text()
+    assert "| a round | 1.20 | 1.00 - 1.40 | 5 | x | **<= 1.10: missed** |" in made
+    assert "| time | 1,234 | 1,000 - 2,000 | 3 | s |  |" in made
+    assert "old" not in made
+    assert "Before." in made
+    assert "After.\n\n<!-- ranks -->\nNot measured yet.\n<!-- end -->" in made
+    assert (tmp_path / "performance" / "ratios.svg").read_text().count("a round") >= 1
+    report.write(tmp_path)
+    assert (tmp_path / "performance.md").read_text() == made
+    assert report.read(tmp_path)["floor"]["lines"] == lines
+
+
+def test_memory_is_that_of_the_whole_tree():
+    hold = "import sys, time; block = bytearray(60 << 20); block[::4096] = b'x' * len(block[::4096]); time.sleep(2.5)"
+    both = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; child.wait()"
+    done = process([sys.executable, "-c", both], env={"PYTHONDONTWRITEBYTECODE": "1"})
+    assert 120 < done.peak_mib < 200
+    assert done.seconds > 2.5
+
+
+def test_a_failed_command_says_so():
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        process([sys.executable, "-c", "import sys; sys.exit(3)"])
+
+
+def test_the_committed_page_is_what_its_data_render_to():
+    docs = report.Path(__file__).parents[3] / "docs"
+    text = (docs / "performance.md").read_text()
+    assert report.rendered(text, report.read(docs)) == text
+    assert all(f"<!-- {name} -->" in text for name in NAMES)
+
+
+class Measurement:
+    TITLE = "Something"
+
+    @staticmethod
+    def measure(repetitions, say):
+        return [Line("a ratio", spread([1.0] * repetitions))]
+
+
+@pytest.mark.parametrize(("words", "written"), [(["floor"], True), (["floor", "repetitions=4"], False)])
+def test_a_quick_look_writes_nothing(tmp_path, monkeypatch, capsys, words, written):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "performance.md").write_text("<!-- floor -->\n<!-- end -->\n")
+    monkeypatch.setattr(importlib, "import_module", lambda name: Measurement)
+    assert main(words) == 0
+    assert (tmp_path / "docs" / "performance" / "floor.json").exists() == written
+    assert ("shown only" in capsys.readouterr().out) != written
+
+
+def test_threads_wait_briefly_unless_told_otherwise(monkeypatch):
+    for given, expected in (({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)):
+        monkeypatch.setattr(os, "environ", dict(given))
+        spin_briefly()
+        assert os.environ.get("GOMP_SPINCOUNT") == expected
+
+
+def test_the_program_says_so_before_torch_is_there():
+    code = (
+        "import sys, runpy; from benchmark import starting; "
+        "found = lambda: print('torch' in sys.modules, __import__('os').environ['GOMP_SPINCOUNT']); "
+        "starting.keep_freed_memory = found; "
+        "sys.argv = ['benchmark', 'list']; runpy.run_module('benchmark', run_name='__main__')"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.splitlines()[0] == "False 10000", done.stderr
+
+
+@pytest.mark.parametrize("words", [["flor"], ["repetitions=0"], ["speed=3"]])
+def test_a_mistake_is_one_line(words, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().out.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["board", "folder={folder}"], ("torch", "lightning", "wandb", "sklearn")),
+        (["list"], ("lightning", "wandb", "matplotlib", "sklearn")),
+        (
+            [
+                "run",
+                TINY,
+                "fedavg",
+                "logger=csv",
+                "federation.rounds=1",
+                "evaluation.protocols=[]",
+                "output={folder}/x",
+            ],
+            ("wandb", "sklearn", "pandas"),
+        ),
+    ],
+    ids=["board", "list", "run"],
+)
+def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
+    (tmp_path / "results").mkdir()
+    code = (
+        "import sys; from benchmark.cli.runs import main; code = main(sys.argv[1:]); "
+        f"print('LOADED', [name for name in {unneeded!r} if name in sys.modules]); sys.exit(code)"
+    )
+    words = [word.format(folder=tmp_path) for word in words]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"

@@ -1,0 +1,89 @@
+"""Pictures of what protocols leave, and of runs that leave little."""
+
+import matplotlib
+import matplotlib.colors
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmark.tracking import plots
+
+CURVE = [
+    {"round": r, "monitor": 30.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r}
+    | {"alignment": 0.5 / r, "uniformity": -1.0 * r, "effective_rank": 10.0 + r}
+    for r in (1, 2, 3)
+]
+
+
+def colours(path):
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    return {tuple(colour) for colour in np.unique(pixels, axis=0)}
+
+
+def painted(name):
+    return tuple(round(255 * part) for part in matplotlib.colors.to_rgb(name))
+
+
+@pytest.mark.parametrize(
+    ("draw", "drawn"),
+    [
+        (plots.geometry, [plots.BLUE, plots.RUST, plots.GREEN]),
+        (plots.costs, [plots.RUST]),
+    ],
+)
+@pytest.mark.parametrize("curve", [CURVE, CURVE[:1]], ids=["rounds", "one"])
+def test_what_the_monitor_saw_is_drawn(draw, drawn, curve, tmp_path):
+    draw(curve, tmp_path / "a.png", "a title")
+    assert {painted(colour) for colour in drawn} <= colours(tmp_path / "a.png")
+
+
+def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
+    plots.plane(CURVE, tmp_path / "a.png", "t")
+    ends = {painted(matplotlib.colormaps["viridis"](place)) for place in (0.0, 1.0)}
+    assert ends <= colours(tmp_path / "a.png")
+    plots.plane(CURVE[:1], tmp_path / "b.png", "t")  # a dot without a line
+    plots.plane([{**CURVE[0], "alignment": 0.1}], tmp_path / "c.png", "t")
+    assert (tmp_path / "b.png").read_bytes() != (tmp_path / "c.png").read_bytes()
+
+
+def test_nothing_sent_is_no_axis_of_bytes(tmp_path):
+    plots.costs([{**point, "bytes": 0} for point in CURVE], tmp_path / "a.png", "t")
+    assert painted(plots.GREY) in colours(tmp_path / "a.png")  # the words for it
+
+
+def test_other_numbers_are_another_picture(tmp_path):
+    plots.costs(CURVE, tmp_path / "a.png", "t")
+    plots.costs([{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+
+
+def test_every_encoder_has_its_spectrum_and_a_collapsed_one_too(tmp_path):
+    values = {
+        "client0": torch.tensor([4.0, 2.0, 1.0]),
+        "client1": torch.tensor([3.0, 0.0, 0.0]),
+        "flat": torch.zeros(3),
+    }
+    plots.spectra(values, tmp_path / "a.png", "t")
+    assert {painted(f"C{k}") for k in range(3)} <= colours(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("classes", [3, 15, 100])
+def test_classes_are_told_apart_by_colour(classes, tmp_path):
+    labels = torch.arange(3)
+    places = torch.tensor([[0.0, 0], [1, 0], [0, 1]]).repeat_interleave(50, dim=0) + 0.1 * torch.rand(150, 2)
+    names = [f"class {k}" for k in range(classes)]
+    plots.embedding(places, labels.repeat_interleave(50), names, tmp_path / "a.png", "t")
+    found = colours(tmp_path / "a.png")
+    wanted = {tuple(round(255 * part) for part in plots._colour(k, classes)[:3]) for k in range(3)}
+    assert wanted <= found
+
+
+def test_scores_and_accuracies_have_their_correlation(tmp_path):
+    points = [(0.1, 40.0), (0.2, 42.0), (0.3, 41.0), (0.4, 47.0)]
+    told = plots.scatter(points, tmp_path / "a.png", "t")
+    pearson = np.corrcoef(*zip(*points, strict=True))[0, 1]
+    assert told == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
+    for few in (1, 2):
+        assert plots.scatter(points[:few], tmp_path / "b.png", "t") == "too few points to correlate"

@@ -1,0 +1,216 @@
+"""What `publish` writes is read back from the files that a later upload would send."""
+
+import json
+import struct
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import wandb
+from wandb.proto import wandb_internal_pb2
+
+from benchmark.cli.runs import main
+from benchmark.configuration.schema import ConfigError
+from benchmark.tracking import wandb_dashboard
+from leaderboards import schema
+from tests.leaderboards.test_schema import record
+
+CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
+RECORDS = [
+    *(record("ssd", seed, 50.0 + seed, method="ssd", curve=CURVE) for seed in (0, 1)),
+    record("<b>", 0, 40.0),
+    record("early", 0, 30.0, rounds={"done": 1, "planned": 5}),
+]
+
+
+@pytest.fixture
+def results(tmp_path):
+    for one in RECORDS:
+        schema.write(tmp_path / "leaderboards" / "results" / f"{schema.name(one)}.json", one)
+    return tmp_path / "leaderboards" / "results"
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", "/nowhere")
+    monkeypatch.setattr("wandb.login", lambda **_: False)
+    yield
+    wandb.teardown()  # its service is of this test's environment
+
+
+def publish(results, *words):
+    return main(["publish", f"folder={results.parent}", f"output={results.parent.parent / 'dashboard'}", *words])
+
+
+def entries(content):
+    """The entries of a log in LevelDB's format after seven bytes of W&B's: 32 KiB blocks of whole entries or parts."""
+    place, whole = 7, b""
+    while place + 7 <= len(content):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
+        whole += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
+def logged(folder):
+    """Name of a run -> its messages, as they stand in the files, and the run's folder."""
+    found = {}
+    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
+        (run,) = {one.run.display_name: one.run for one in messages if one.HasField("run")}.values()
+        found[run.display_name] = (run, messages, file.parent)
+    return found
+
+
+def items(pairs):
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in pairs}
+
+
+def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, offline, capsys):
+    assert publish(results) == 0
+    runs = logged(results.parent.parent / "dashboard")
+    assert set(runs) == {"cifar10-micro/ssd/seed0", "cifar10-micro/ssd/seed1", "cifar10-micro/<b>/seed0", "leaderboard"}
+    run, messages, _ = runs["cifar10-micro/ssd/seed1"]
+    assert (run.run_group, run.job_type) == ("cifar10-micro/ssd", "run")
+    assert {"suite:cifar10-micro", "scenario:cifar10-micro", "method:ssd", "paper:ssd"} <= set(run.tags)
+    assert len(run.run_id) == 12
+    config = items(run.config.update)
+    assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
+    history = [items(one.history.item) for one in messages if one.HasField("history")]
+    assert [(row["_step"], row["eval/monitor"], row["comm/bytes"], row["sys/seconds"]) for row in history] == [
+        (1, 41.0, 1e6, 2.0), (2, 42.0, 2e6, 4.0),
+    ]  # fmt: skip
+    summary = {}
+    for one in messages:
+        if one.HasField("summary"):
+            summary |= items(one.summary.update)
+    assert summary["linear/v1/accuracy"] == 51.0
+    assert summary["comm/bytes_up"] == 2_340_000_000
+    said = capsys.readouterr().out
+    assert "3 runs and the leaderboard are in" in said
+    assert "upload it later by: wandb sync --project fulcrum" in said
+
+
+def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offline):
+    publish(results)
+    run, messages, folder = logged(results.parent.parent / "dashboard")["leaderboard"]
+    assert run.job_type == "leaderboard"
+    tables = {file.name.partition("_")[0]: json.loads(file.read_text()) for file in folder.rglob("*.table.json")}
+    board = tables["cifar10-micro"]
+    first = dict(zip(board["columns"], board["data"][0], strict=True))
+    assert (first["rank"], first["row"], first["linear (%)"], first["seeds"]) == ("1", "ssd", 50.5, 2)
+    assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
+    papers = tables["published"]
+    assert len(papers["data"]) > 1000
+    assert papers["columns"] == list(wandb_dashboard.PUBLISHED)
+    artifacts = [one.request.log_artifact.artifact for one in messages if one.HasField("request")]
+    artifacts += [one.artifact for one in messages if one.HasField("artifact")]
+    (records,) = [one for one in artifacts if one.type == "records"]
+    assert records.name == "records-cifar10-micro"
+    paths = {entry.path for entry in records.manifest.contents}
+    assert paths == {f"cifar10-micro/{row}.json" for row in ("ssd/seed0", "ssd/seed1", "<b>/seed0")}
+
+
+def test_publishing_again_replaces(results, offline):
+    publish(results)
+    publish(results)
+    assert len(list((results.parent.parent / "dashboard" / "wandb").glob("offline-run-*"))) == 4
+
+
+def test_a_folder_of_something_else_is_left_alone(results, offline, capsys):
+    other = results.parent.parent / "dashboard"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years")
+    (other / "wandb").mkdir()
+    (other / "wandb" / "mine.txt").write_text("unsynced")
+    assert publish(results) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert (other / "wandb" / "mine.txt").read_text() == "unsynced"
+
+
+class Refuses(BaseHTTPRequestHandler):
+    """A server that knows nobody's key."""
+
+    def do_POST(self):
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(b'{"errors": [{"message": "user is not logged in"}]}')
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(params=["no network", "a wrong key"])
+def server(request):
+    """An address where nobody answers, or nobody is known."""
+    if request.param == "no network":
+        yield "http://127.0.0.1:9"
+        return
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+
+
+def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server, tmp_path):
+    """In a process of its own, as W&B's service is told its server once."""
+    words = ["publish", f"folder={results.parent}", f"output={tmp_path / 'out'}", "entity=us"]
+    environment = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": server, "HOME": str(tmp_path), "PATH": ""}
+    command = [sys.executable, "-c", f"import sys; from benchmark.cli.runs import main; sys.exit(main({words}))"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: not uploaded: ")
+    assert "it is all on disk, upload it later by: wandb sync --project fulcrum --entity us" in line
+    assert len(logged(tmp_path / "out")) == 4
+
+
+def test_what_the_server_refuses_is_not_called_uploaded(results, offline, monkeypatch, capsys):
+    """`wandb sync` ends well all the same; it marks the runs that went through."""
+    monkeypatch.setattr("wandb.login", lambda **_: True)
+    refused = subprocess.CompletedProcess([], 0, stdout="", stderr="permission denied\n")
+    monkeypatch.setattr("benchmark.tracking.wandb_dashboard.subprocess.run", lambda *_, **__: refused)
+    monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", lambda *_: pytest.fail("there is nothing to report"))
+    assert publish(results) == 2
+    assert "not uploaded: 4 of 4 runs were refused: permission denied" in capsys.readouterr().err
+
+
+def test_the_report_lays_out_every_scenario():
+    report = wandb_dashboard.report(RECORDS[:3], "fulcrum", None)
+    model = json.loads(report._to_model().model_dump_json(by_alias=True))
+    text = json.dumps(model, ensure_ascii=False)
+    assert "Fulcrum leaderboards" in text
+    assert "| 1 | ssd | 50.5 ± 0.7 |" in text
+    assert text.count("eval/monitor") >= 2
+    assert "cifar10-micro" in text
+
+
+def test_without_wandb_workspaces_a_report_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fulcrum-ful\[report\]'"):
+        wandb_dashboard.report(RECORDS, "fulcrum", None)
+
+
+def test_words_it_does_not_know_are_refused(results, offline, capsys):
+    assert publish(results, "projct=x") == 2
+    assert "publish takes project=, entity=, output=, folder=, not projct=x" in capsys.readouterr().err
+
+
+def test_tables_are_numbers():
+    from leaderboards.rank import board
+
+    columns, rows = wandb_dashboard.table(board(RECORDS[:3], "cifar10-micro"))
+    assert all(len(row) == len(columns) for row in rows)
+    assert rows[1][columns.index("kNN (%)")] == 43.5

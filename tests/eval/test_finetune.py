@@ -1,0 +1,138 @@
+"""Fine-tuning on few labels: which are drawn, what is trained, and a reference in plain PyTorch."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+from eval.features import EvalError, Features, accuracy, extract
+from eval.finetune import FineTuning, fine_tuned, labelled, semi
+from eval.inputs import Crop, Shown
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TUNING = FineTuning((0.1, 0.5), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, steps=60)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def prepare(x):
+    return x.float() / 16
+
+
+@pytest.fixture(scope="module")
+def shown():
+    torch.manual_seed(0)
+    images = load_digits().images.astype("uint8")[:, None]
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU()).eval()
+
+    def augment(x, crop, generator):
+        return prepare(x) * (0.5 + torch.rand(len(x), 1, 1, 1, generator=generator))
+
+    return Shown(encoder=encoder, train=images[:1200], test=images[1200:], prepare=prepare, augment=augment)
+
+
+@pytest.fixture(scope="module")
+def features(shown):
+    y = torch.from_numpy(load_digits().target)
+    train, test = (extract(shown.encoder, part, prepare) for part in (shown.train, shown.test))
+    return Features(train_x=train, train_y=y[:1200], test_x=test, test_y=y[1200:], num_classes=10)
+
+
+def test_labels_are_a_share_of_each_class_rounded_up():
+    labels = torch.tensor([0] * 40 + [1] * 11 + [2])
+    rows = labelled(labels, 0.1, seeded())
+    assert torch.bincount(labels[rows]).tolist() == [4, 2, 1]
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    assert labelled(labels, 1, seeded()).tolist() == list(range(52))
+    assert not torch.equal(rows, labelled(labels, 0.1, seeded(1)))
+
+
+def test_equals_a_plain_training_loop(features, shown):
+    """Same classifier and batches, PyTorch written out; encoder and classifier at their own rates."""
+    rows = labelled(features.train_y, 0.1, seeded())
+    found = fine_tuned(features, shown, rows, TUNING, seeded(3))
+    generator, encoder, head = seeded(3), deepcopy(shown.encoder).train(), nn.Linear(32, 10)
+    for part in head.parameters():
+        nn.init.uniform_(part, -(32**-0.5), 32**-0.5, generator=generator)
+    ours, theirs = (torch.optim.SGD(net.parameters(), lr, 0.9) for net, lr in ((encoder, 0.1), (head, 0.3)))
+    images, y, done = prepare(torch.from_numpy(shown.train)), features.train_y, 0
+    while done < 60:
+        for batch in rows[torch.randperm(len(rows), generator=generator)].split(32):
+            if done < 60:
+                loss = F.cross_entropy(head(encoder(images[batch])), y[batch])
+                for optimizer in (ours, theirs):
+                    optimizer.zero_grad()
+                loss.backward()
+                ours.step()
+                theirs.step()
+                done += 1
+    predicted = head(encoder.eval()(prepare(torch.from_numpy(shown.test)))).argmax(dim=1)
+    assert found == pytest.approx(accuracy(predicted, features.test_y))
+    assert found > 70
+
+
+def test_the_encoder_itself_is_left_as_it_was(features, shown):
+    before = deepcopy(shown.encoder.state_dict())
+    semi(features, shown, TUNING, seeded())
+    after = shown.encoder.state_dict()
+    assert not shown.encoder.training
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(p.grad is None for p in shown.encoder.parameters())
+
+
+def test_more_labels_tell_more_and_draws_have_a_spread(features, shown):
+    tuning = FineTuning((0.01, 0.5), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, steps=60, draws=3)
+    found = semi(features, shown, tuning, seeded())
+    assert set(found) == {"accuracy_1pct", "accuracy_50pct", "spread_1pct", "spread_50pct"}
+    assert found["accuracy_50pct"] > found["accuracy_1pct"] + 10
+    assert found["spread_1pct"] > 0
+    assert found == semi(features, shown, tuning, seeded())
+
+
+def test_the_encoder_learns_at_its_own_rate(features, shown):
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()).eval()
+    still = Shown(encoder=plain, train=shown.train, test=shown.test, prepare=prepare, augment=shown.augment)
+    rows = labelled(features.train_y, 0.5, seeded())
+    frozen = FineTuning((0.5,), encoder_lr=0.0, classifier_lr=0.3, batch_size=32, steps=1)
+    moving = FineTuning((0.5,), encoder_lr=0.3, classifier_lr=0.3, batch_size=32, steps=1)
+    assert fine_tuned(features, still, rows, frozen, seeded()) != fine_tuned(features, still, rows, moving, seeded())
+
+
+def test_a_last_batch_of_one_image_is_left_out_and_one_image_is_refused(features, shown):
+    rows = labelled(features.train_y, 0.5, seeded())[:33]
+    fine_tuned(features, shown, rows, TUNING, seeded())  # BatchNorm refuses a single row
+    with pytest.raises(EvalError, match="fine-tuning on 1 labelled image"):
+        fine_tuned(features, shown, rows[:1], TUNING, seeded())
+
+
+def test_a_rate_too_large_says_that_it_diverged(features, shown):
+    with pytest.raises(EvalError, match="diverged: its loss became"):
+        semi(features, shown, replace(TUNING, encoder_lr=1e30, classifier_lr=1e30), seeded())
+
+
+def test_crops_are_drawn_by_the_generator(features, shown):
+    tuning = FineTuning((0.1,), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, epochs=2, crop=Crop((0.5, 1)))
+    first, again, other = (semi(features, shown, tuning, seeded(seed)) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("tuning", "rows", "steps"),
+    [({"steps": 7}, 100, 7), ({"epochs": 3}, 66, 9), ({"epochs": 3}, 65, 6), ({"epochs": 3}, 1, 3)],
+)
+def test_length_is_steps_or_passes(tuning, rows, steps):
+    assert FineTuning((0.1,), 1, 1, batch_size=32, **tuning).length(rows) == steps
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"), [({"steps": 1, "epochs": 1}, "give one of them"), ({"steps": 1, "shares": (0.0,)}, "shares")]
+)
+def test_settings_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(EvalError, match=message):
+        FineTuning(**{"shares": (0.1,), "encoder_lr": 1, "classifier_lr": 1, "batch_size": 32} | wrong)

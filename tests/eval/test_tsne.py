@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from eval.features import EvalError, Features
+from eval.protocol import Subject, evaluate
+from eval.tsne import embed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def drawn(n=120):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 3
+    x = 4 * torch.randn(3, 6, generator=generator)[y] + torch.randn(n, 6, generator=generator)
+    return Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=3)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_what_is_near_stays_near():
+    """Separate classes are separate in the plane: a point's neighbour is of its class."""
+    places, labels = embed(drawn(), seeded())
+    assert places.shape == (120, 2)
+    centred = places - places.mean(dim=0)
+    far = torch.cdist(centred, centred).fill_diagonal_(torch.inf)
+    assert float((labels[far.argmin(dim=1)] == labels).double().mean()) > 0.95
+
+
+def test_the_generator_decides_which_rows_and_where():
+    first, again, other = (embed(drawn(), seeded(seed), max_points=40) for seed in (0, 0, 1))
+    assert len(first[0]) == 40
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[1], other[1])
+
+
+def test_few_rows_do_and_fewer_do_not():
+    assert embed(drawn(5), seeded())[0].isfinite().all()
+    with pytest.raises(EvalError, match="3 test images"):
+        embed(drawn(3), seeded())
+
+
+def test_the_protocol_keeps_the_map_for_a_figure():
+    kept = {}
+    scores = evaluate(Subject(features=drawn(), keep=lambda name, arrays: kept.update({name: arrays})), ["embed/v1"])
+    places, labels = kept["embed"]["places"], kept["embed"]["labels"]
+    far = torch.cdist(places, places).fill_diagonal_(torch.inf)
+    same = [int(labels[row.argmin()]) == int(label) for row, label in zip(far, labels, strict=True)]
+    assert [(score.metric, score.unit, score.value) for score in scores] == [("purity", "%", 100 * sum(same) / 120)]

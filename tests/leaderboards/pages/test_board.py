@@ -1,0 +1,238 @@
+"""The page, the terminal table and the picture: what they say, and that the same records give the same bytes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from rich.console import Console
+
+from leaderboards.pages.board import markdown, scenarios, table, write
+from leaderboards.pages.plots import _draw, headline
+from leaderboards.rank import board
+from leaderboards.schema import Record, RecordError
+from tests.leaderboards.test_schema import record
+
+ROOT = Path(__file__).parents[3]
+UNVISITED = {"up": {}, "down": {}, "visits": 0}
+RECORDS = [
+    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 51.0])),
+    *(record("orchestra", seed, linear) for seed, linear in enumerate([49.0, 50.0])),
+    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([40.0, 41.0])),
+    record("untrained", 0, 30.25, bytes=UNVISITED),
+]
+
+
+def terminal(records: list[Record], width: int) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(table(board(records, "cifar10-micro"), "cifar10-micro [bold]"))
+    return captured.get()
+
+
+def test_the_page_holds_the_board():
+    page = markdown(RECORDS)
+    assert page.startswith("# Leaderboards\n")
+    geometry = "0.312 ± 0.000 | -2.50 / -2.25 / 0.00"
+    for line in [
+        "## cifar10-micro",
+        f"| 1= | ssd | 50.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        f"| 1= | orchestra | 49.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        f"| 3 | fedavg-byol | 40.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        "| – | untrained | 30.2 | 43.5 | 31.2 | 0.312 | -2.50 / -2.25 / 0.00 | – | – | – | 1 |",
+        "![cifar10-micro: linear/v1 accuracy, a dot per seed](figures/cifar10-micro.svg)",
+    ]:
+        assert line in page.splitlines()
+
+
+def test_every_line_of_a_table_has_the_same_number_of_cells():
+    lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
+    assert len(lines) == 6
+    assert {line.count("|") for line in lines} == {12}
+
+
+def test_what_was_spent_has_a_column_where_a_row_has_spent_any():
+    assert "epsilon" not in markdown(RECORDS)
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
+    lines = markdown([*RECORDS, *noisy]).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in table} == {13}
+    assert table[0].endswith("| seeds | epsilon |")
+    assert next(line for line in table if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
+    assert next(line for line in table if " ssd " in line).endswith("| 2 | – |")
+    assert any("is not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
+
+
+def test_the_page_says_what_rows_add_and_whether_that_counts():
+    rows = {
+        "fedavg-align_uniform": [50.0, 51.0],
+        "ssd": [53.0, 54.0],
+        "ssd-dsr": [50.25, 51.25],
+        "ssd-pd": [45.0, 46.0],
+    }
+    page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
+    base = "fedavg-align\\_uniform"
+    assert f"| ssd | {base} | +3.0 | 1.4 | 2 of 2 | more |  |" in page
+    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 of 2 | not told apart |  |" in page
+    assert f"| ssd-pd | {base} | -5.0 | 1.4 | 0 of 2 | less |  |" in page
+    assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
+
+
+def test_the_page_says_when_the_order_is_no_ranking():
+    note = "the order is not a ranking"
+    assert note not in markdown(RECORDS)
+    assert note in markdown([entry for entry in RECORDS if entry["seed"] == 0])
+    # a floor of two seeds alone: nobody is ranked, yet there is a spread
+    assert note not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
+
+
+def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
+    assert "Run on 2 CPU cores." in markdown(RECORDS).splitlines()
+    other = record("fedavg-byol", 2, 41.0)
+    other["provenance"]["hardware"] = "NVIDIA X"
+    lines = markdown([*RECORDS, other]).splitlines()
+    assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
+
+
+def test_a_run_that_its_budget_ended_counts_and_is_named():
+    rounds = {"done": 3, "planned": 5, "ended": "client 1 would spend epsilon 9 of its budget of 8"}
+    page = markdown([record("fedsc", 0, 50.0), record("fedsc", 1, 48.0, rounds=rounds)])
+    (line,) = [one for one in page.splitlines() if one.startswith("Ended early")]
+    assert line == f"Ended early: fedsc, seed 1, after 3 of 5 rounds: {rounds['ended']}."
+    assert "| 49.0 ± 1.4 |" in page
+
+
+def test_unfinished_runs_are_left_out_by_name():
+    page = markdown([record(seed=3, rounds={"done": 2, "planned": 5})])
+    assert "Left out: fedavg-byol, seed 3, 2 of 5 rounds." in page.splitlines()
+    assert "| fedavg-byol |" not in page
+
+
+def test_missing_scores_are_dashes():
+    page = markdown([record(linear=None, scores={})])
+    assert "| – | fedavg-byol | – | – | – | – | – / – / – | 46.8 MB |" in page
+
+
+def test_an_empty_board_is_a_page():
+    assert markdown([]).endswith("No run has been recorded yet.\n")
+
+
+def test_names_cannot_break_the_page():
+    name = r"<b>|`x`*_[a](b)\|&amp;~" + "\nnext"
+    page = markdown([record(name, 0, 50.0, scenario="a|b <i>\n(c)")])
+    escaped = r"&lt;b&gt;\|\`x\`\*\_\[a\](b)\\\|&amp;amp;\~ next"
+    assert f"| – | {escaped} | 50.0 |" in page
+    assert r"## a\|b &lt;i&gt; (c)" in page.splitlines()
+    assert "](figures/a%7Cb%20%3Ci%3E%0A%28c%29.svg)" in page
+
+
+def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
+    text = terminal([*RECORDS, record("[red]x[/red]", 0, 20.0)], width=80)
+    assert "cifar10-micro [bold]" in text
+    assert "[red]x[/red]" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "1= ssd 50.5 ± 0.7 43.5 ± 0.0 46.8 MB 1.24 kB 1.6 2" in lines
+    assert "– untrained 30.2 43.5 – – – 1" in lines
+    narrow = terminal([*RECORDS, record("a-name-of-many-words" * 4)], width=66)
+    assert "…" not in narrow
+    assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
+
+
+def test_the_picture_shows_every_seed_its_mean_spread_ties_and_the_floor():
+    (axes,) = _draw(RECORDS, "cifar10-micro").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
+    drawn = {marker: [] for marker in ("o", "|", "None")}
+    for line in axes.lines:
+        drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
+    assert drawn["o"] == [([50, 51], [0, 0]), ([49, 50], [1, 1]), ([40, 41], [2, 2])]
+    assert drawn["|"] == [([50.5], [0]), ([49.5], [1]), ([40.5], [2])]
+    (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
+    assert bar[0] == pytest.approx([50.5 - 0.5**0.5, 50.5 + 0.5**0.5])
+    assert floor[0] == [30.25, 30.25]
+    (band,) = axes.patches  # behind the places 0 and 1
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((-0.44, 1.44))
+    assert {text.get_text() for text in axes.texts} == {
+        *("1=", "3", "50.5 ± 0.7", "49.5 ± 0.7", "40.5 ± 0.7", "untrained 30.2"),
+    }
+
+
+def test_two_groups_of_ties_are_two_bands():
+    pairs = {"a": 50, "b": 49, "c": 40, "d": 39, "e": 39.5}
+    entries = [record(name, seed, mean + seed) for name, mean in pairs.items() for seed in range(2)]
+    spans = [
+        (band.get_y(), band.get_y() + band.get_height()) for band in _draw(entries, "cifar10-micro").axes[0].patches
+    ]
+    assert spans == [pytest.approx((-0.44, 1.44)), pytest.approx((1.56, 4.44))]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([record("untrained")], id="only the floor"),
+        pytest.param([record(linear=None)], id="no headline"),
+        pytest.param([record(r"$\frac$_{", 0, 50.0)], id="a name that is no mathematics"),
+    ],
+)
+def test_odd_boards_have_a_picture(entries: list[Record], tmp_path: Path):
+    headline(entries, "cifar10-micro", tmp_path / "picture.svg")
+    assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
+
+
+def test_write_gives_the_page_and_a_picture_a_scenario(tmp_path: Path):
+    write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
+    found = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
+    assert found == ["README.md", "figures/cifar10-micro.svg", "figures/orchestra-cifar10.svg"]
+    assert "](figures/orchestra-cifar10.svg)" in (tmp_path / "board/README.md").read_text(encoding="utf-8")
+
+
+def test_scenarios_that_would_share_a_picture_are_refused(tmp_path: Path):
+    entries = [record(scenario="a/b"), record(scenario="a-b")]
+    with pytest.raises(RecordError, match=r"scenarios a-b and a/b share a-b.svg"):
+        write(entries, tmp_path)
+    assert scenarios(entries[:1] * 2) == ["a/b"]
+
+
+def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
+    write(RECORDS, tmp_path / "here")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.hashsalt": None}):
+        write(RECORDS[::-1], tmp_path / "restyled")
+    script = (
+        "import json, sys; from leaderboards.pages.board import write; write(json.loads(sys.argv[1]), sys.argv[2]);"
+        "assert not {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, json.dumps(RECORDS), str(tmp_path / "elsewhere")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo"},
+        check=True,
+    )
+    for name in ("README.md", "figures/cifar10-micro.svg"):
+        expected = (tmp_path / "here" / name).read_bytes()
+        assert (tmp_path / "restyled" / name).read_bytes() == expected
+        assert (tmp_path / "elsewhere" / name).read_bytes() == expected
+    assert b"<dc:date>" not in expected
+
+
+def test_matplotlib_is_loaded_only_for_a_picture():
+    script = "import sys, leaderboards.pages.board; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_the_terminal_has_what_was_spent_where_a_row_has_spent_any():
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    assert "epsilon" not in terminal(RECORDS, width=100)
+    text = terminal([*RECORDS, record("fedsc", 0, 45.0, epsilon=8.25, privacy=noise)], width=100)
+    assert "epsilon" in text
+    assert "8.25 (R)" in text
+
+
+def test_a_servers_own_training_is_told_beside_the_clients():
+    page = markdown([*RECORDS, record("flesd", 0, 45.0, server={"images": 125_000, "seconds": 30.0})])
+    assert "Some servers train too, in all: flesd on 125,000 images, beside the clients' 100,000." in page
+    assert "servers train" not in markdown(RECORDS)

@@ -1,0 +1,297 @@
+"""The site as a person sees it, in a browser, at a desk and on a phone."""
+
+import json
+import shutil
+import time
+
+import pytest
+
+from leaderboards.pages import site
+from leaderboards.papers.tables import Ours, Published
+from leaderboards.papers.verdicts import judged
+from tests.leaderboards.test_schema import record
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
+HOSTILE = "<script>document.title='taken'</script>"
+CURVE = [
+    {"round": r, "monitor": 30.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r, "uniformity": -r / 5, "alignment": 0.3}
+    for r in range(1, 6)
+]
+RECORDS = [
+    *(record("ssd", seed, 50.0 + seed, curve=CURVE) for seed in range(3)),
+    *(record("fedavg-byol", seed, 40.0 + seed, method="fedavg", curve=CURVE[: 5 * seed]) for seed in range(3)),
+    record("orchestra", 0, 45.0, method="orchestra", objective="cluster"),
+    record(HOSTILE, 0, 30.0, method=HOSTILE, objective="<b>bold</b>"),
+    record(scenario="elsewhere"),
+]
+CELLS = [
+    Published("p", "Paper", "cite", "1", "title", "theirs", heading, value, None, "%", {}, (HOSTILE,), ours, number)
+    for number, (heading, value, ours) in enumerate(
+        (
+            ("near", 51.5, Ours("cifar10-micro", "ssd", "linear/v1 accuracy")),
+            ("far", 70.0, Ours("cifar10-micro", "ssd", "linear/v1 accuracy")),
+            ("none", 60.0, None),
+        )
+    )
+]
+
+
+def written(folder, records):
+    site.write(records, judged(CELLS, records), folder)
+    return (folder / "site" / "index.html").as_uri()
+
+
+def test_the_data_is_read_back_and_changes_by_the_line(tmp_path):
+    written(tmp_path, RECORDS)
+    first = (tmp_path / "site" / "data.js").read_text()
+    data = site.read(first)
+    assert [row["row"] for row in data["scenarios"]["cifar10-micro"]["rows"]][:2] == ["ssd", "orchestra"]
+    assert data["runs"]["cifar10-micro/ssd/seed0"]["scores"]["linear/v1"]["accuracy"] == 50.0
+    assert "</" not in first  # nothing in it ends the script it is read by
+    written(tmp_path, RECORDS)
+    assert (tmp_path / "site" / "data.js").read_text() == first
+    changed = json.loads(json.dumps(RECORDS))
+    changed[0]["bytes"]["visits"] = 49
+    written(tmp_path, changed)
+    second = (tmp_path / "site" / "data.js").read_text()
+    assert sum(one != other for one, other in zip(first.split("\n"), second.split("\n"), strict=True)) == 2
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("board"), RECORDS)
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Opens an address at a size; afterwards nothing may have gone wrong, nor asked for the network."""
+    contexts, wrong = [], []
+
+    def open_page(route="", size=DESK, at=address, **options):
+        contexts.append(browser.new_context(viewport=size, **options))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.on("request", lambda one: one.url.startswith(("file:", "data:")) or wrong.append(one.url))
+        page.goto(f"{at}#/{route}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def column(page, place):
+    """The texts of the board's column; the first three are the row, its rank and the linear probe."""
+    return page.locator(f"table >> nth=0 >> tbody tr td:nth-child({place})").all_inner_texts()
+
+
+def rows(page):
+    return [text.strip().split("\n")[0] for text in column(page, 1)]
+
+
+def test_rows_are_sorted_by_what_is_clicked(visit):
+    page = visit()
+    assert rows(page) == ["ssd", "orchestra", "fedavg-byol", HOSTILE]
+    assert column(page, 3)[0] == "51.0 ± 1.0"
+    page.get_by_role("button", name="linear (%)").click()
+    assert rows(page)[0] == "ssd"
+    page.get_by_role("button", name="linear (%)").click()
+    assert rows(page) == [HOSTILE, "fedavg-byol", "orchestra", "ssd"]
+    assert page.locator("th[aria-sort]").inner_text().startswith("linear (%)")
+    page.get_by_role("button", name="row", exact=True).click()
+    assert rows(page)[-1] == "ssd"
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_rows_are_found_by_name_and_by_method(visit, size):
+    page = visit(size=size)
+    page.get_by_label("find a row").fill("SSD")
+    assert rows(page) == ["ssd"]
+    assert page.get_by_role("status").inner_text() == "1 of 4 rows"
+    page.get_by_label("find a row").fill("")
+    page.get_by_label("method").select_option("orchestra")
+    assert rows(page) == ["orchestra"]
+
+
+def test_on_a_phone_the_page_fits_and_names_stay_in_sight(visit):
+    page = visit(size=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    page.locator(".wide").first.evaluate("box => box.scrollLeft = 300")
+    assert page.locator("td.row").first.bounding_box()["x"] < 40
+
+
+def test_a_name_that_is_markup_is_text(visit):
+    page = visit()
+    page.get_by_text("<b>bold</b>").wait_for()
+    page.get_by_role("link", name=HOSTILE, exact=True).click()
+    page.get_by_role("heading", name=HOSTILE).wait_for()
+    assert page.title() != "taken"
+    page = visit("papers")
+    page.get_by_text(HOSTILE).wait_for()
+
+
+def test_ticked_rows_are_held_against_one_another(visit):
+    page = visit()
+    page.get_by_label("compare orchestra").uncheck()
+    page.get_by_label(f"compare {HOSTILE}").uncheck()
+    held = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr")
+    points = "-10.0, -10.0, -10.0"
+    least = "1.63"  # the seeds' spread is 1 in both rows: 2 sqrt(2 / 3)
+    assert held.all_inner_texts() == ["\t".join(["fedavg-byol", "-10.00 ± 0.00", least, "0 of 3", points])]
+    page.get_by_label("base").select_option("fedavg-byol")
+    assert held.all_inner_texts() == ["\t".join(["ssd", "10.00 ± 0.00", least, "3 of 3", points.replace("-", "")])]
+    assert page.evaluate("document.activeElement.dataset.key") == "base"
+    curves = page.get_by_role("figure").filter(has_text="Over training")
+    assert curves.locator("polyline").count() == 2
+    page.get_by_label("against").select_option("bytes")
+    assert "bytes up and down" in curves.inner_text()
+    assert curves.locator("circle title").first.inner_html() == "ssd, round 1: 1 M, 31"
+
+
+def test_what_is_not_drawn_is_said(visit):
+    page = visit()
+    curves = page.get_by_role("figure").filter(has_text="Over training")
+    assert curves.get_by_text("No curve:").inner_text() == f"No curve: orchestra, {HOSTILE}."
+    assert curves.locator(".legend").inner_text().split("\n") == ["ssd", "fedavg-byol (2 of 3 seeds)"]
+    assert page.get_by_label("curves of").locator("option").all_inner_texts() == [
+        "kNN on held-out train (%)",
+        "alignment",
+        "uniformity (nats)",
+    ]
+
+
+def test_rows_without_a_rank_come_in_the_boards_order_and_what_is_not_over_is_named(visit, tmp_path):
+    single = [record(name, 0, score) for name, score in (("low", 40.0), ("high", 60.0), ("middle", 50.0))]
+    early = record("slow", 3, None, rounds={"done": 2, "planned": 5})
+    page = visit(at=written(tmp_path, [*single, early]))
+    assert rows(page) == ["high", "middle", "low"]
+    page.get_by_text("Not over, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
+
+
+def test_a_ninth_line_is_drawn_otherwise_than_the_first(visit, tmp_path):
+    page = visit(at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
+    for k in range(5, 9):
+        page.get_by_label(f"compare row-{k}").check()
+    lines = page.get_by_role("figure").filter(has_text="Over training").locator("polyline")
+    looks = [
+        (line.evaluate("l => l.style.stroke"), line.evaluate("l => l.style.strokeDasharray")) for line in lines.all()
+    ]
+    assert len(set(looks)) == 9
+    assert looks[0][0] == looks[8][0]
+
+
+def test_the_content_is_reached_by_one_key_and_a_page_is_announced(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    focused = "document.activeElement.id"
+    assert page.evaluate(focused) == "page"
+    page.get_by_role("heading", name="cifar10-micro").wait_for()
+    page.get_by_role("link", name="Papers").click()
+    page.get_by_role("heading", name="Published").wait_for()
+    assert page.evaluate(focused) == "page"
+    assert page.title() == "Published numbers, and ours · Fulcrum"
+
+
+def test_verdicts_have_their_colours_and_can_be_chosen(visit):
+    page = visit("papers")
+    near, far, none = page.locator("td:not(.row)").all()
+    assert near.inner_text().split("\n") == ["51.5", "reproduced: ours 51.00 ± 1.00 (-0.50)"]
+    colours = [cell.evaluate("cell => getComputedStyle(cell).backgroundColor") for cell in (near, far, none)]
+    assert len(set(colours)) == 3
+    page.get_by_text("1 reproduced").wait_for()
+    page.get_by_role("button", name="60.0").press("Enter")
+    page.get_by_text("theirs, none: no run of ours is meant for it; in %").wait_for()
+    for kind in ("reproduced", "off", "open"):
+        page.get_by_label(kind).uncheck()
+    page.get_by_text("No table holds such a number").wait_for()
+
+
+def test_a_run_shows_its_scores_config_and_origin(visit):
+    page = visit()
+    page.get_by_role("link", name="ssd seed 1").click()
+    for text in ("ssd, seed1", "optimizer.lr", "2 CPU cores", "torch 2.11.0", "knn/v1", "kNN on held-out train (%)"):
+        page.get_by_text(text).first.wait_for()
+    page.get_by_role("link", name="seed 2").click()
+    page.get_by_role("heading", name="ssd, seed2").wait_for()
+    page.get_by_text("Scores made at").wait_for()
+    page = visit("run/cifar10-micro/ssd/seed9")
+    page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
+
+
+def test_the_keyboard_stays_where_it_is(visit):
+    page = visit()
+    focused = "document.activeElement.dataset.key"
+    page.get_by_role("button", name="kNN (%)").press("Enter")
+    assert page.evaluate(focused) == "knn/v1 accuracy"
+    page.get_by_label("scenario").select_option("elsewhere")
+    page.get_by_role("heading", name="elsewhere").wait_for()
+    page.get_by_label("scenario").focus()
+    page.keyboard.press("ArrowUp")
+    page.get_by_role("heading", name="cifar10-micro").wait_for()
+    assert page.evaluate(focused) == "scenario"
+
+
+def test_a_choice_of_another_scenario_does_not_hide_the_rows(visit):
+    page = visit()
+    page.get_by_label("method").select_option("orchestra")
+    page.get_by_label("scenario").select_option("elsewhere")
+    page.get_by_role("heading", name="elsewhere").wait_for()
+    assert rows(page) == ["fedavg-byol"]
+
+
+@pytest.mark.parametrize(
+    "route", ["constructor", "board/toString", "board/__proto__", "papers/nonsense", "run/%E0%A4%A"]
+)
+def test_an_address_of_nothing_leads_somewhere(visit, route):
+    assert visit(route).get_by_role("heading").first.inner_text()
+
+
+def test_more_scores_and_where_a_row_comes_from(visit):
+    page = visit()
+    page.get_by_label("all scores").check()
+    page.get_by_role("button", name="made at").wait_for()
+    assert "2 CPU cores" in page.locator("tbody tr").first.inner_text()
+
+
+def test_it_is_dark_where_the_reader_is_and_can_be_turned(visit):
+    dark = visit(color_scheme="dark")
+    light = visit(color_scheme="light")
+    told = "getComputedStyle(document.body).backgroundColor"
+    assert dark.evaluate(told) != light.evaluate(told)
+    dark.get_by_label("dark or light").click()
+    assert dark.evaluate(told) == light.evaluate(told)
+
+
+def test_five_hundred_records_are_drawn_in_time_and_stay_usable(visit, tmp_path):
+    many = [record(f"row-{k:03d}", seed, 30 + k / 25, curve=CURVE) for k in range(250) for seed in (0, 1)]
+    began = time.perf_counter()
+    page = visit(at=written(tmp_path, many))
+    assert len(rows(page)) == 250
+    assert time.perf_counter() - began < 5
+    page.get_by_label("find a row").fill("row-249")
+    assert rows(page) == ["row-249"]
+    page.get_by_label("find a row").fill("")
+    page.get_by_role("button", name="linear (%)").click()
+    page.get_by_role("button", name="linear (%)").click()
+    assert rows(page)[0] == "row-000"
+
+
+def test_without_any_record_it_says_so(visit, tmp_path):
+    page = visit(at=written(tmp_path, []))
+    page.get_by_text("No run has been recorded yet.").wait_for()
+    page = visit("privacy", at=written(tmp_path, []))
+    page.get_by_text("No privacy sheet").wait_for()

@@ -1,0 +1,92 @@
+"""Our rows along an axis beside the paper's numbers."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from leaderboards.pages import methods, studies
+from leaderboards.rank import Cell
+from tests.leaderboards.test_schema import record
+
+STUDY = {
+    "page": "rounds",
+    "title": "How many rounds?",
+    "axis": "rounds T",
+    "ours": {
+        "title": "small",
+        "lines": {
+            "A": {1: "t1 a", 2: "t2 a", 10: "t10 a"},
+            "B": {"flat": "t1 b"},
+            "C": {1: "t1 c"},
+        },
+    },
+    "paper": {"title": "large, Table 4", "lines": {"A": {1: 10.9, 4: [42.5, 0.5]}}},
+}
+RECORDS = [
+    *(record("a", seed, linear, scenario="t1") for seed, linear in enumerate([48.0, 50.0, 52.0])),
+    *(record("a", seed, linear, scenario="t2") for seed, linear in enumerate([53.0, 54.0])),
+    record("b", 0, 40.0, scenario="t1"),
+]
+
+
+def test_a_place_is_the_mean_over_its_seeds_and_what_has_no_record_is_left_out():
+    assert studies.measured(STUDY, RECORDS) == {
+        "A": {1: Cell(50.0, 2.0, 3), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
+        "B": {"flat": Cell(40.0, None, 1)},
+    }
+
+
+def test_the_papers_numbers_stand_beside_ours():
+    head, _, *lines = studies.table(STUDY, studies.measured(STUDY, RECORDS), {})
+    assert head == "| rounds T | A, ours | B, ours | A, paper |"
+    assert lines[:3] == [
+        "| 1 | 50.0 ± 2.0 | 40.0 | 10.9 |",
+        "| 2 | 53.5 ± 0.7 | 40.0 | – |",
+        "| 4 | – | 40.0 | 42.5 ± 0.5 |",
+    ]
+    assert "1 to 3 seeds" in lines[4]
+    assert studies.table(STUDY, {}, {}) == ["No row of it has been recorded yet."]
+
+
+def test_what_was_spent_has_a_column_where_a_line_has_spent_any():
+    """The most of any seed's clients."""
+    study = {**STUDY, "ours": {**STUDY["ours"], "epsilon": "A"}}
+    noisy = [{**one, "epsilon": 1.0 + one["seed"]} if one["scenario"] == "t2" else one for one in RECORDS]
+    assert studies.spent(STUDY, noisy) == {}
+    assert studies.spent(study, noisy) == {2: 2.0}
+    head, _, *lines = studies.table(study, studies.measured(study, noisy), studies.spent(study, noisy))
+    assert head.endswith("| A, paper | epsilon |")
+    assert lines[0].endswith("| 10.9 | – |")
+    assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"
+
+
+@pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
+def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "STUDIES", [{**STUDY, "paper": paper}, {**STUDY, "page": "elsewhere"}])
+    page = tmp_path / "rounds.md"
+    page.write_text(f"# Rounds\n\n{methods.START}\nstale\n{methods.END}\n\nby hand\n")
+    studies.write(RECORDS, tmp_path)
+    text, drawn = page.read_text(), (tmp_path / "rounds.svg").read_bytes()
+    assert "stale" not in text
+    assert text.endswith("by hand\n")
+    assert "| 1 | 50.0 ± 2.0 |" in text
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    studies.write(RECORDS, tmp_path)
+    assert (page.read_text(), (tmp_path / "rounds.svg").read_bytes()) == (text, drawn)
+    assert not (tmp_path / "elsewhere.svg").exists()
+
+
+@pytest.fixture(scope="module")
+def planned():
+    from benchmark.configuration.suites import suite
+
+    return {f"{config.scenario} {config.row}" for one in ("cifar10-micro", "study-orchestra", "study-flesd")
+            for config in suite(one, {"seeds": [0]}, [])}  # fmt: skip
+
+
+@pytest.mark.parametrize("study", studies.STUDIES, ids=lambda study: study["page"])
+def test_a_shipped_study_names_rows_of_the_suites(study, planned):
+    asked = {where for curve in study["ours"]["lines"].values() for where in curve.values()}
+    assert asked <= planned
+    assert (Path(__file__).parents[3] / "docs" / "studies" / f"{study['page']}.md").exists()

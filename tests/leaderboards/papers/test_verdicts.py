@@ -1,0 +1,149 @@
+"""Verdicts on hand-made cells and records: every number here was worked out on paper."""
+
+import pytest
+
+from leaderboards.pages.reproduction import END, START, filled
+from leaderboards.papers.tables import FITTING, SETTINGS, Ours, Published, collect
+from leaderboards.papers.verdicts import HELD, NAMED, OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
+from tests.leaderboards.test_schema import record as a_record
+
+SETTING = {"clients": 10, "alpha": 0.1, "rounds": 20, "data": "CIFAR-10", "encoder": "ConvNet"}
+OWN = {
+    "partition.clients": 10,
+    "partition.alpha": 0.1,
+    "federation.rounds": 20,
+    "data.name": "cifar10",
+    "encoder.class": "methods.networks.convnet",
+}
+
+
+OURS = Ours("s", "ssd", "linear/v1 accuracy")
+
+
+def published(value, spread=None, unit="%", ours=OURS, **setting):
+    return Published("p", "P", "c", "1", "t", "r", "c", value, spread, unit, {**SETTING, **setting}, (), ours, 0)
+
+
+def runs(*scores, row="ssd", done=20, **settings):
+    return [
+        {
+            **a_record(row, seed, score, scenario="s"),
+            "settings": {**OWN, **settings},
+            "rounds": {"done": done, "planned": 20},
+        }
+        for seed, score in enumerate(scores)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "scores", "kind", "delta"),
+    [
+        (50.0, None, [51.0], REPRODUCED, 1.0),  # a point is always allowed
+        (50.0, None, [51.1], OFF, 1.1),
+        (50.0, None, [49.0, 51.0, 53.0], REPRODUCED, 1.0),
+        (50.0, None, [51.0, 53.0, 55.0], REPRODUCED, 3.0),  # our spread is 2: 4 points are allowed
+        (50.0, None, [52.9, 53.0, 53.1], OFF, 3.0),  # 0.1: one point
+        (50.0, 2.0, [53.0], REPRODUCED, 3.0),  # the paper's own spread counts too
+        (50.0, 2.0, [53.0, 55.0, 57.0], OFF, 5.0),  # but the two do not add up
+        (50.0, None, [20.0, 60.0], OFF, -10.0),  # two seeds tell no spread
+    ],
+)
+def test_the_rule(value, spread, scores, kind, delta):
+    (verdict,) = judged([published(value, spread)], runs(*scores))
+    assert verdict.kind == kind
+    assert verdict.delta == pytest.approx(delta)
+    assert verdict.ours.n == len(scores)
+
+
+def test_the_page_lists_our_runs_below_a_table_also_those_that_are_not_over():
+    cells = [published(50.0)]
+    own = [*runs(51.0), *runs(40.0, row="other")]
+    early = {**runs(51.0, 52.0, done=7)[1], "scores": {}}
+    page = filled(f"{START}\n{END}\n", judged(cells, own), [*own, early])
+    assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 |" in page
+    assert "| s ssd | 1 | 7 of 20 | 0.03 |" in page
+    assert "other" not in page
+
+
+@pytest.mark.parametrize(
+    ("cell", "records", "why"),
+    [
+        (published(50.0, ours=None), runs(50.0), "no run of ours"),
+        (published(3.8, unit="nats"), runs(50.0), "no rule for nats"),
+        (published("yes", unit="words"), runs(50.0), "no rule for words"),
+        (published(50.0), runs(50.0, row="fedavg"), "not run"),
+        (published(50.0), runs(50.0, done=7), "not run to its end: 7 rounds"),
+        (published(50.0, rounds=100), runs(50.0), "another setting: rounds 20, not 100"),
+        (published(50.0, encoder="ResNet-18"), runs(50.0), "encoder methods.networks.convnet, not ResNet-18"),
+        (
+            published(50.0, ours=Ours("s", "ssd", "semi-ssd/v1 accuracy_1pct")),
+            runs(50.0),
+            "not measured by semi-ssd/v1",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_stays_open(cell, records, why):
+    (verdict,) = judged([cell], records)
+    assert (verdict.kind, verdict.delta) == (OPEN, None)
+    assert why in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "place", "own", "other"),
+    [
+        ("partition", "dirichlet", "partition.name", "dirichlet", "iid"),
+        ("clients", 10, "partition.clients", 10, 20),
+        ("alpha", 0.1, "partition.alpha", 0.1, 1.0),
+        ("participation", 0.5, "federation.participation", 0.5, 1.0),
+        ("rounds", 20, "federation.rounds", 20, 5),
+        ("epochs", 5, "training.epochs", 5, 1),
+        ("batch_size", 128, "training.batch_size", 128, 64),
+        ("data_share", 10, "partition.share", 0.1, None),
+        ("public_share", 5, "public.share", 0.05, 0.5),
+        ("kept", 1, "method.kept", 0.01, 1.0),
+        ("global_clusters", 8, "objective.clusters", 8, 64),
+        ("local_clusters", "all", "method.local_clusters", None, 8),
+        ("epsilon", 0.8, "method.epsilon", 0.8, 1000),
+        ("data", "CIFAR-10", "data.name", "cifar10", "cifar100"),
+        ("public", "Tiny-ImageNet", "public.name", "tiny_imagenet", "cifar10"),
+        ("encoder", "ResNet-18", "encoder.class", "methods.networks.resnet18", "methods.networks.resnet50"),
+    ],
+)
+def test_every_setting_has_to_be_the_papers(key, said, place, own, other):
+    cell = published(50.0, **{key: said})
+    assert differences(cell, runs(50.0, **{place: own})[0]) == []
+    (line,) = differences(cell, runs(50.0, **{place: other})[0])
+    assert line == f"{key} {other}, not {said}"
+
+
+def test_every_setting_is_held_named_or_said_by_the_score():
+    described = {"client", "method"}  # of cells that nothing of ours stands for
+    assert set(SETTINGS) == {*HELD, *NAMED, *FITTING, *described}
+    assert all(not described & set(cell.setting) for cell in collect() if cell.ours)
+
+
+def test_a_run_whose_epochs_are_cut_short_is_of_no_paper():
+    (verdict,) = judged([published(50.0)], runs(50.0, **{"training.steps": 1}))
+    assert (verdict.kind, verdict.why) == (OPEN, "run at another setting: training.steps 1")
+
+
+def test_verdicts_are_written_and_worse_ones_found(tmp_path):
+    cell = published(50.0)
+    write(tmp_path, judged([cell], runs(50.0)))
+    assert read(tmp_path) == {cell.place: REPRODUCED}
+    assert worse(read(tmp_path), judged([cell], runs(50.0))) == []
+    assert worse(read(tmp_path), judged([cell], runs(90.0))) == [(cell.place, REPRODUCED, OFF)]
+    assert worse({cell.place: OFF, "gone": OFF}, judged([cell], [])) == [("gone", OFF, OPEN), (cell.place, OFF, OPEN)]
+    assert worse({}, judged([cell], runs(50.0))) == []
+
+
+def test_what_needs_no_run_is_measured_anew():
+    cell = published(4.69, unit="classes", ours=None)
+    for sample, kind in (([4.6, 4.7, 4.8], REPRODUCED), ([4.69, 4.69, 4.69], REPRODUCED), ([4.7, 4.7, 4.7], OFF)):
+        (verdict,) = judged([cell], [], {cell.place: sample})
+        assert (verdict.kind, verdict.ours.n) == (kind, 3)
+
+
+def test_every_cell_has_its_verdict_in_order():
+    cells = [published(50.0), published(90.0), published(50.0, ours=None)]
+    assert [one.kind for one in judged(cells, runs(50.0))] == [REPRODUCED, OFF, OPEN]

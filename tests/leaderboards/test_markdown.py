@@ -1,0 +1,39 @@
+"""Numbers as the pages show them."""
+
+import pytest
+
+from leaderboards.markdown import in_bytes, three_digits
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (1.6, "1.6"),
+        (9.996, "10"),
+        (123.4, "123"),
+        (12345, "12,300"),
+        (1e9, "1,000,000,000"),
+    ],
+)
+def test_three_digits(value: float, text: str):
+    assert three_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (1235, "1.24 kB"),
+        (46_800_000, "46.8 MB"),
+        (999_600_000, "1 GB"),
+        (7.25e12, "7.25 TB"),
+        (1.5e15, "1,500 TB"),
+    ],
+)
+def test_bytes_are_in_decimal_units(count: float | None, text: str):
+    assert in_bytes(count) == text
