@@ -4,7 +4,9 @@ Nothing in a run seeds a global generator. Because a stream depends on its purpo
 nor the number of ranks, nor an interruption can change what is drawn.
 """
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import torch
 
@@ -45,3 +47,13 @@ def cohort_size(clients: int, participation: float) -> int:
 def round_half_up(value: float) -> int:
     """Rounds to the nearest integer, .5 upwards (Python's own `round` goes to the even one)."""
     return int(value + 0.5)
+
+
+@contextlib.contextmanager
+def isolated(seed: int, device: torch.device) -> Iterator[None]:
+    """The global generators seeded for one visit and put back after it: dropout draws the same wherever it runs."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for devices nobody uses
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield

@@ -15,7 +15,7 @@ from eval.inputs import Crop, Subject
 from eval.knn import knn, knn_by_k
 from eval.linear import Probe, augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.transfer import transfer
-from eval.tsne import embed, purity
+from eval.tsne import purity, tsne
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Protocol:
     units: Mapping[str, str] = field(default_factory=dict)
     lower: tuple[str, ...] = ()
     higher: tuple[str, ...] = ()
-    wants: str = ""
+    requires: str = ""
     long: bool = False
 
     def better(self, metric: str) -> str:
@@ -88,7 +88,7 @@ def augmented_protocol(name: str, probe: Probe, crop: Crop, summary: str) -> Pro
         lambda subject, generator: augmented_probe(subject.features, subject.seen, probe, crop, generator),
         summary,
         settings=asdict(probe) | {"crop": crop},
-        wants="shown",
+        requires="shown",
         long=True,
     )
 
@@ -121,7 +121,7 @@ def semi_protocol(name: str, tuning: FineTuning, summary: str, *, long: bool = T
         headline=f"accuracy_{100 * tuning.shares[-1]:g}pct",
         settings=asdict(tuning),
         units={f"spread_{100 * share:g}pct": "points" for share in tuning.shares},
-        wants="shown",
+        requires="shown",
         long=long,
     )
 
@@ -134,7 +134,7 @@ def transfer_protocol(target: str) -> Protocol:
         f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set.",
         settings=asdict(PLAIN) | {"k": NEIGHBOURS[0], "temperature": NEIGHBOURS[1]},
         units={"effective_rank": "dimensions"},
-        wants=f"target {target}",
+        requires=f"target {target}",
     )
 
 
@@ -147,7 +147,7 @@ def drift_protocol(name: str, images: int, summary: str) -> Protocol:
 
     angles = ("local_global_angle", "local_global_angle_worst", "inter_class_angle_local", "inter_class_angle_global")
     units, settings = dict.fromkeys(angles, "degrees"), {"images": images}
-    return Protocol(name, run, summary, "local_global_angle", settings, units, wants="locals")
+    return Protocol(name, run, summary, "local_global_angle", settings, units, requires="locals")
 
 
 def geometry_protocol(name: str, max_points: int, summary: str) -> Protocol:
@@ -181,7 +181,7 @@ def embed_protocol(name: str, max_points: int, perplexity: float, summary: str) 
     """A map in the plane, kept for a figure."""
 
     def run(subject: Subject, generator: torch.Generator) -> dict[str, float]:
-        places, labels = embed(subject.features, generator, max_points, perplexity)
+        places, labels = tsne(subject.features, generator, max_points, perplexity)
         subject.keep("embed", {"places": places, "labels": labels})
         return {"purity": purity(places, labels)}
 
@@ -217,5 +217,5 @@ def label_free_protocol(name: str, temperature: float, include_self: bool, weigh
         headline="score",
         settings=settings,
         higher=("score", "alignment", "uniformity"),
-        wants="views",
+        requires="views",
     )

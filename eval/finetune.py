@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.features import EvalError, Features, accuracy, extract
-from eval.inputs import Crop, Shown
+from eval.inputs import Crop, EncoderInputs
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def labelled(labels: Tensor, share: float, generator: torch.Generator) -> Tensor
     return torch.cat(chosen).sort().values
 
 
-def semi(features: Features, shown: Shown, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
+def semi(features: Features, shown: EncoderInputs, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
     """Accuracy after fine-tuning on each share of the labels.
 
     The test set makes no choice. Whether a labelled image was seen without its label before is the partition's affair.
@@ -87,7 +87,9 @@ def semi(features: Features, shown: Shown, tuning: FineTuning, generator: torch.
     return found
 
 
-def fine_tuned(features: Features, shown: Shown, rows: Tensor, tuning: FineTuning, generator: torch.Generator) -> float:
+def fine_tuned(
+    features: Features, shown: EncoderInputs, rows: Tensor, tuning: FineTuning, generator: torch.Generator
+) -> float:
     """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows.
 
     Raises:

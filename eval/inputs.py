@@ -27,7 +27,7 @@ Augment = Callable[[Tensor, Crop, Generator], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class EncoderInputs:
     """An encoder, and images as they are shown to it.
 
     Args:
@@ -55,7 +55,7 @@ class Shown:
         return self.augment(images.to(self.device), crop, generator)
 
 
-class Compared(NamedTuple):
+class ModelComparison(NamedTuple):
     """Features `[n, d]` of the same test images by every client's network, and by the global one made of them.
 
     labels: `[n]` int64.
@@ -79,9 +79,9 @@ class Subject:
     """
 
     features: Features
-    shown: Shown | None = None
+    shown: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
-    locals: Callable[[int], Compared] | None = None
+    locals: Callable[[int], ModelComparison] | None = None
     keep: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
 
     def __post_init__(self) -> None:
@@ -96,13 +96,13 @@ class Subject:
                         "give the same images, uint8"
                     )
 
-    def check(self, protocol: str, wants: str) -> None:
+    def check(self, protocol: str, requires: str) -> None:
         """Refuses a protocol that wants what there is not: "shown", "locals", "views", "target NAME".
 
         Raises:
             EvalError: this subject has not what is wanted.
         """
-        kind, _, name = wants.partition(" ")
+        kind, _, name = requires.partition(" ")
         features = self.features
         there = {
             "": True,
@@ -115,12 +115,12 @@ class Subject:
             raise EvalError(f"{protocol} asks for more than features: {LACKING[kind]}")
 
     @property
-    def seen(self) -> Shown:
+    def seen(self) -> EncoderInputs:
         """The encoder and its images, which `check` has found."""
         assert self.shown is not None
         return self.shown
 
-    def compared(self, images: int) -> Compared:
+    def compared(self, images: int) -> ModelComparison:
         """Features by clients' networks and by the global one, where `check` has found a way to them."""
         assert self.locals is not None
         return self.locals(images)

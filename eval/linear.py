@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eval.features import EvalError, Features, accuracy, holdout, seed_of
-from eval.inputs import Crop, Shown
+from eval.inputs import Crop, EncoderInputs
 from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -176,7 +176,7 @@ def swept_probe(
 
 
 def augmented_probe(
-    features: Features, shown: Shown, probe: Probe, crop: Crop, generator: torch.Generator
+    features: Features, shown: EncoderInputs, probe: Probe, crop: Crop, generator: torch.Generator
 ) -> dict[str, float]:
     """As `linear_probe`, but every training image is cropped and flipped anew each time it is seen.
 

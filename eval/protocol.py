@@ -70,7 +70,7 @@ def evaluate(
     subject = Subject(features=subject) if isinstance(subject, Features) else subject
     protocols = [find(name) for name in ([ids] if isinstance(ids, str) else ids)]
     for protocol in protocols:
-        subject.check(protocol.id, protocol.wants)
+        subject.check(protocol.id, protocol.requires)
     scores: list[Score] = []
     for protocol in protocols:
         tell(protocol.id)

@@ -7,7 +7,7 @@ from torch import Tensor
 from eval.features import EvalError, Features, accuracy, sample, seed_of
 
 
-def embed(
+def tsne(
     features: Features, generator: torch.Generator, max_points: int = 2_000, perplexity: float = 30
 ) -> tuple[Tensor, Tensor]:
     """t-SNE (van der Maaten & Hinton 2008) of L2-normalised test features.

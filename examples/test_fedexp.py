@@ -24,11 +24,11 @@ def test_one_client_is_fedavg(tmp_path):
     alone = ("partition.clients=1", "federation.participation=1")
     ours = playing.played(tmp_path / "ours", CONFIG, *alone)
     theirs = playing.played(tmp_path / "theirs", "fedavg", *alone)
-    assert playing.difference(ours.federation.server, theirs.federation.server) < 1e-6
+    assert playing.difference(ours.loop.server, theirs.loop.server) < 1e-6
 
 
 def test_one_step_by_hand(tmp_path):
-    method = playing.prepared(tmp_path, CONFIG, "method.epsilon=0").federation.method
+    method = playing.prepared(tmp_path, CONFIG, "method.epsilon=0").loop.method
     start = trees.map(torch.zeros_like, method.weights(statistics=False))
     mean = trees.map(torch.ones_like, start)  # every weight has moved by 1 on average: the mean's squared norm is n
     n = sum(leaf.numel() for _, leaf in trees.leaves(start))

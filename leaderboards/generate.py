@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leaderboards import schema
+from leaderboards import store
 from leaderboards.markdown import MISSING
 from leaderboards.pages import board, methods, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
@@ -72,7 +72,7 @@ def stale(root: Path = Path()) -> list[Moved]:
         for made in GENERATED:
             for file in fresh.glob(made):
                 file.unlink()  # what is made no more is to be missing
-        records = schema.collect(fresh / "leaderboards" / "results")
+        records = store.collect(fresh / "leaderboards" / "results")
         write(records, fresh / "leaderboards", fresh / "docs", guarded=False)
         found = [one for part in ("leaderboards", "docs") for one in _unlike(root / part, fresh / part, part)]
     return sorted(found, key=lambda one: not one.what.startswith(DATA))  # the cause before what it shows in

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from methods import trees
 from methods.hooks import check_hooks
-from methods.lightning_hooks import UnderTrainer, set_learning_rate
+from methods.lightning_hooks import TrainerHooks, set_learning_rate
 from methods.objective import AddOn, Objective, Projected
 from methods.server import ServerOptimizer
 from methods.trees import Tree
@@ -32,18 +32,17 @@ from methods.types import (
     Sum,
     Turn,
     Visit,
-    choose,
-    number,
 )
+from methods.validation import check_number, choose
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
     "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "choose", "number", "set_learning_rate",
+    "choose", "check_number", "set_learning_rate",
 ]  # fmt: skip
 
 
-class FederatedMethod(UnderTrainer):
+class FederatedMethod(TrainerHooks):
     """FedAvg, and the hooks by which a paper differs from it.
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
@@ -121,7 +120,7 @@ class FederatedMethod(UnderTrainer):
         return (*self.warmup, *self.phases) if round == 0 else self.phases
 
     @property
-    def asks_for_public(self) -> bool:
+    def uses_public_images(self) -> bool:
         """Whether a phase looks at public images."""
         return any(phase.data == "public" for phase in (*self.warmup, *self.phases))
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, Objective, Outputs, choose, number
+from methods.base import AddOn, Batch, FederatedMethod, Objective, Outputs, check_number, choose
 from methods.fedavg import FedAvg
 from methods.maths import decorrelation
 
@@ -38,7 +38,7 @@ class Decorrelation(AddOn):
 
     def __init__(self, *, weight: float = 0.1, on: str = "h", variant: str = "code") -> None:
         super().__init__()
-        self.weight = number("method.weight", weight, at_least=0)
+        self.weight = check_number("method.weight", weight, at_least=0)
         self.on = choose("method.on", on, "h", "z")
         self.variant = choose("method.variant", variant, "code", "paper")
 

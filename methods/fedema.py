@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Message, Objective, Tree, Visit, choose, number
+from methods.base import Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 
@@ -47,8 +47,8 @@ class FedEMA(FedAvg):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
-        self.scale = scale if scale is None else number("method.scale", scale, at_least=0)
-        self.tau = number("method.tau", tau, at_least=0, at_most=1)
+        self.scale = scale if scale is None else check_number("method.scale", scale, at_least=0)
+        self.tau = check_number("method.tau", tau, at_least=0, at_most=1)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = (*self.travelling, *objective.ema)
         self.before: dict[str, Tensor] = {}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Tree, Visit, number
+from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Tree, Visit, check_number
 from methods.fedavg import FedAvg
 
 
@@ -31,7 +31,7 @@ class Proximal(AddOn):
 
     def __init__(self, *, mu: float = 0.01) -> None:
         super().__init__()
-        self.mu = number("method.mu", mu, at_least=0)
+        self.mu = check_number("method.mu", mu, at_least=0)
         self.anchor: Tree = {}
 
     def receive(self, visit: Visit, method: FederatedMethod) -> None:

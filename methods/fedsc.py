@@ -49,7 +49,7 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
-    number,
+    check_number,
 )
 from methods.maths import correlation, gaussian_mechanism
 
@@ -84,10 +84,10 @@ class FedSC(FederatedMethod):
                 "FedSC shares correlation matrices of the spectral loss: set objective=spectral and "
                 "objective.negatives=correlation"
             )
-        self.alpha_start = number("method.alpha_start", alpha_start, at_least=0, at_most=1)
-        self.alpha_end = number("method.alpha_end", alpha_end, at_least=0, at_most=1)
-        self.passes = number("method.passes", passes, at_least=1)
-        self.sigma = number("method.sigma", sigma, at_least=0, below=math.inf)
+        self.alpha_start = check_number("method.alpha_start", alpha_start, at_least=0, at_most=1)
+        self.alpha_end = check_number("method.alpha_end", alpha_end, at_least=0, at_most=1)
+        self.passes = check_number("method.passes", passes, at_least=1)
+        self.sigma = check_number("method.sigma", sigma, at_least=0, below=math.inf)
         if sigma and self.batch_norm == "local":
             raise MethodError(
                 "method.sigma does not go with federation.batch_norm=local: statistics that stay are of all images, so "

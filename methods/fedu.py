@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from methods.base import Message, MethodError, Objective, Tree, Visit, choose, number
+from methods.base import Message, MethodError, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 
 
@@ -60,7 +60,7 @@ class FedU(FedAvg):
             raise MethodError(
                 f"FedU decides about predictors, and {type(objective).__name__} has none: set objective=byol"
             )
-        self.threshold = number("method.threshold", threshold, at_least=0)
+        self.threshold = check_number("method.threshold", threshold, at_least=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = ("predictor", *objective.ema, *(("encoder",) if variant == "paper" else ()))
         self.before: dict[str, Tensor] = {}

@@ -42,8 +42,8 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
+    check_number,
     choose,
-    number,
 )  # fmt: skip
 from methods.maths import min_norm, sliced_wasserstein
 
@@ -66,7 +66,7 @@ class UniformRegulariser(AddOn):
 
     def __init__(self, *, weight: float = 0.01, variant: str = "code") -> None:
         super().__init__()
-        self.weight = number("method.weight", weight, at_least=0)
+        self.weight = check_number("method.weight", weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "mean")
         self.width = 0
 
@@ -137,7 +137,7 @@ class FedU2(FederatedMethod):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, addons=(*addons, UniformRegulariser(weight=weight, variant=variant)), **kwargs)
-        self.server_rate = number("method.server_rate", server_rate, above=0)
+        self.server_rate = check_number("method.server_rate", server_rate, above=0)
         self.length = choose("method.length", length, "mean", "unit")
 
     def plan(self, round: int) -> tuple[Phase, ...]:

@@ -40,8 +40,8 @@ from methods.base import (
     Outputs,
     Projected,
     Visit,
+    check_number,
     choose,
-    number,
 )
 from methods.fedavg import FedAvg
 from methods.maths import global_contrastive, relational
@@ -69,10 +69,10 @@ class CrossDistillation(AddOn):
         variant: str = "code",
     ) -> None:
         super().__init__()
-        self.local_relation = number("method.local_relation", local_relation, at_least=0)
-        self.global_contrast = number("method.global_contrast", global_contrast, at_least=0)
-        self.global_relation = number("method.global_relation", global_relation, at_least=0)
-        self.temperature = number("method.temperature", temperature, above=0)
+        self.local_relation = check_number("method.local_relation", local_relation, at_least=0)
+        self.global_contrast = check_number("method.global_contrast", global_contrast, at_least=0)
+        self.global_relation = check_number("method.global_relation", global_relation, at_least=0)
+        self.temperature = check_number("method.temperature", temperature, above=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.views = ("other",) if local_relation or global_relation else ()
         self.taught = bool(global_contrast or global_relation)

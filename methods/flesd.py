@@ -52,10 +52,10 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
-    number,
+    check_number,
 )
 from methods.maths import dense, ensemble_similarity, kept, similarity, similarity_distillation
-from methods.objective import follow
+from methods.objective import update_ema
 
 
 class FLESD(FederatedMethod):
@@ -103,15 +103,15 @@ class FLESD(FederatedMethod):
                 f"FLESD sends no weights, and its student learns nothing of the networks of add-on {own[0]!r}: "
                 "leave it out"
             )
-        self.teacher_temperature = number("method.teacher_temperature", teacher_temperature, above=0)
-        self.student_temperature = number("method.student_temperature", student_temperature, above=0)
-        self.kept = number("method.kept", kept, above=0, at_most=1)
-        self.momentum = number("method.momentum", momentum, at_least=0, at_most=1)
-        self.distil_epochs = number("method.distil_epochs", distil_epochs, at_least=1)
-        self.distil_batch_size = number("method.distil_batch_size", distil_batch_size, at_least=2)
-        self.distil_lr = number("method.distil_lr", distil_lr, at_least=0)
-        self.distil_weight_decay = number("method.distil_weight_decay", distil_weight_decay, at_least=0)
-        rows = number("method.anchors", anchors, at_least=1)
+        self.teacher_temperature = check_number("method.teacher_temperature", teacher_temperature, above=0)
+        self.student_temperature = check_number("method.student_temperature", student_temperature, above=0)
+        self.kept = check_number("method.kept", kept, above=0, at_most=1)
+        self.momentum = check_number("method.momentum", momentum, at_least=0, at_most=1)
+        self.distil_epochs = check_number("method.distil_epochs", distil_epochs, at_least=1)
+        self.distil_batch_size = check_number("method.distil_batch_size", distil_batch_size, at_least=2)
+        self.distil_lr = check_number("method.distil_lr", distil_lr, at_least=0)
+        self.distil_weight_decay = check_number("method.distil_weight_decay", distil_weight_decay, at_least=0)
+        rows = check_number("method.anchors", anchors, at_least=1)
         self.stays = objective.travels  # the client's own networks, from `fit` to `infer`
         self.key = deepcopy(objective).requires_grad_(False)
         self.register_buffer("anchor_rows", torch.zeros(rows, objective.width))
@@ -220,7 +220,7 @@ class FLESD(FederatedMethod):
         self.anchor_rows.copy_(outputs["push"]["rows"])
         self.anchor_images.copy_(outputs["push"]["images"])
         self.anchors_filled.add_(len(batch.index)).clamp_(max=len(self.anchor_rows))
-        follow(self.key, self.objective, self.momentum)
+        update_ema(self.key, self.objective, self.momentum)
 
     def reply_distil(self, visit: Visit) -> tuple[Message, Tree]:
         """The taught student."""

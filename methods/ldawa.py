@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Mean, Message, Objective, Tree, number
+from methods.base import Mean, Message, Objective, Tree, check_number
 from methods.fedavg import FedAvg
 
 
@@ -56,7 +56,7 @@ class LDAWA(FedAvg):
 
     def __init__(self, objective: Objective, *, start: int = 3, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self.start = number("method.start", start, at_least=0)
+        self.start = check_number("method.start", start, at_least=0)
         self.turned = Mean(self.by_angle, over="clients")
 
     def averaging(self, round: int) -> Mean:

@@ -11,7 +11,7 @@ from methods.parts import Parts
 from methods.types import Batch, Client, MethodError, Turn, Visit
 
 
-class UnderTrainer(Parts):
+class TrainerHooks(Parts):
     """What Lightning's Trainer calls of a method, and the loop does not."""
 
     def on_fit_start(self) -> None:

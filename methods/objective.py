@@ -80,7 +80,7 @@ class Objective(nn.Module):
     def after_step(self, push: Mapping[str, Tensor]) -> None:
         """What follows an optimiser step: targets move towards their sources, queues take the new rows."""
         for target, source in self.ema.items():
-            follow(getattr(self, target), getattr(self, source), self.momentum)
+            update_ema(getattr(self, target), getattr(self, source), self.momentum)
         for name in self.queues:
             queue, filled = getattr(self, name), getattr(self, f"{name}_filled")
             rows = push[name].detach()[-len(queue) :]
@@ -89,7 +89,7 @@ class Objective(nn.Module):
 
 
 @torch.no_grad()
-def follow(follower: nn.Module, leader: nn.Module, momentum: float) -> None:
+def update_ema(follower: nn.Module, leader: nn.Module, momentum: float) -> None:
     """Moves parameters towards those of a network built alike, buffers not; momentum: weight of their own past."""
     for own, lead in zip(follower.parameters(), leader.parameters(), strict=True):
         own.lerp_(lead, 1 - momentum)

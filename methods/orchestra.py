@@ -66,7 +66,7 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
-    number,
+    check_number,
 )
 from methods.fedavg import FedAvg
 from methods.maths import cluster_sums, equal_clusters, gaussian_mechanism, gaussian_sigma, global_clusters
@@ -118,19 +118,21 @@ class Orchestra(FedAvg):
         self.local_clusters = local_clusters
         if local_clusters is not None:
             most = math.inf if epsilon is not None else len(objective.bank)  # noisy sums are over all images
-            number("method.local_clusters", local_clusters, at_least=1, at_most=most)
+            check_number("method.local_clusters", local_clusters, at_least=1, at_most=most)
         elif least > 1:
             raise MethodError(
                 f"method.least={least} means nothing with method.local_clusters=null, which sends rows: leave it out"
             )
-        self.least = number("method.least", least, at_least=0, at_most=len(objective.bank))
-        self.server_steps = number("method.server_steps", server_steps, at_least=0)
-        self.server_lr = number("method.server_lr", server_lr, above=0)
+        self.least = check_number("method.least", least, at_least=0, at_most=len(objective.bank))
+        self.server_steps = check_number("method.server_steps", server_steps, at_least=0)
+        self.server_lr = check_number("method.server_lr", server_lr, above=0)
         self.epsilon, self.sigma = epsilon, 0.0
-        self.delta = number("method.delta", delta, above=0, below=1)
+        self.delta = check_number("method.delta", delta, above=0, below=1)
         if epsilon is not None:
             self.check_private(stateful)
-            self.sigma = SENSITIVITY * gaussian_sigma(number("method.epsilon", epsilon, above=0, below=math.inf), delta)
+            self.sigma = SENSITIVITY * gaussian_sigma(
+                check_number("method.epsilon", epsilon, above=0, below=math.inf), delta
+            )
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)
             self.stays = (*objective.ema, *objective.queues)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from methods import trees
 from methods.trees import Tree
-from methods.types import number
+from methods.validation import check_number
 
 
 class Momentum:
@@ -59,7 +59,7 @@ class Adam:
     ) -> None:
         _check(lr, momentum=momentum, decay=decay)
         self.lr, self.momentum, self.decay = lr, momentum, decay
-        self.adaptivity = number("server_optimizer.adaptivity", adaptivity, above=0)
+        self.adaptivity = check_number("server_optimizer.adaptivity", adaptivity, above=0)
 
     def init(self, weights: Tree) -> Tree:
         """The state before the first step."""
@@ -96,6 +96,6 @@ ServerOptimizer = Momentum | Adam | Yogi
 
 
 def _check(lr: float, **shares: float) -> None:
-    number("server_optimizer.lr", lr, above=0)
+    check_number("server_optimizer.lr", lr, above=0)
     for name, value in shares.items():
-        number(f"server_optimizer.{name}", value, at_least=0, below=1)
+        check_number(f"server_optimizer.{name}", value, at_least=0, below=1)

@@ -38,8 +38,8 @@ from methods.base import (
     Tree,
     Turn,
     Visit,
+    check_number,
     choose,
-    number,
 )
 from methods.fedavg import FedAvg
 from methods.maths import dimension_scaling, projector_distillation, scaled
@@ -79,9 +79,9 @@ class SSD(FedAvg):
                 f"and the embeddings {z}: set heads.projector or objective.projector to end in {h}"
             )
         self.width = z
-        self.alpha = number("method.alpha", alpha, at_least=0)
-        self.dsr_weight = number("method.dsr_weight", dsr_weight, at_least=0)
-        self.pd_weight = number("method.pd_weight", pd_weight, at_least=0)
+        self.alpha = check_number("method.alpha", alpha, at_least=0)
+        self.dsr_weight = check_number("method.dsr_weight", dsr_weight, at_least=0)
+        self.pd_weight = check_number("method.pd_weight", pd_weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.basis = choose("method.basis", basis, "qr", "axis")
         self.separation = choose("method.separation", separation, "soft", "hard")

@@ -3,17 +3,14 @@
 Everything here is a value. `methods.base` re-exports it; the benchmark carries it out.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from methods.trees import Tree
-
-Number = TypeVar("Number", bound=float)
 
 Message = dict[str, Tree]
 """What is sent: entry name -> Tree. An entry is what is declared, billed and listed in the privacy sheet."""
@@ -21,29 +18,6 @@ Message = dict[str, Tree]
 
 class MethodError(ValueError):
     """A method was put together or used in a way that cannot work; the message is one line for the user."""
-
-
-def choose(key: str, value: str, *possible: str) -> str:
-    """The value itself; MethodError where it is none of the possible ones. key: as a user sets it."""
-    if value not in possible:
-        raise MethodError(f"{key}={value!r}: choose {' or '.join(possible)}")
-    return value
-
-
-_BOUNDS = {
-    "above": (operator.gt, "above {}"),
-    "at_least": (operator.ge, "of at least {}"),
-    "at_most": (operator.le, "at most {}"),
-    "below": (operator.lt, "below {}"),
-}
-
-
-def number(key: str, value: Number, **bounds: float) -> Number:
-    """The value itself; MethodError where it is outside its bounds: above, at_least, at_most, below."""
-    if not all(_BOUNDS[name][0](value, bound) for name, bound in bounds.items()):
-        words = " and ".join(_BOUNDS[name][1].format(bound) for name, bound in bounds.items())
-        raise MethodError(f"{key}={value}: give a number {words}")
-    return value
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from benchmark.configuration.compose import compose
 from benchmark.distributed.launch import free_port
 from benchmark.experiment.run import Run
 from benchmark.federation import checkpoint
-from benchmark.federation.loop import Federation
-from benchmark.tracking.callbacks import Display
+from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.progress import Display
 from methods import trees
 
 TINY = str(Path(__file__).parent / "tiny.yaml")
@@ -39,7 +39,7 @@ def prepared(folder: Path, method: str, *overrides: str, scenario: str = TINY) -
 def played(folder: Path, method: str, *overrides: str) -> Run:
     """A run whose rounds are all played; nothing is evaluated."""
     run = prepared(folder, method, *overrides)
-    run.federation.fit()
+    run.loop.fit()
     return run
 
 
@@ -47,22 +47,22 @@ def watched(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> l
     """Fills, while the run plays, with what `look` makes of each visit that is done, of one phase or of all."""
     seen: list[Any] = []
 
-    def on_visit_end(federation: Federation, done: Any) -> None:
+    def on_visit_end(loop: FederatedLoop, done: Any) -> None:
         if phase in (None, done.visit.phase.name):
             seen.append(look(done))
 
-    run.federation.callbacks = [SimpleNamespace(on_visit_end=on_visit_end)]
+    run.loop.callbacks = [SimpleNamespace(on_visit_end=on_visit_end)]
     return seen
 
 
 def state(run: Run) -> dict[str, Any]:
     """All that a run is after its last whole round, times left out: comparable bit for bit with `same`."""
-    federation = run.federation
-    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in federation.history]
-    memories = {client: federation.memory[client] for client in federation.memory}
-    spent = {client: dict(counted) for client, counted in federation.account.releases.items()}
-    return {"server": federation.server, "memory": memories, "history": timeless} | {
-        "ledger": federation.ledger.state(), "spent": spent,
+    loop = run.loop
+    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history]
+    memories = {client: loop.memory[client] for client in loop.memory}
+    spent = {client: dict(counted) for client, counted in loop.account.releases.items()}
+    return {"server": loop.server, "memory": memories, "history": timeless} | {
+        "ledger": loop.ledger.state(), "spent": spent,
     }  # fmt: skip
 
 
@@ -140,30 +140,30 @@ def killed(folder: Path, method: str, moment: str, round: int, phase: str, *over
 
 def _play_to_death(folder: Path, method: str, moment: str, round: int, phase: str, overrides: tuple[str, ...]) -> None:
     run = prepared(folder, method, *overrides)
-    federation = run.federation
+    loop = run.loop
 
     def die(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     class Hunter:
-        def on_visit_end(self, federation: Federation, done: Any) -> None:
+        def on_visit_end(self, loop: FederatedLoop, done: Any) -> None:
             if moment == "visit" and (done.visit.round, done.visit.phase.name) == (round, phase):
                 die()
 
-    federation.callbacks = [Hunter()]
-    hook = type(federation.method).hook
+    loop.callbacks = [Hunter()]
+    hook = type(loop.method).hook
 
     def hunted(self: Any, name: str, of: Any) -> Any:
         found = hook(self, name, of)
-        if moment == "reply" and name == "update" and (federation.round, of.name) == (round, phase):
+        if moment == "reply" and name == "update" and (loop.round, of.name) == (round, phase):
             return die
         return found
 
-    type(federation.method).hook = hunted  # type: ignore[method-assign]
+    type(loop.method).hook = hunted  # type: ignore[method-assign]
     replace = os.replace
 
     def replaced(source: Any, target: Any) -> None:
-        last = federation.round == round + 1  # the round's own checkpoint
+        last = loop.round == round + 1  # the round's own checkpoint
         if moment == "written" and last:
             die()
         replace(source, target)
@@ -171,4 +171,4 @@ def _play_to_death(folder: Path, method: str, moment: str, round: int, phase: st
             die()
 
     checkpoint.os.replace = replaced  # type: ignore[attr-defined]
-    federation.fit()
+    loop.fit()

@@ -8,12 +8,12 @@ from omegaconf import OmegaConf
 
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read
-from benchmark.configuration.schema import identity
-from leaderboards import generate, schema
+from benchmark.configuration.identity import identity
+from leaderboards import generate, store
 from leaderboards.pages import board, methods, privacy
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
-RECORDS = schema.collect(LEADERBOARDS / "results")
+RECORDS = store.collect(LEADERBOARDS / "results")
 BOARDS = methods.boards(RECORDS)
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
 

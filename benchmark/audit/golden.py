@@ -21,11 +21,11 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from benchmark.configuration.compose import merge
-from benchmark.configuration.schema import ConfigError
 from benchmark.configuration.suites import suite
+from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run
-from benchmark.federation.client_state import Kept
-from benchmark.tracking.callbacks import Display
+from benchmark.federation.client_state import LocalParts
+from benchmark.tracking.progress import Display
 from methods import trees
 from methods.trees import Tree
 
@@ -55,7 +55,7 @@ def configs(only: str, folder: str) -> list[DictConfig]:
     return [merge(config, APART.get(config.row, [])) for config in found]
 
 
-def played(display: Display, only: str = "all") -> dict[str, Numbers]:
+def measured(display: Display, only: str = "all") -> dict[str, Numbers]:
     """Row -> its golden numbers, measured now."""
     found: dict[str, Numbers] = {}
     command = [sys.executable, "-m", "benchmark.audit.golden", only]
@@ -77,11 +77,11 @@ def play(only: str) -> Iterator[Any]:
         runs = configs(only, folder)
         yield len(runs)
         for config in runs:
-            with Run(config, silent).prepared() as federation:
-                federation.fit()
-                exported = federation.method.export(federation.server, Kept(federation.memory))
-                losses = {key: [line.get(key) for line in federation.history] for key in ("loss", "server_loss")}
-                ended = {"server": fingerprint(federation.server), "encoders": fingerprint(dict(exported))}
+            with Run(config, silent).prepared() as loop:
+                loop.fit()
+                exported = loop.method.export(loop.server, LocalParts(loop.memory))
+                losses = {key: [line.get(key) for line in loop.history] for key in ("loss", "server_loss")}
+                ended = {"server": fingerprint(loop.server), "encoders": fingerprint(dict(exported))}
             yield config.row, {key: seen for key, seen in losses.items() if seen != [None] * len(seen)} | ended
 
 

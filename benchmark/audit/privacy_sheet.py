@@ -20,14 +20,15 @@ from torch import Tensor
 
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import CONFIGS
-from benchmark.distributed.launch import Places
-from benchmark.execution.sequential import ByKind, Done, OneByOne
+from benchmark.distributed.launch import RankLayout
+from benchmark.execution.base import VisitResult
+from benchmark.execution.observations import gather_batches
+from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
 from benchmark.experiment import data as holdings
 from benchmark.experiment import factory
 from benchmark.federation.accountant import DELTA, epsilon
-from benchmark.federation.aggregation import gather_batches
 from benchmark.federation.communication import sizes
-from benchmark.federation.loop import Federation
+from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
@@ -44,7 +45,7 @@ WEIGHTS = {"examples": "by their images", "batches": "by their batches", "client
 """Of a mean over clients, by its `by`."""
 
 
-class Idle(OneByOne):
+class Idle(SequentialExecutor):
     """Visits without work, whose replies are of the right shape.
 
     What the images of an observe phase give is that of two of them, over and over; queues count as full.
@@ -100,7 +101,7 @@ class Listener:
         self.told: dict[int, list[Entry]] = {}
         self.kept: Tree = {}
 
-    def on_visit_end(self, federation: Federation, done: Done) -> None:
+    def on_visit_end(self, loop: FederatedLoop, done: VisitResult) -> None:
         """Every entry of a client's reply; what the server's own seats reply leaves nobody."""
         phase, round = done.visit.phase, done.visit.round
         if phase.where == "server":
@@ -157,14 +158,14 @@ def listened(config: DictConfig) -> tuple[list[Entry], Tree]:
         public=everyone,
         channels_last=config.training.channels_last,
     )
-    fabric, streams = factory.fabric(config, Places(1, 1, True)), Streams(config.seed)
+    fabric, streams = factory.fabric(config, RankLayout(1, 1, True)), Streams(config.seed)
     work = Idle(fabric, method, data, factory.pace(config), streams)
     listener = Listener(method, config.privacy.get("delta", DELTA))
     with tempfile.TemporaryDirectory() as folder:
-        federation = Federation(
+        loop = FederatedLoop(
             fabric,
             method,
-            ByKind(work) if method.others else work,
+            PerArchitectureExecutor(work) if method.others else work,
             holdings.Clients(data.parts),
             streams,
             rounds=config.federation.rounds,
@@ -172,12 +173,12 @@ def listened(config: DictConfig) -> tuple[list[Entry], Tree]:
             folder=Path(folder),
             config_hash="",
         )
-        federation.callbacks = [listener]
-        federation.start()
-        plans = [[phase for _, phase in federation.plan(round)] for round in range(federation.rounds)]
+        loop.callbacks = [listener]
+        loop.start()
+        plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
         stands_for = representatives(plans)
         for round in sorted(set(stands_for)):
-            federation.play(round)
+            loop.run_round(round)
     rounds: dict[Entry, list[int]] = {}
     for round, played in enumerate(stands_for):
         for entry in listener.told.get(played, ()):

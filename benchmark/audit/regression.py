@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.audit import golden
-from benchmark.tracking.callbacks import Display
+from benchmark.tracking.progress import Display
 from datamodules.heterogeneity import report
 from datamodules.partition import dirichlet_balanced
-from leaderboards import generate, rank, schema
+from leaderboards import generate, rank, store
 from leaderboards.generate import Moved
 from leaderboards.markdown import line
 from leaderboards.papers import tables, verdicts
@@ -46,7 +46,7 @@ def heterogeneity(cells: Iterable[Published]) -> dict[str, list[float]]:
 
 def capture(display: Display) -> None:
     """Takes golden numbers and measured cells anew. CHANGELOG.md has to name them."""
-    rows = golden.played(display)
+    rows = golden.measured(display)
     golden.write(rows)
     with display.during(TABLE_4):
         found = heterogeneity(tables.collect())
@@ -62,10 +62,10 @@ def regress(display: Display) -> list[Moved]:
     Raises:
         RecordError: a record or a published file that cannot be read, or two records of one run that differ.
     """
-    records, cells, held = schema.collect(FOLDER / "results"), tables.collect(), golden.read()
+    records, cells, held = store.collect(FOLDER / "results"), tables.collect(), golden.read()
     for scenario in {record["scenario"] for record in records}:
         rank.runs(records, scenario)  # refuses seeds that are not one setting
-    lines = [Moved(f"golden: {what}", *told) for what, *told in golden.moved(held, golden.played(display))]
+    lines = [Moved(f"golden: {what}", *told) for what, *told in golden.moved(held, golden.measured(display))]
     if (name := golden.mark(held)) not in CHANGELOG.read_text(encoding="utf-8"):
         lines.append(Moved(str(CHANGELOG), f"has to say why there are: {name}", "does not"))
     with display.during(TABLE_4):

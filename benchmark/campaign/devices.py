@@ -8,9 +8,9 @@ from typing import IO, NamedTuple
 
 import torch
 
-from benchmark.configuration.schema import ConfigError
 from benchmark.distributed.launch import cores, end_with, launched, under_srun
-from benchmark.tracking.record import processor
+from benchmark.errors import ConfigError
+from benchmark.tracking.provenance import processor
 
 LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_",

@@ -10,12 +10,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.campaign.jobs import DONE, PAUSED, SESSIONS, Piece, State, rows, sessions
+from benchmark.campaign.jobs import DONE, PAUSED, SESSIONS, Job, State, rows, sessions
 from benchmark.configuration.compose import load
-from benchmark.configuration.schema import ConfigError
 from benchmark.distributed.launch import cohort
+from benchmark.errors import ConfigError
 from benchmark.rng import cohort_size
-from leaderboards import schema
+from leaderboards import schema, store
 
 IMAGES = {
     "cifar10": 50_000,
@@ -64,20 +64,20 @@ class Estimates:
     """
 
     def __init__(
-        self, pieces: Iterable[Piece], machine: str, speed: float | None = None, others: Sequence[Seen] = ()
+        self, pieces: Iterable[Job], machine: str, speed: float | None = None, others: Sequence[Seen] = ()
     ) -> None:
         every = [*(one for piece in pieces for one in seen(piece.folder, piece.config)), *others]
         self.here = [one for one in every if one.machine == machine]
         self.seen = self.here or every
         self.speed = speed
 
-    def seconds(self, piece: Piece, state: State) -> float | None:
+    def seconds(self, piece: Job, state: State) -> float | None:
         """Of what is left of a piece; None where nothing is known."""
         left = piece.rounds - state.rounds
         each = self.round(piece) if left else 0.0
         return None if each is None else self.start(piece) + left * each + self.evaluation(piece)
 
-    def round(self, piece: Piece) -> float | None:
+    def round(self, piece: Job) -> float | None:
         """Seconds of one round on one device: the run's own, its row's, its method's here; else by images/s."""
         here = [one for one in self.seen if one.rounds and one.config.scenario == piece.config.scenario]
         alike: Sequence[Callable[[Seen], Any]] = (
@@ -91,15 +91,15 @@ class Estimates:
         images, speed = self._images(piece, here), self._speed(piece)
         return images / speed if images and speed else None
 
-    def start(self, piece: Piece) -> float:
+    def start(self, piece: Job) -> float:
         """Seconds of a session that are neither rounds nor scoring."""
         return self._median(piece, lambda one: one.start, START)
 
-    def evaluation(self, piece: Piece) -> float:
+    def evaluation(self, piece: Job) -> float:
         """Seconds of scoring; 0 where none was timed."""
         return self._median(piece, lambda one: one.evaluation, 0.0)
 
-    def devices(self, piece: Piece, pieces: int, free: int, every: int) -> int:
+    def devices(self, piece: Job, pieces: int, free: int, every: int) -> int:
         """How many devices a piece is to get, the next of some.
 
         One each while there are enough pieces: runs side by side exchange nothing. What is free beyond that goes to the
@@ -111,7 +111,7 @@ class Estimates:
             return most
         return min(most, max(1, free // pieces))
 
-    def rate(self, piece: Piece, ranks: int, together: int) -> float | None:
+    def rate(self, piece: Job, ranks: int, together: int) -> float | None:
         """Images/s of this machine while `together` runs of a piece's row are played on it, each on so many ranks.
 
         None: never measured.
@@ -121,7 +121,7 @@ class Estimates:
         found = [one for one in same if (one.ranks, one.together) == (ranks, together)]
         return together * sum(one.images for one in found) / sum(one.seconds for one in found) if found else None
 
-    def _images(self, piece: Piece, here: Sequence[Seen]) -> float | None:
+    def _images(self, piece: Job, here: Sequence[Seen]) -> float | None:
         if here:
             return sum(one.images for one in here) / sum(one.rounds for one in here)
         config = piece.config
@@ -132,19 +132,19 @@ class Estimates:
         held = IMAGES.get(config.data.name)
         return held * share * config.training.epochs if held else None
 
-    def _speed(self, piece: Piece) -> float | None:
+    def _speed(self, piece: Job) -> float | None:
         encoder = piece.config.encoder["class"]
         found = [one for one in self.seen if one.config.encoder["class"] == encoder and one.seconds]
         return sum(one.images for one in found) / sum(one.alone for one in found) if found else self.speed
 
-    def _median(self, piece: Piece, value: Callable[[Seen], float | None], default: float) -> float:
+    def _median(self, piece: Job, value: Callable[[Seen], float | None], default: float) -> float:
         for group in ([one for one in self.seen if one.config.scenario == piece.config.scenario], self.seen):
             if known := [found for one in group if (found := value(one)) is not None]:
                 return statistics.median(known)
         return default
 
 
-def neighbours(output: Path, pieces: Iterable[Piece]) -> list[Seen]:
+def neighbours(output: Path, pieces: Iterable[Job]) -> list[Seen]:
     """The sessions of the other runs in a folder of runs."""
     own = {piece.folder for piece in pieces}
     found = []
@@ -160,7 +160,7 @@ def seen(place: Path, config: DictConfig) -> list[Seen]:
     lines, record, scored, found = rows(place), place / "result.json", None, []
     if record.exists():
         with contextlib.suppress(schema.RecordError):  # `look` says so
-            scored = schema.read(record)["seconds"]["evaluation"]
+            scored = store.read(record)["seconds"]["evaluation"]
     for one in sessions(place):
         own = lines[one["from"] : one["to"]]
         seconds, images = math.fsum(row["seconds"] for row in own), sum(row["images"] for row in own)

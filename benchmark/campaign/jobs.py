@@ -16,11 +16,14 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose, parse
 from benchmark.configuration.files import read
-from benchmark.configuration.schema import RUNTIME, ConfigError, differences, nearest
+from benchmark.configuration.identity import RUNTIME, differences
+from benchmark.configuration.naming import folder, title
 from benchmark.configuration.suites import joined, listed
+from benchmark.configuration.typecheck import nearest
+from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
-from benchmark.experiment.lock import folder, locked, locks, title
-from leaderboards import schema
+from benchmark.experiment.lock import locked, locks
+from leaderboards import schema, store
 from leaderboards.papers import tables
 from leaderboards.papers.tables import Published
 from leaderboards.papers.verdicts import ALLOWED
@@ -56,7 +59,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class Job:
     """One run of a campaign.
 
     Args:
@@ -89,7 +92,7 @@ class Piece:
         return expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
 
 
-def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
+def jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
     """The runs of some campaigns, one after the other; each run once, where it first stands.
 
     Args:
@@ -110,7 +113,7 @@ def pieces(names: Iterable[str], overrides: Sequence[str]) -> list[Piece]:
     for cell in tables.collect():
         if cell.ours is not None:
             beside.setdefault(cell.ours[:2], []).append(cell)
-    found: dict[Path, Piece] = {}
+    found: dict[Path, Job] = {}
     for name in names:
         for words in lines(name):
             try:
@@ -153,7 +156,7 @@ def unknown(name: str) -> list[str]:
     return [str(one) for one in (given if isinstance(given, list) else [given])]
 
 
-def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Piece:
+def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Job:
     scenario, method, *own = words
     if how := [word for word in own if word.partition("=")[0] in RUNTIME]:
         raise ConfigError(f"{how[0]}: a campaign's file says what is played; give this on the command line")
@@ -164,16 +167,16 @@ def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str
     config.evaluation.protocols = protocols
     settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
     kept = [word for word in words if not word.startswith("evaluation.protocols=")]
-    return Piece((*kept, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
+    return Job((*kept, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
 
 
-def look(piece: Piece, retry: bool = False, own: bool = False) -> State:
+def look(piece: Job, retry: bool = False, own: bool = False) -> State:
     """How far a piece is; retry: a failure is forgotten; own: whoever holds it is asking."""
     place, rounds = piece.folder, played(piece.folder)
     missing: tuple[str, ...] = ()
     if (place / "result.json").exists():
         try:
-            record = schema.read(place / "result.json")
+            record = store.read(place / "result.json")
         except schema.RecordError as error:
             return State(FAILED, rounds, why=str(error))
         rounds, missing = record["rounds"]["done"], tuple(set(piece.protocols) - set(record["scores"]))
@@ -219,7 +222,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def claimed(piece: Piece) -> Iterator[bool]:
+def claimed(piece: Job) -> Iterator[bool]:
     """Keeps a piece to this campaign for as long as the context is open; False where another was faster."""
     piece.folder.mkdir(parents=True, exist_ok=True)
     with (piece.folder / CLAIM).open("a") as file:

@@ -24,7 +24,7 @@ from benchmark.campaign.jobs import (
     OPEN,
     PAUSED,
     STOPPED,
-    Piece,
+    Job,
     State,
     claimed,
     look,
@@ -32,13 +32,13 @@ from benchmark.campaign.jobs import (
     played,
     sessions,
 )
-from benchmark.configuration.schema import LATER, UP
+from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
 from benchmark.experiment.data import source
 from benchmark.runtime import began
-from benchmark.tracking.callbacks import Display
+from benchmark.tracking.progress import Display
 from benchmark.tracking.record import headline
 from datamodules.sources import DataError
-from leaderboards import schema
+from leaderboards import store
 
 MARGIN, SHARE = 20.0, 0.1
 """Seconds before the end of the budget by which rounds have to end; of a short one this share."""
@@ -55,14 +55,14 @@ def _now() -> datetime.datetime:
 
 
 @dataclass
-class Job:
+class RunningJob:
     """A command at work on a piece.
 
     held: the claim and the log, to be closed; log: bytes of it before. before: rounds it began with.
     together: the most commands at once so far. told: to end. began, date: by `time.monotonic`, and by the calendar.
     """
 
-    piece: Piece
+    piece: Job
     child: subprocess.Popen
     held: ExitStack
     devices: tuple[str, ...]
@@ -79,7 +79,7 @@ class Job:
         return any(file.exists() and file.stat().st_mtime >= self.date.timestamp() for file in files)
 
 
-class Crew:
+class Scheduler:
     """The commands of one campaign on one machine.
 
     Args:
@@ -90,7 +90,7 @@ class Crew:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[Job],
         overrides: Sequence[str],
         on: Machine,
         display: Display,
@@ -105,7 +105,7 @@ class Crew:
         self.margin = min(MARGIN, SHARE * 60 * minutes) if minutes is not None else 0.0
         self.retry, self.since = retry, _now().isoformat(timespec="seconds")
         self.free = list(on.devices)
-        self.jobs: list[Job] = []
+        self.jobs: list[RunningJob] = []
         self.over: dict[str, str] = {}  # name -> why it is not begun again by this campaign
         self.failed: dict[str, str] = {}  # name -> with what error it ended, or was refused
         self.said = self.begun = time.monotonic()
@@ -124,7 +124,7 @@ class Crew:
                     if any(self.look(piece).kind in (HALF, OPEN) for piece in self.pieces):
                         self.display.say("there is no time left for a round of any run that is open")
                     return
-                self.hurry()
+                self.enforce_deadline()
                 self.tell()
                 time.sleep(LOOK)
         finally:
@@ -165,21 +165,21 @@ class Crew:
                 return
             self.start(piece, state, 1 if state.missing else wanted)  # one process scores
 
-    def look(self, piece: Piece) -> State:
+    def look(self, piece: Job) -> State:
         """How far a piece is, and whether this campaign has to do with it."""
         if any(job.piece is piece for job in self.jobs):
             return State(BUSY, played(piece.folder))
-        return look(piece, self.forgives(piece)).unless(self.over.get(piece.name))
+        return look(piece, self.is_retryable(piece)).unless(self.over.get(piece.name))
 
-    def verdict(self, piece: Piece) -> State:
+    def verdict(self, piece: Job) -> State:
         """How far a piece is, at the end; what was refused or left out has failed, if only for this campaign."""
         return look(piece).unless(self.failed.get(piece.name))
 
-    def forgives(self, piece: Piece) -> bool:
+    def is_retryable(self, piece: Job) -> bool:
         """Whether a failure of this piece does not count: one of before, where it is to be tried again."""
         return self.retry and not any(one["began"] >= self.since for one in sessions(piece.folder)[-1:])
 
-    def fits(self, piece: Piece, state: State, estimates: Estimates) -> bool:
+    def fits(self, piece: Job, state: State, estimates: Estimates) -> bool:
         """Whether a round, or what is left after the last, can be done in time, as far as anybody knows."""
         each = estimates.round(piece) if state.rounds < piece.rounds else estimates.evaluation(piece)
         return estimates.start(piece) + (each or 0.0) < self.left()
@@ -188,13 +188,13 @@ class Crew:
         """Seconds in which rounds may still be played."""
         return float("inf") if self.end is None else self.end - self.margin - time.monotonic()
 
-    def start(self, piece: Piece, state: State, number: int) -> None:
+    def start(self, piece: Job, state: State, number: int) -> None:
         """Starts a piece's command, unless another campaign was faster."""
         held = ExitStack()
         if not held.enter_context(claimed(piece)):
             held.close()
             return
-        if look(piece, self.forgives(piece), own=True) != state:  # somebody had it since we looked
+        if look(piece, self.is_retryable(piece), own=True) != state:  # somebody had it since we looked
             held.close()
             return
         devices, self.free = tuple(self.free[:number]), self.free[number:]
@@ -205,7 +205,7 @@ class Crew:
         words += self.overrides
         log = held.enter_context((piece.folder / "log.txt").open("a", encoding="utf-8"))
         before = log.tell()
-        job = Job(piece, start(words, self.on, devices, log), held, devices, state.rounds, before)
+        job = RunningJob(piece, start(words, self.on, devices, log), held, devices, state.rounds, before)
         self.jobs.append(job)
         for one in self.jobs:
             one.together = max(one.together, len(self.jobs))
@@ -214,7 +214,7 @@ class Crew:
         where = f", on {len(devices)} of {len(self.on.devices)} devices" if several else ""
         self.display.say(f"{piece.name}: {what}{where}")
 
-    def close(self, job: Job) -> None:
+    def close(self, job: RunningJob) -> None:
         """Takes note of a command that has ended."""
         self.changed = True
         self.jobs.remove(job)
@@ -237,14 +237,16 @@ class Crew:
             self.over[piece.name] = "gained no round"
         left = f" after {after.rounds} of {piece.rounds} rounds"
         if end == DONE:
-            left = f", {headline(schema.read(piece.folder / 'result.json'))}"
+            left = f", {headline(store.read(piece.folder / 'result.json'))}"
         self.display.say(f"{piece.name}: {end}{left}{f': {why}' if why else ''}  ({summary.span(seconds)})")
 
-    def ended(self, job: Job) -> tuple[str, str]:
+    def ended(self, job: RunningJob) -> tuple[str, str]:
         """How a command that is not done ended, and why."""
         code = job.child.returncode
         said = (job.piece.folder / "log.txt").read_bytes()[job.log :].decode("utf-8", errors="replace")
-        if code == LATER or f"\n{UP}" in f"\n{said}":  # told to end it may be, while it was ending by itself
+        if (
+            code == EX_TEMPFAIL or f"\n{DEADLINE_PREFIX}" in f"\n{said}"
+        ):  # told to end it may be, while it was ending by itself
             return PAUSED, ""
         if job.told or code in (130, -signal.SIGTERM, -signal.SIGINT):
             return STOPPED, ""
@@ -252,7 +254,7 @@ class Crew:
             return FAILED, f"ended by signal {-code}"
         return FAILED, summary.reason(said) or f"exit code {code}"
 
-    def hurry(self) -> None:
+    def enforce_deadline(self) -> None:
         """Tells commands to end where the time is nearly up, and ends them where it is."""
         if self.end is None:
             return

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 
 SPARE = 2
 """Minutes a job has beyond its campaign's, to start and to end."""

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import BUSY, DONE, FAILED, HALF, OPEN, Piece, State
+from benchmark.campaign.jobs import BUSY, DONE, FAILED, HALF, OPEN, Job, State
 
 UNKNOWN = "?"
 
@@ -22,21 +22,21 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def cells(pieces: Sequence[Piece], states: Sequence[State]) -> tuple[int, int]:
+def cells(pieces: Sequence[Job], states: Sequence[State]) -> tuple[int, int]:
     """Published numbers that some finished run stands beside, and those that all of the pieces would settle."""
     every = {cell.place for piece in pieces for cell in piece.cells}
     settled = {c.place for piece, state in zip(pieces, states, strict=True) if state.kind == DONE for c in piece.cells}
     return len(settled), len(every)
 
 
-def left(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
+def left(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
     """Seconds that what is left would take on one device, and of how many pieces nobody knows."""
     todo = [(p, s) for p, s in zip(pieces, states, strict=True) if s.kind in (HALF, OPEN, BUSY)]
     each = [estimates.seconds(piece, state) for piece, state in todo]
     return sum(one for one in each if one is not None), each.count(None)
 
 
-def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates, devices: int) -> str:
+def progress(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates, devices: int) -> str:
     """One line: runs done and failed, published numbers settled, the time left on so many devices."""
     settled, every = cells(pieces, states)
     seconds, unknown = left(pieces, states, estimates)
@@ -50,7 +50,7 @@ def progress(pieces: Sequence[Piece], states: Sequence[State], estimates: Estima
     return ", ".join(said)
 
 
-def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates) -> Table:
+def plan(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates) -> Table:
     """Every piece in its order: how far it is, what it settles, how long it will take on one device."""
     numeric = [Column(name, justify="right") for name in ("seed", "rounds", "cells", "time")]
     named = [Column(name, overflow="fold") for name in ("scenario", "row")]  # cut they would look alike
@@ -64,7 +64,7 @@ def plan(pieces: Sequence[Piece], states: Sequence[State], estimates: Estimates)
     return table
 
 
-def failures(pieces: Sequence[Piece], states: Sequence[State]) -> list[str]:
+def failures(pieces: Sequence[Job], states: Sequence[State]) -> list[str]:
     """A line for each reason, with the runs that failed for it."""
     names: dict[str, list[str]] = {}
     for piece, state in zip(pieces, states, strict=True):
@@ -75,7 +75,7 @@ def failures(pieces: Sequence[Piece], states: Sequence[State]) -> list[str]:
 
 
 def summary(
-    pieces: Sequence[Piece], before: Sequence[State], after: Sequence[State], estimates: Estimates, devices: int
+    pieces: Sequence[Job], before: Sequence[State], after: Sequence[State], estimates: Estimates, devices: int
 ) -> list[str]:
     """Lines: what was settled, what is half done and how long it will take, what failed, what is next."""
     lines = []

@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import Console
 
 from benchmark.configuration.compose import parse
-from benchmark.configuration.overrides import split, taken
-from benchmark.configuration.schema import ConfigError, fits
+from benchmark.configuration.overrides import split, take_keys
+from benchmark.configuration.typecheck import fits
+from benchmark.errors import ConfigError
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
 SUBMIT = "submit."
@@ -18,20 +19,20 @@ def campaign(words: list[str], console: Console) -> None:
     from benchmark.campaign import summary
     from benchmark.campaign.devices import machine
     from benchmark.campaign.estimates import Estimates, neighbours
-    from benchmark.campaign.jobs import WORDS, look, pieces, unknown
-    from benchmark.campaign.scheduler import Crew
+    from benchmark.campaign.jobs import WORDS, jobs, look, unknown
+    from benchmark.campaign.scheduler import Scheduler
     from benchmark.distributed.launch import launched
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
     names, overrides = split(words)
     if not names:
         raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
-    own, rest = taken(overrides, *WORDS)
+    own, rest = take_keys(overrides, *WORDS)
     options = {word for word in rest if word.startswith(SUBMIT)}
     rest = [word for word in rest if word not in options]
     _check(own, options)
     minutes, retry, speed = own.get("minutes"), own.get("retry", False), own.get("speed")
-    every = pieces(names, rest)
+    every = jobs(names, rest)
     where = parse(rest)
     if "cluster" in own and not own.get("plan"):
         _submit(own, [*names, *rest, *(["retry=true"] if retry else [])], options, where, console)
@@ -53,7 +54,7 @@ def campaign(words: list[str], console: Console) -> None:
         console.print(summary.progress(every, before, estimates, many), highlight=False)
         return
     display = Display(console, len(every))
-    crew = Crew(every, rest, on, display, expected, minutes=minutes, retry=retry)
+    crew = Scheduler(every, rest, on, display, expected, minutes=minutes, retry=retry)
     try:
         with display:
             display.say(summary.progress(every, before, estimates, many))

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.configuration.files import available, summary
-from benchmark.configuration.overrides import only, split
-from benchmark.configuration.schema import ConfigError, nearest
+from benchmark.configuration.overrides import only_keys, split
+from benchmark.configuration.typecheck import nearest
+from benchmark.errors import ConfigError
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Of shipped configs, as `list` shows them."""
@@ -16,20 +17,20 @@ GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 
 def board(words: list[str], console: Console) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
-    from leaderboards import generate, rank, schema
+    from leaderboards import generate, rank, store
     from leaderboards.pages import board
 
-    given = only(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
+    given = only_keys(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
     folder = Path(given.get("folder", "leaderboards"))
     if "collect" in given:
-        found = schema.collect(Path(given["collect"]))
-        board.markdown(schema.merged(folder / "results", found))  # refuses them now where the board would
+        found = store.collect(Path(given["collect"]))
+        board.markdown(store.merged(folder / "results", found))  # refuses them now where the board would
         for record in found:
-            schema.place(folder / "results" / f"{schema.name(record)}.json", record)
+            store.add_record(folder / "results" / f"{store.name(record)}.json", record)
         early = sum(not rank.finished(record) for record in found)
         told = f"{len(found)} runs in {given['collect']} taken into {folder / 'results'}"
         console.print(f"{told}, {early} of them not over" if early else told, highlight=False)
-    results = schema.collect(folder / "results")
+    results = store.collect(folder / "results")
     docs = None if "folder" in given else Path("docs")  # another folder is none of this checkout's pages' business
     generate.write(results, folder, docs=docs)
     show(results, console)
@@ -45,8 +46,8 @@ def privacy(words: list[str], console: Console) -> None:
     """Ask methods what leaves a client; without a name all of them, for the board and docs/privacy.md."""
     from benchmark.audit import privacy_sheet as asking
     from benchmark.runtime import collect_from_here
-    from benchmark.tracking.callbacks import Display
-    from leaderboards import generate, schema
+    from benchmark.tracking.progress import Display
+    from leaderboards import generate, store
     from leaderboards.pages import privacy
 
     names, overrides = split(words)
@@ -67,7 +68,7 @@ def privacy(words: list[str], console: Console) -> None:
             console.print(privacy.table(method))
         return
     privacy.write(folder / privacy.SHEET, asking.sheet(found))
-    generate.write(schema.collect(folder / "results"), folder, guide.parent)
+    generate.write(store.collect(folder / "results"), folder, guide.parent)
     console.print(
         f"{len(found)} methods in {folder / privacy.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
     )
@@ -76,13 +77,13 @@ def privacy(words: list[str], console: Console) -> None:
 def publish(words: list[str], console: Console) -> None:
     """Make a dashboard of the records for Weights & Biases, offline first; upload it where somebody is logged in."""
     from benchmark.tracking import wandb_dashboard
-    from benchmark.tracking.callbacks import Display
-    from leaderboards import generate, schema
+    from benchmark.tracking.progress import Display
+    from leaderboards import generate, store
 
-    own = only(words, "publish takes project=, entity=, output=, folder=", "project", "entity", "output", "folder")
+    own = only_keys(words, "publish takes project=, entity=, output=, folder=", "project", "entity", "output", "folder")
     given = {key: str(value) for key, value in own.items()}
     folder, output = Path(given.get("folder", "leaderboards")), Path(given.get("output", "runs-wandb"))
-    records = schema.collect(folder / "results")
+    records = store.collect(folder / "results")
     with Display(console) as display:
         display.begin("publish")
         found = generate.judged(records, folder)
@@ -94,10 +95,10 @@ def publish(words: list[str], console: Console) -> None:
 def regress(words: list[str], console: Console) -> None:
     """Fail where a number moved: golden runs, verdicts, committed tables; capture=true takes the golden ones anew."""
     from benchmark.audit import regression
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
     takes = "regress takes capture=true or table=FILE"
-    given = only(words, takes, "capture", "table")
+    given = only_keys(words, takes, "capture", "table")
     if given.get("capture", True) is not True:
         raise ConfigError(f"{takes}, not capture={given['capture']}")
     with Display(console) as display:

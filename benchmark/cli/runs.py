@@ -15,8 +15,8 @@ from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
 from benchmark.cli.reports import board, listing, privacy, publish, regress, show
 from benchmark.configuration.compose import compose, parse
-from benchmark.configuration.overrides import named, split, taken
-from benchmark.configuration.schema import LATER, UP, BusyError, ConfigError, OutOfTimeError
+from benchmark.configuration.overrides import exactly, split, take_keys
+from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL, BusyError, ConfigError, OutOfTimeError
 from benchmark.runtime import begin
 
 HOUSE = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
         complain(f"interrupted; {AFTER.get(given.command, GO_ON)}")
         return 130
     except OutOfTimeError as error:
-        complain(f"{UP}{error}; {GO_ON}")
-        return LATER
+        complain(f"{DEADLINE_PREFIX}{error}; {GO_ON}")
+        return EX_TEMPFAIL
     except OSError as error:
         if error.filename is None:  # not about a file
             raise
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
     except Exception as error:
         if isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in HOUSE:
             complain(f"error: {error}")
-            return LATER if isinstance(error, BusyError) else 2
+            return EX_TEMPFAIL if isinstance(error, BusyError) else 2
         traceback.print_exc()
         return 1
     finally:
@@ -98,15 +98,15 @@ def run(words: list[str], console: Console) -> None:
     from benchmark.distributed import launch
     from benchmark.experiment.run import Run
     from benchmark.federation.loop import DivergedError
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
     from eval.features import EvalError
     from methods.base import MethodError
 
     names, overrides = split(words)
-    own, rest = taken(overrides, "suite", "scenarios", "methods", "seeds")
+    own, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
     name = own.get("suite")
     if name is None:
-        scenario, method = named(names, "run SCENARIO METHOD [key=value ...]")
+        scenario, method = exactly(names, "run SCENARIO METHOD [key=value ...]")
         configs = [compose(scenario, method, overrides)]
     else:
         if names:
@@ -123,7 +123,7 @@ def run(words: list[str], console: Console) -> None:
         for config in configs:
             one = Run(config, display)
             try:
-                results.append(one.play())
+                results.append(one.execute())
             except (DivergedError, EvalError, MethodError, ConfigError) as error:
                 first = not (results or stopped)
                 if name is None or (first and isinstance(error, ConfigError)):  # as good as certain to be everyone's
@@ -145,12 +145,12 @@ def run(words: list[str], console: Console) -> None:
 def resume(words: list[str], console: Console) -> None:
     """Go on with a run folder after its last whole round."""
     from benchmark.experiment.run import opened
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
     names, overrides = split(words)
-    (path,) = named(names, "resume RUN_DIR", 1)
+    (path,) = exactly(names, "resume RUN_DIR", 1)
     with Display(console) as display:
-        opened(Path(path), display, overrides).play()
+        opened(Path(path), display, overrides).execute()
 
 
 def evaluate(words: list[str], console: Console) -> None:
@@ -158,20 +158,20 @@ def evaluate(words: list[str], console: Console) -> None:
     from benchmark.configuration.suites import listed
     from benchmark.distributed import launch
     from benchmark.experiment.run import opened
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
     names, overrides = split(words)
-    (path,) = named(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
-    own, rest = taken(overrides, "protocols")
+    (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
+    own, rest = take_keys(overrides, "protocols")
     if "devices" not in parse(rest) and launch.launched() is None:
         rest.append("devices=1")  # others would only wait: one process has all the cores
     with Display(console) as display:
         finished = opened(Path(path), display, rest)
         display.begin(finished.name)
-        with finished.prepared() as federation:
-            federation.start()
-            if federation.round < federation.rounds and federation.refusal() is None:
-                played = f"{federation.round} of {federation.rounds} rounds"
+        with finished.prepared() as loop:
+            loop.start()
+            if loop.round < loop.rounds and loop.stop_reason() is None:
+                played = f"{loop.round} of {loop.rounds} rounds"
                 raise ConfigError(f"{path} has played {played}: finish it first with `resume {path}`")
             found = finished.evaluate(listed(own.get("protocols") or list(finished.config.evaluation.protocols)))
             display.scores(finished.name, {name: found.record["scores"][name] for name in found.protocols})
@@ -183,10 +183,10 @@ def evaluate(words: list[str], console: Console) -> None:
 def tune(words: list[str], console: Console) -> None:
     """Choose hyper-parameters without a label, by alignment and uniformity (Orchestra, eq. 5)."""
     from benchmark.experiment.tuning import tune as search
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
     names, overrides = split(words)
-    scenario, method = named(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
+    scenario, method = exactly(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
     with Display(console) as display:
         table, line = search(scenario, method, overrides, display)
         console.print(table)

@@ -20,8 +20,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from benchmark.configuration.files import lineage, read
+from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import names, variant
-from benchmark.configuration.schema import Config, ConfigError, describe, fits, identity, nearest, validate
+from benchmark.configuration.schema import Config, validate
+from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.errors import ConfigError
 from datamodules import partition
 
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")

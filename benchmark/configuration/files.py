@@ -6,7 +6,8 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from benchmark.configuration.schema import ConfigError, nearest
+from benchmark.configuration.typecheck import nearest
+from benchmark.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

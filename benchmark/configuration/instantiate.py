@@ -8,7 +8,8 @@ from typing import Any, get_type_hints
 import torch
 from omegaconf import DictConfig
 
-from benchmark.configuration.schema import ConfigError, describe, fits, nearest
+from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.errors import ConfigError
 
 EXAMPLES = {
     "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",

@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.schema import RUNTIME
+from benchmark.configuration.identity import RUNTIME
 
 ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "privacy")
 """Sections whose change makes another row; a change elsewhere makes another scenario."""
@@ -35,3 +36,13 @@ def _short(value: Any) -> str:
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     text = "null" if plain is None else str(plain).replace(" ", "")
     return "".join(letter if letter.isalnum() or letter in ".-_" else "_" for letter in text)
+
+
+def folder(config: DictConfig) -> Path:
+    """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
+    return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
+
+
+def title(config: DictConfig) -> str:
+    """What a run is called on a screen."""
+    return f"{config.scenario} {config.row} seed {config.seed}"

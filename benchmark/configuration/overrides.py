@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmark.configuration.compose import parse
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -16,22 +16,22 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return names, [word for word in overrides if not word.startswith("method=")]
 
 
-def taken(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
+def take_keys(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
     """What some keys are given, and the other overrides: a command's own words are no config's."""
     own = [override for override in overrides if override.partition("=")[0] in keys]
     return dict(parse(own)), [override for override in overrides if override not in own]
 
 
-def only(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
+def only_keys(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
     """What some keys are given, of a command that takes no other words; takes: how the refusal begins."""
     names, overrides = split(words)
-    own, rest = taken(overrides, *keys)
+    own, rest = take_keys(overrides, *keys)
     if names or rest:
         raise ConfigError(f"{takes}, not {' '.join([*names, *rest])}")
     return own
 
 
-def named(names: list[str], usage: str, count: int = 2) -> list[str]:
+def exactly(names: list[str], usage: str, count: int = 2) -> list[str]:
     """Exactly `count` names, or the usage."""
     if len(names) != count:
         raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}")

@@ -1,37 +1,17 @@
 """The schema of a run: what can be set, in which unit, what contradicts itself, and what makes a run what it is."""
 
-import difflib
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-
-class ConfigError(ValueError):
-    """What was asked for cannot be run; one line that says what is possible."""
-
-
-LATER = 75
-"""Exit code where the same command may do later, as in sysexits.h: somebody else is at it, or out of time."""
-UP = "time is up: "
-"""Beginning of what a command says that ends for the latter."""
-
-
-class BusyError(ConfigError):
-    """Somebody else is at it now; the same command may do later."""
-
-
-class OutOfTimeError(Exception):
-    """The next round would not end within `minutes`; one line for the user. The rounds before it are safe."""
+from benchmark.configuration.typecheck import fits, nearest
+from benchmark.errors import ConfigError
 
 
 @dataclass
-class Data:
+class DataConfig:
     """Where images come from."""
 
     name: str = "digits"
@@ -49,7 +29,7 @@ class Data:
 
 
 @dataclass
-class Federation:
+class FederationConfig:
     """Who takes part, how often, and what becomes of BatchNorm."""
 
     rounds: int = 10
@@ -63,7 +43,7 @@ class Federation:
 
 
 @dataclass
-class Training:
+class TrainingConfig:
     """The local work of a visit."""
 
     epochs: int = 1
@@ -81,7 +61,7 @@ class Training:
 
 
 @dataclass
-class Schedule:
+class ScheduleConfig:
     """The learning rate over the run: a factor in [0, 1] of progress."""
 
     name: str = "constant"
@@ -95,7 +75,7 @@ class Schedule:
 
 
 @dataclass
-class Evaluation:
+class EvaluationConfig:
     """What the encoder is measured by."""
 
     protocols: list[str] = field(default_factory=lambda: ["linear/v1", "knn/v1", "geometry/v1"])
@@ -116,7 +96,7 @@ class Config:
     """Name of the row on the board; made from the method and what was changed unless given."""
     seed: int = 0
     """Of partition, initial weights, order, views and all else."""
-    data: Data = field(default_factory=Data)
+    data: DataConfig = field(default_factory=DataConfig)
     partition: dict[str, Any] = field(
         default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
     )
@@ -136,13 +116,13 @@ class Config:
     optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
     server_optimizer: dict[str, Any] = field(default_factory=dict)
     """What the server does with the clients' mean: a class of `methods.server`; empty: it takes it."""
-    schedule: Schedule = field(default_factory=Schedule)
-    federation: Federation = field(default_factory=Federation)
-    training: Training = field(default_factory=Training)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    loop: FederationConfig = field(default_factory=FederationConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
     """What clients may spend where a method releases something with noise, see docs/privacy.md. epsilon: a budget,
     which ends the run before the round that would exceed it; delta: of (epsilon, delta), 1e-5 unless given."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: str = "runs"
     """Folder of the run folders."""
     logger: str = "wandb"
@@ -164,59 +144,6 @@ class Config:
     goes on. None: no limit."""
     compile: bool = False
     """Compile networks and views by torch.compile: seconds at the start, other rounding, and what it gains is said."""
-
-
-RUNTIME = (
-    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "data.root", "data.cache", "data.download",
-)  # fmt: skip
-"""Keys that say where and how a run happens, not what it is: they are not part of its identity."""
-
-
-PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing where no known name is near."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from YAML is of the type an argument asks for; True where that cannot be told."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inner)
-    if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(fits(one, inner[0]) for one in value)
-    if hint in (int, float):  # True is an int to Python, not to a reader
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
-
-
-def describe(hint: Any) -> str:
-    """An argument's type as a reader would say it: `a number or null`, `a list, each a whole number`."""
-    if hint in PLAIN:
-        return PLAIN[hint]
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return " or ".join("null" if one is type(None) else describe(one) for one in inner)
-    if origin in (list, Sequence):
-        return f"a list, each {describe(inner[0])}"
-    plain = isinstance(hint, type) and not get_args(hint)
-    return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))
-
-
-def identity(config: DictConfig) -> str:
-    """A hash of all that makes the run what it is; where it runs and what is measured on it is left out."""
-    return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def differences(one: DictConfig, other: DictConfig) -> list[str]:
-    """`key: a -> b` for every key of the run's identity that differs."""
-    mine, theirs = settings(one), settings(other)
-    keys = sorted(mine.keys() | theirs.keys())
-    return [f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)]
 
 
 def validate(config: DictConfig) -> None:
@@ -259,18 +186,3 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
-
-
-def settings(config: DictConfig) -> dict[str, Any]:
-    """Dotted key -> value of what a run is, the seed included."""
-    flat = _flatten(OmegaConf.to_container(config, resolve=True))
-    outside = (*RUNTIME, "row", "scenario")
-    return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}
-
-
-def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(content, dict):
-        return {prefix: content}
-    return {
-        k: v for key, value in content.items() for k, v in _flatten(value, f"{prefix}.{key}" if prefix else key).items()
-    }

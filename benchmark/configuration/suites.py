@@ -8,8 +8,9 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read
-from benchmark.configuration.schema import ConfigError, nearest
-from benchmark.experiment.lock import folder
+from benchmark.configuration.naming import folder
+from benchmark.configuration.typecheck import nearest
+from benchmark.errors import ConfigError
 
 
 def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:

@@ -3,72 +3,19 @@
 import contextlib
 import pickle
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from operator import attrgetter
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.distributed import heartbeat, launch
 from methods import trees
-from methods.base import Client
 from methods.trees import Tree
 
 T = TypeVar("T")
-
-GATHERING, PATIENCE = timedelta(minutes=5), timedelta(days=7)
-"""How long ranks wait for each other: at the start, and later, when `alive` knows better than a clock who is gone."""
-
-
-class RankError(ValueError):
-    """Ranks that do not find each other; one line for the user."""
-
-
-class Ranks(DDPStrategy):
-    """One process a device, all running the same program; a rank trains its share of the clients on its own."""
-
-    def __init__(self) -> None:
-        super().__init__(timeout=GATHERING)
-
-    def setup_environment(self) -> None:
-        """Finds the other ranks, and watches them from then on."""
-        try:
-            super().setup_environment()
-            heartbeat.watch(self.global_rank, self.world_size)
-        except (RuntimeError, OSError) as error:
-            raise RankError(
-                f"rank {self.global_rank} of {self.world_size} does not find the others: {str(error).splitlines()[0]}"
-            ) from error
-        assert dist.group.WORLD is not None
-        dist.group.WORLD.set_timeout(PATIENCE)
-
-    def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
-        """The module as it is: wrapped in DDP, ranks would average the gradients of different clients."""
-        return module
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Waits for all ranks."""
-        with heartbeat.exchange():
-            super().barrier(*args, **kwargs)
-
-
-def share(
-    members: Sequence[Client], rank: int, world: int, cost: Callable[[Client], float] = attrgetter("examples")
-) -> list[Client]:
-    """A rank's part of the members: the costliest first, each to the rank with the least so far; every rank agrees."""
-    loads = [0.0] * world
-    mine = []
-    for client in sorted(members, key=lambda client: (-cost(client), client.id)):
-        lightest = loads.index(min(loads))
-        loads[lightest] += cost(client)
-        if lightest == rank:
-            mine.append(client)
-    return mine
 
 
 def gather(fabric: Fabric, value: T) -> list[T]:
@@ -81,7 +28,7 @@ def gather(fabric: Fabric, value: T) -> list[T]:
     return values
 
 
-def gathered(fabric: Fabric, work: Callable[[], T]) -> list[T]:
+def run_and_gather(fabric: Fabric, work: Callable[[], T]) -> list[T]:
     """What `work()` gives on every rank, in the order of ranks, on every rank.
 
     What one rank raises, every rank raises: none waits for one that has given up.
@@ -97,7 +44,7 @@ def gathered(fabric: Fabric, work: Callable[[], T]) -> list[T]:
 
 
 @contextlib.contextmanager
-def together(fabric: Fabric) -> Iterator[None]:
+def raise_on_all_ranks(fabric: Fabric) -> Iterator[None]:
     """What one rank raises within, every rank raises at the end."""
     failed: Exception | None = None
     try:
@@ -109,20 +56,20 @@ def together(fabric: Fabric) -> Iterator[None]:
         if failed is not None:
             raise failed
 
-    gathered(fabric, outcome)
+    run_and_gather(fabric, outcome)
 
 
-def in_turn(fabric: Fabric, work: Callable[[], T]) -> T:
+def rank_zero_first(fabric: Fabric, work: Callable[[], T]) -> T:
     """`work()` on the first rank, then on the first of every machine, then on the rest: a cache is filled only once."""
     done: list[T] = []
     for mine in (fabric.global_rank == 0, fabric.local_rank == 0, True):
-        with together(fabric):
+        with raise_on_all_ranks(fabric):
             if mine and not done:
                 done.append(work())
     return done[0]
 
 
-def by_first(fabric: Fabric, work: Callable[[], T], *, undisturbed: bool = True) -> T:
+def on_rank_zero(fabric: Fabric, work: Callable[[], T], *, undisturbed: bool = True) -> T:
     """What `work()` gives on the first rank, on every rank; the others wait, and raise what it raises.
 
     undisturbed: whether it has the waiting ranks' cores. What is part of training does without, as its bits are to be
@@ -160,7 +107,7 @@ def _portable(error: Exception | None) -> Exception | None:
     return error
 
 
-def part() -> None:
+def destroy_process_group() -> None:
     """Ends this process's group, if it has one: threads that still wait for another rank would abort its exit."""
     heartbeat.unwatch()
     launch.end()
@@ -186,7 +133,7 @@ def broadcast(fabric: Fabric, make: Callable[[], Tree]) -> Tree:
         made.append(make())
         return trees.map(lambda leaf: leaf.to("meta"), made[0])
 
-    shape = by_first(fabric, outline, undisturbed=False)
+    shape = on_rank_zero(fabric, outline, undisturbed=False)
     result = made[0] if made else trees.zeros(shape, fabric.device)
     leaves = [leaf for _, leaf in trees.leaves(result)]
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from benchmark.configuration.schema import ConfigError
 from benchmark.distributed import launch
+from benchmark.errors import ConfigError
 
 LIMIT = 30.0
 """Seconds without a sign after which a rank is gone; the environment's FULCRUM_SILENCE instead, where it is set."""
@@ -31,7 +31,7 @@ BEAT, END, BYE = b".", b"!", b"~"
 """Alive; somebody is gone; I end in order."""
 
 
-class Pulse(threading.Thread):
+class Heartbeat(threading.Thread):
     """Tells the other ranks that this one is alive, and ends this process when one of them is not.
 
     Beats are counted, not seconds: a run that is stopped as a whole and goes on (Ctrl-Z, a laptop asleep) has lost
@@ -71,13 +71,13 @@ class Pulse(threading.Thread):
             self.listen(say=BEAT)
             self.needed = self.needed + 1 if self.exchanging and self.parted else 0
             if self.needed > 1 and not self.told:  # nobody leaves in order while another needs it
-                self.bury(min(self.parted), "it has stopped")
+                self.announce_failure(min(self.parted), "it has stopped")
             for rank, beats in self.silent.items():
                 # an interrupted process has ended its children itself, and has its own way out
                 if rank in self.ended and not (self.told or self.interrupted):
-                    self.bury(rank, "its process has ended")
+                    self.announce_failure(rank, "its process has ended")
                 elif beats > BEATS and rank not in self.parted and not self.told:
-                    self.bury(rank, f"no sign for {self.limit:g} s")
+                    self.announce_failure(rank, f"no sign for {self.limit:g} s")
             if self.told:
                 leave()
 
@@ -101,7 +101,7 @@ class Pulse(threading.Thread):
                 self.ended.add(rank)
             self.told |= END in heard
 
-    def bury(self, rank: int, why: str) -> None:
+    def announce_failure(self, rank: int, why: str) -> None:
         """Says that a rank is gone, to the user and to the others, who will end without a word; then `told` is true."""
         print(  # noqa: T201
             f"error: rank {rank} is gone ({why}); every finished round is safe: "
@@ -114,7 +114,7 @@ class Pulse(threading.Thread):
             with contextlib.suppress(OSError):
                 peer.send(END)
 
-    def inquire(self) -> None:
+    def detect_failure(self) -> None:
         """Looks whether a rank has ended lately, or is known to be gone; then `told` is true. The beating ends.
 
         It takes two beats until the first rank knows of the death of another one, and says so.
@@ -124,7 +124,7 @@ class Pulse(threading.Thread):
         while not self.told and time.monotonic() < deadline:
             self.listen()
             if not self.told and (gone := self.ended | self.parted):
-                self.bury(min(gone), "its process has ended" if self.ended else "it has stopped")
+                self.announce_failure(min(gone), "its process has ended" if self.ended else "it has stopped")
             time.sleep(0.05)
 
     def hush(self) -> None:
@@ -142,7 +142,7 @@ class Pulse(threading.Thread):
             one.close()
 
 
-_pulse: Pulse | None = None
+_pulse: Heartbeat | None = None
 _before = -1
 """Where Python told of signals before."""
 
@@ -167,7 +167,7 @@ def watch(rank: int, world: int) -> None:
         port, token = _told(None)
         peers = {0: socket.create_connection((address, port), timeout=60)}
         peers[0].sendall(token + struct.pack("!I", rank))
-    _pulse = Pulse(peers, limit)
+    _pulse = Heartbeat(peers, limit)
     if threading.current_thread() is threading.main_thread():
         _before = signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
     _pulse.start()
@@ -237,7 +237,7 @@ def exchange() -> Iterator[None]:
         yield
     except RuntimeError:
         if _pulse is not None:
-            _pulse.inquire()
+            _pulse.detect_failure()
             if _pulse.told:
                 raise SystemExit(1) from None
         raise

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from omegaconf import DictConfig
 
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 from benchmark.rng import cohort_size
 
 if TYPE_CHECKING:
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
 
-class Places(NamedTuple):
+class RankLayout(NamedTuple):
     """Ranks on each machine, machines, and whether somebody has started them already."""
 
     here: int
@@ -54,7 +54,7 @@ def expect(configs: Iterable[DictConfig]) -> None:
     _largest = max(map(cohort, configs), default=0)
 
 
-def places(config: DictConfig, alone: bool = False) -> Places:
+def places(config: DictConfig, alone: bool = False) -> RankLayout:
     """Where the ranks of a run are, or are to be.
 
     Args:
@@ -71,7 +71,7 @@ def places(config: DictConfig, alone: bool = False) -> Places:
         wanted = _auto(config, alone) if config.devices == "auto" else config.devices
         if alone and wanted > 1:
             raise ConfigError(f"devices={wanted}, but this process has begun with one: give all its runs as many")
-        return Places(wanted, 1, False)
+        return RankLayout(wanted, 1, False)
     here = found.here if config.devices == "auto" else config.devices
     nodes = config.nodes or found.nodes
     if (here, nodes) != found[:2]:
@@ -82,7 +82,7 @@ def places(config: DictConfig, alone: bool = False) -> Places:
     return found
 
 
-def launched(nodes: int = 1) -> Places | None:
+def launched(nodes: int = 1) -> RankLayout | None:
     """The ranks that torchrun, srun, somebody's environment or this program itself has started; None: there are none.
 
     nodes: machines, for a launcher that does not say how many ranks each has.
@@ -100,7 +100,7 @@ def launched(nodes: int = 1) -> Places | None:
         return None
     if here < 1 or world % here:
         raise ConfigError(f"{world} ranks were started, but not equally many on each machine: start as many on each")
-    return Places(here, world // here, True)
+    return RankLayout(here, world // here, True)
 
 
 def under_srun() -> bool:
@@ -126,7 +126,7 @@ def accelerator(config: DictConfig) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if config.accelerator == "auto" else config.accelerator
 
 
-def share_cores(config: DictConfig, found: Places) -> None:
+def share_cores(config: DictConfig, found: RankLayout) -> None:
     """Sets the CPU threads of this rank: those of a machine that have a client at once share its cores fairly."""
     global _fair
     _fair = config.threads is None and found.world > 1 and accelerator(config) == "cpu"
@@ -147,12 +147,12 @@ def undisturbed() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def begins(found: Places) -> bool:
+def begins(found: RankLayout) -> bool:
     """Whether this process is to start the other ranks."""
     return found.here > 1 and not found.started and _is_program()
 
 
-def begin(config: DictConfig, found: Places) -> int:
+def begin(config: DictConfig, found: RankLayout) -> int:
     """Starts the other ranks; returns which one this process is from now on."""
     _meet(found.here)
     if accelerator(config) == "cpu" and sys.platform == "linux":
@@ -172,7 +172,7 @@ def start_anew(number: int) -> None:
         _children.append(child.pid)
 
 
-def ready(config: DictConfig, display: "Display", alone: bool) -> Places:
+def ready(config: DictConfig, display: "Display", alone: bool) -> RankLayout:
     """Where the ranks of a run are; where they are forked, this returns once in each of them.
 
     display: of the command; only the first rank's is heard from then on.

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from benchmark.configuration.schema import ConfigError
-from benchmark.distributed.collectives import gathered
-from benchmark.evaluation.evaluator import Visited
+from benchmark.distributed.collectives import run_and_gather
+from benchmark.errors import ConfigError
+from benchmark.evaluation.evaluator import LocalModels
 from benchmark.execution.batch_norm import has_batch_norm
-from benchmark.federation.client_state import Kept
-from benchmark.federation.loop import Federation
+from benchmark.federation.client_state import LocalParts
+from benchmark.federation.loop import FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod
 
@@ -18,41 +18,40 @@ class _Collector:
     def __init__(self) -> None:
         self.weights: dict[int, trees.Tree] = {}
 
-    def on_visit_end(self, federation: Federation, done: Any) -> None:
+    def on_visit_end(self, loop: FederatedLoop, done: Any) -> None:
         """A copy on the CPU: a reply may be the resident model itself."""
         if done.visit.phase.where != "clients":
             return
-        weights = federation.method.local_weights(done.message, federation.server)
+        weights = loop.method.local_weights(done.message, loop.server)
         if weights is not None:
             self.weights[done.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
-def may_drift(federation: Federation) -> bool:
+def supports_drift(loop: FederatedLoop) -> bool:
     """Whether clients will reply whole networks, which the model that is made of them can be held against.
 
     A network without BatchNorm's statistics, which stay at home or are measured by the server, is not whole.
     """
-    method = federation.method
+    method = loop.method
     tells = type(method).local_weights is not FederatedMethod.local_weights or any(
-        phase.where == "clients" and "weights" in phase.uplink
-        for _, phase in federation.plan(max(federation.rounds - 1, 0))
+        phase.where == "clients" and "weights" in phase.uplink for _, phase in loop.plan(max(loop.rounds - 1, 0))
     )
     return tells and (method.batch_norm == "average" or not has_batch_norm(method))
 
 
-def drifts(federation: Federation) -> bool:
+def drifts(loop: FederatedLoop) -> bool:
     """Whether they have, and one global model was made of them."""
-    if not federation.round or not may_drift(federation):
+    if not loop.round or not supports_drift(loop):
         return False
-    return list(federation.method.export(federation.server, Kept(federation.memory))) == ["global"]
+    return list(loop.method.export(loop.server, LocalParts(loop.memory))) == ["global"]
 
 
-def without(federation: Federation) -> str:
+def drift_unavailable(loop: FederatedLoop) -> str:
     """Why there is no drift to measure, as one line."""
-    return f"drift/v1: {type(federation.method).__name__} has no global model of whole networks that clients sent"
+    return f"drift/v1: {type(loop.method).__name__} has no global model of whole networks that clients sent"
 
 
-def revisit(federation: Federation) -> Visited:
+def revisit(loop: FederatedLoop) -> LocalModels:
     """The last round played again, with its cohort, draws and rates, but from the model it ended with.
 
     The federation is put back to its checkpoint, which is not touched. Every rank has to call this.
@@ -60,19 +59,19 @@ def revisit(federation: Federation) -> Visited:
     Raises:
         ConfigError: see `drifts`.
     """
-    if not drifts(federation):
-        raise ConfigError(without(federation))
-    collector, callbacks, memory = _Collector(), federation.callbacks, federation.memory
-    federation.callbacks, federation.memory = [collector], memory.aside()
+    if not drifts(loop):
+        raise ConfigError(drift_unavailable(loop))
+    collector, callbacks, memory = _Collector(), loop.callbacks, loop.memory
+    loop.callbacks, loop.memory = [collector], memory.aside()
     try:
-        federation.play(federation.round - 1)
-        made = federation.method.export(federation.server, Kept(federation.memory))["global"]
-        found = Visited((), trees.to(trees.clone(made), "cpu"))
+        loop.run_round(loop.round - 1)
+        made = loop.method.export(loop.server, LocalParts(loop.memory))["global"]
+        found = LocalModels((), trees.to(trees.clone(made), "cpu"))
     finally:
-        aside, federation.callbacks, federation.memory = federation.memory, callbacks, memory
-        federation.start()
+        aside, loop.callbacks, loop.memory = loop.memory, callbacks, memory
+        loop.start()
         aside.clear()
     local = {
-        client: tree for part in gathered(federation.fabric, lambda: collector.weights) for client, tree in part.items()
+        client: tree for part in run_and_gather(loop.fabric, lambda: collector.weights) for client, tree in part.items()
     }
     return found._replace(local=[local[client] for client in sorted(local)])

@@ -20,7 +20,7 @@ from datamodules.sources import Source
 from datamodules.views import augment, plain
 from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
 from eval.geometry import effective_rank, uniformity_parts
-from eval.inputs import Compared, Crop, Shown, Subject
+from eval.inputs import Crop, EncoderInputs, ModelComparison, Subject
 from eval.knn import knn_predict
 from eval.protocol import evaluate
 from methods.base import FederatedMethod, Tree
@@ -41,7 +41,7 @@ ALIGNED = 500
 NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
 
 
-class Visited(NamedTuple):
+class LocalModels(NamedTuple):
     """Weights of the networks of clients that were visited once more, and of the one the server made of them."""
 
     local: Sequence[Tree]
@@ -91,7 +91,7 @@ class Evaluator:
         self,
         encoder: nn.Module,
         protocols: Sequence[str],
-        visited: Visited | None = None,
+        visited: LocalModels | None = None,
         tell: Callable[[str], None] = lambda _: None,
         kept: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
@@ -112,14 +112,14 @@ class Evaluator:
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
 
-    def subject(self, encoder: nn.Module, protocols: Sequence[str], visited: Visited | None = None) -> Subject:
+    def subject(self, encoder: nn.Module, protocols: Sequence[str], visited: LocalModels | None = None) -> Subject:
         """What these protocols may ask of an encoder; other data sets are opened now, and shown to it when asked."""
         source = self.data.source
         encoder = deepcopy(encoder)  # the resident model's is lent: loading a client's weights would change it
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
         return Subject(
             features=self.features(encoder),
-            shown=Shown(
+            shown=EncoderInputs(
                 encoder=encoder,
                 train=source.train.images,
                 test=source.test.images,
@@ -197,7 +197,7 @@ class Evaluator:
             num_classes=len(target.classes),
         )
 
-    def _locals(self, visited: Visited, images: int) -> Compared:
+    def _locals(self, visited: LocalModels, images: int) -> ModelComparison:
         """What clients' networks and the one made of them make of some test images."""
         test = self.data.source.test
         chosen = self._some(len(test.labels), images, "drift")
@@ -205,7 +205,7 @@ class Evaluator:
         def seen(weights: Tree) -> Tensor:
             return self._extract(self.encoder(weights, recalibrated=False), test.images[chosen], self._plain)
 
-        return Compared(
+        return ModelComparison(
             [seen(weights) for weights in visited.local], seen(visited.made),
             torch.from_numpy(test.labels[chosen]).to(self.device),
         )  # fmt: skip

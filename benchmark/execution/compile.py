@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmark.distributed.collectives import by_first
-from benchmark.execution.sequential import OneByOne
+from benchmark.distributed.collectives import on_rank_zero
+from benchmark.execution.sequential import SequentialExecutor
 from datamodules.federated import Batch
 from methods.base import Client, Phase
 
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def compile_networks(
-    work: OneByOne, clients: Sequence[Client], visits: int, backend: str = "inductor"
+    work: SequentialExecutor, clients: Sequence[Client], visits: int, backend: str = "inductor"
 ) -> Verdict | None:
     """Compiles the joint pass of the objective in place, unless that makes it no faster; None if nothing is trained.
 
@@ -65,14 +65,14 @@ def compile_networks(
     work.resident.reset()
     work.method.zero_grad(set_to_none=True)
     # the first rank decides for all: those that disagreed would round a client's steps in two ways
-    kept = by_first(work.fabric, lambda: after < before, undisturbed=False)
+    kept = on_rank_zero(work.fabric, lambda: after < before, undisturbed=False)
     if not kept:
         work.method.objective._compiled_call_impl = None  # there is no public way back
     images = sum(work.images(phase, client) for client in clients) / len(clients)
     return Verdict(spent, before, after, round(visits * images / len(batch.index)), kept)
 
 
-def first_batch(work: OneByOne, phase: Phase, client: Client) -> Batch:
+def first_batch(work: SequentialExecutor, phase: Phase, client: Client) -> Batch:
     """A batch as the client's first visit would have it."""
     size, generator = phase.batch_size or work.pace.batch_size, work.streams.generator("compile")
     batches = work.data.batches(
@@ -81,7 +81,7 @@ def first_batch(work: OneByOne, phase: Phase, client: Client) -> Batch:
     return next(iter(batches))
 
 
-def _timed(work: OneByOne, batch: Batch) -> float:
+def _timed(work: SequentialExecutor, batch: Batch) -> float:
     """The fastest of some passes, seconds."""
     taken = []
     for _ in range(STEPS):
@@ -91,7 +91,7 @@ def _timed(work: OneByOne, batch: Batch) -> float:
     return min(taken)
 
 
-def _pass(work: OneByOne, batch: Batch) -> None:
+def _pass(work: SequentialExecutor, batch: Batch) -> None:
     """All networks forward on all views, and back."""
     work.method.train()
     with work.fabric.autocast():

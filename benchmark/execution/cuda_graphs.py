@@ -48,7 +48,7 @@ class CudaGraphs:
         return graph.replay
 
 
-class Recordings:
+class RecordedSteps:
     """The recorded steps of one phase on one lane.
 
     A step of a new shape runs as it is, which also prepares libraries and the optimiser's state; it is recorded when

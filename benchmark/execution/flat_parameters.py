@@ -6,7 +6,7 @@ from methods import trees
 from methods.base import FederatedMethod, Tree
 
 
-class Resident:
+class FlatParameters:
     """A method whose floating-point parameters and buffers lie side by side, and the state every visit starts from.
 
     What travels comes first, in the order in which it is sent, so that a message is loaded and a reply added up as one

@@ -9,7 +9,6 @@ reference's, BatchNorm included; parameters are not stacked.
 import contextlib
 import copy
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,14 +19,15 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from benchmark.execution.cuda_graphs import CudaGraphs, Recorder, Recordings, has_dropout
-from benchmark.execution.sequential import Assignment, Begun, Done, Executor, OneByOne, Pace
+from benchmark.execution.base import LocalTrainingConfig, PendingVisit, PhaseInputs, VisitResult
+from benchmark.execution.cuda_graphs import CudaGraphs, RecordedSteps, Recorder, has_dropout
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from methods.base import Client, FederatedMethod, Phase, Visit
 
 
-class SideBySide:
+class ParallelExecutor:
     """Clients dealt to lanes in turn; replies come in the order of the block, as from the reference.
 
     Phases that do not train, and networks with dropout (whose draws would depend on the lanes), go one by one. Steps of
@@ -42,7 +42,7 @@ class SideBySide:
 
     def __init__(
         self,
-        reference: OneByOne,
+        reference: SequentialExecutor,
         lanes: int,
         recorder: Callable[[Any], Recorder] | None = CudaGraphs,
     ) -> None:
@@ -51,7 +51,7 @@ class SideBySide:
         self.lanes = [Lane(copy.deepcopy(reference.method), *given, recorder) for _ in range(lanes)]
 
     @property
-    def rounds_otherwise(self) -> bool:
+    def rounds_differently(self) -> bool:
         """Whether its results differ from the reference's by rounding: where steps are recorded."""
         return self.lanes[0].recorder is not None
 
@@ -59,12 +59,12 @@ class SideBySide:
         """How many images a visit will see."""
         return self.reference.images(phase, client)
 
-    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
+    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         if given.actor is not self.reference.method or given.phase.work != "train" or self.drawing:
             yield from self.reference.run(given, block)
             return
-        waiting: deque[tuple[Lane, Begun]] = deque()
+        waiting: deque[tuple[Lane, PendingVisit]] = deque()
         for client, lane in zip(block, itertools.cycle(self.lanes), strict=False):
             if len(waiting) == len(self.lanes):
                 yield from self._finished(waiting)
@@ -73,7 +73,7 @@ class SideBySide:
         while waiting:
             yield from self._finished(waiting)
 
-    def _finished(self, waiting: deque[tuple["Lane", Begun]]) -> Iterator[Done]:
+    def _finished(self, waiting: deque[tuple["Lane", PendingVisit]]) -> Iterator[VisitResult]:
         """The oldest visit; its lane goes on only after the reply was used."""
         lane, begun = waiting.popleft()
         with lane.current():
@@ -82,7 +82,7 @@ class SideBySide:
         yield done
 
 
-class Lane(OneByOne):
+class Lane(SequentialExecutor):
     """One model and one stream of the device: visits as the reference does, with steps recorded and repeated."""
 
     def __init__(
@@ -90,14 +90,14 @@ class Lane(OneByOne):
         method: FederatedMethod,
         fabric: Fabric,
         data: FederatedDataModule,
-        pace: Pace,
+        pace: LocalTrainingConfig,
         streams: Streams,
         recorder: Callable[[Any], Recorder] | None,
     ) -> None:
         super().__init__(fabric, method, data, pace, streams)
         self.stream = torch.cuda.Stream(fabric.device) if fabric.device.type == "cuda" else None
         self.recorder = partial(recorder, self.stream) if recorder is not None else None
-        self.steps: dict[str, Recordings] = {}  # by phase
+        self.steps: dict[str, RecordedSteps] = {}  # by phase
         self.summed = torch.zeros((), device=fabric.device)  # one place, which recorded steps add to
 
     @contextlib.contextmanager
@@ -120,50 +120,9 @@ class Lane(OneByOne):
             return super()._stepper(visit, optimizer)
         name = visit.phase.name
         if name not in self.steps:
-            self.steps[name] = Recordings(self.recorder, self.fabric.device)
+            self.steps[name] = RecordedSteps(self.recorder, self.fabric.device)
         steps = self.steps[name]
         if not steps.prepare(self.method, optimizer):
             return super()._stepper(visit, optimizer)
         step = self._step(visit, optimizer, self.summed.zero_())
         return partial(steps.take, optimizer=optimizer, step=step), self.summed
-
-
-class Measured:
-    """Tries both executors on a run's own visits, then stays with the faster: a way for each training phase.
-
-    The reference is given `lanes` visits to warm up and as many that count; so is the other, a trial a round, with two
-    to warm up: one in which shapes come for the first time, one in which they are recorded. What counts is seconds an
-    image, with what has to be recorded anew in each round.
-
-    Args:
-        reference, other: the executors. clock: seconds.
-    """
-
-    def __init__(self, reference: OneByOne, other: SideBySide, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.reference, self.other, self.clock = reference, other, clock
-        self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
-        self.several = False  # whether clients were ever visited by the other
-
-    @property
-    def rounds_otherwise(self) -> bool:
-        """Whether clients were visited by the other at all, and its results differ by rounding."""
-        return self.several and self.other.rounds_otherwise
-
-    def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see."""
-        return self.reference.images(phase, client)
-
-    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
-        """Visits every client of the block; a message is to be used before the next one is asked for."""
-        rest, few, phase = list(block), len(self.other.lanes), given.phase
-        order = (self.reference, self.reference, self.other, self.other, self.other)
-        trials = self.trials.setdefault(phase.name, [])
-        executor: Executor = self.reference
-        while phase.work == "train" and executor is self.reference and len(trials) < len(order) and len(rest) >= few:
-            tried, rest = rest[:few], rest[few:]
-            executor, began = order[len(trials)], self.clock()
-            self.several |= executor is self.other
-            yield from executor.run(given, tried)
-            trials.append((self.clock() - began) / max(1, sum(self.images(phase, client) for client in tried)))
-        faster = len(trials) == len(order) and trials[-1] < trials[1]
-        yield from (self.other if faster else self.reference).run(given, rest)

@@ -1,101 +1,29 @@
 """One phase for a block of clients. An executor visits them; whichever it is, the results are the same.
 
-`OneByOne` is the reference: one resident model, one client after another. Before a visit the model is reset to its
+`SequentialExecutor` is the reference: one resident model, one client after another. Before a visit the model is reset to its
 pristine state, so that nothing of the previous client is left in targets, queues, heads or BatchNorm.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from benchmark.execution.batch_norm import Recalibration
-from benchmark.execution.flat_parameters import Resident
-from benchmark.federation.aggregation import gather_batches
-from benchmark.rng import Streams
+from benchmark.execution.base import LocalTrainingConfig, PendingVisit, PhaseInputs, VisitResult
+from benchmark.execution.flat_parameters import FlatParameters
+from benchmark.execution.observations import gather_batches
+from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule, number_of_batches
 from methods import trees
 from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, set_learning_rate
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How much local work a visit is, and at which rate.
-
-    epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
-    rate_per_step: whether the schedule moves within a visit, or once a round.
-    """
-
-    epochs: int
-    steps: int | None
-    batch_size: int
-    rate_per_step: bool = False
-
-
-@dataclass
-class Done:
-    """One finished visit: a message that may be live, what stays with the client, mean loss, training images.
-
-    seconds: of this process's CPU time, all threads together; on a GPU, of the clock.
-    """
-
-    visit: Visit
-    message: Message
-    kept: Tree
-    loss: float | None
-    images: int
-    seconds: float
-
-
-@dataclass
-class Begun:
-    """A visit whose work has been asked for: who acts, what the client kept, sum of losses, images, seconds so far."""
-
-    actor: Any
-    visit: Visit
-    kept: Tree
-    summed: Tensor | None
-    images: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A phase of a round, as those who visit its clients are given it.
-
-    actor: the method, or who measures BatchNorm with its networks. inbox: all a client was sent this round, by id.
-    memory: what clients keep, by id.
-    """
-
-    actor: "FederatedMethod | Recalibration"
-    phase: Phase
-    round: int
-    rounds: int
-    inbox: Mapping[int, Message]
-    memory: Mapping[int, Tree]
-
-
-class Executor(Protocol):
-    """Visits the clients of a block; whichever does, what comes of it is the same."""
-
-    @property
-    def rounds_otherwise(self) -> bool:
-        """Whether what came of it so far is the same up to rounding only."""
-
-    def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see: what it costs, before it was measured."""
-
-    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
-        """Every client's visit; a message is to be used before the next one is asked for."""
-
-
-class OneByOne:
+class SequentialExecutor:
     """Clients one after another on one resident model.
 
     Args:
@@ -106,17 +34,22 @@ class OneByOne:
         streams: generators of the run.
     """
 
-    rounds_otherwise = False  # it is what others are held to
+    rounds_differently = False  # it is what others are held to
 
     def __init__(
-        self, fabric: Fabric, method: FederatedMethod, data: FederatedDataModule, pace: Pace, streams: Streams
+        self,
+        fabric: Fabric,
+        method: FederatedMethod,
+        data: FederatedDataModule,
+        pace: LocalTrainingConfig,
+        streams: Streams,
     ) -> None:
         self.fabric, self.method, self.data, self.pace, self.streams = fabric, method, data, pace, streams
         # a CPU is shared with others, so its own time is what counts; a GPU's can only be seen from outside
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
-        self.resident = Resident(method)
+        self.resident = FlatParameters(method)
 
-    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
+    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         for client in block:
             yield self.finish(self.begin(given, client))
@@ -130,7 +63,7 @@ class OneByOne:
             return self.pace.steps * min(phase.batch_size or self.pace.batch_size, examples)
         return {"train": epochs or self.pace.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
 
-    def begin(self, given: Assignment, client: Client) -> Begun:
+    def begin(self, given: PhaseInputs, client: Client) -> PendingVisit:
         """A visit up to the end of its work, which on a GPU is asked for but not waited for."""
         began, method, phase = self.clock(), self.method, given.phase
         actor: Any = given.actor
@@ -151,9 +84,9 @@ class OneByOne:
                 summed, images = self._train(visit)
             elif phase.work == "observe":
                 self._observe(actor, visit)
-        return Begun(actor, visit, kept, summed, images, self.clock() - began)
+        return PendingVisit(actor, visit, kept, summed, images, self.clock() - began)
 
-    def finish(self, begun: Begun) -> Done:
+    def finish(self, begun: PendingVisit) -> VisitResult:
         """The visit's reply and what stays with the client."""
         began = self.clock()
         method, actor, visit, kept = self.method, begun.actor, begun.visit, begun.kept
@@ -169,7 +102,7 @@ class OneByOne:
             if method.batch_norm == "local" and method.travelling:
                 staying["statistics"] = method.statistics()
         loss = None if begun.summed is None else float(begun.summed) / max(1, visit.steps)
-        return Done(visit, message, staying, loss, begun.images, begun.seconds + self.clock() - began)
+        return VisitResult(visit, message, staying, loss, begun.images, begun.seconds + self.clock() - began)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
         """The local steps of a visit; returns the sum of losses and the images seen. No step waits for the device."""
@@ -261,34 +194,24 @@ class OneByOne:
             yield batch._replace(draws=draw(batch, draws))
 
 
-class ByKind:
+class PerArchitectureExecutor:
     """Clients of several architectures one after another, each on the resident model of its kind.
 
     Args:
         reference: of the clients that run the common architecture; its method has the other ones.
     """
 
-    rounds_otherwise = False
+    rounds_differently = False
 
-    def __init__(self, reference: OneByOne) -> None:
+    def __init__(self, reference: SequentialExecutor) -> None:
         own = (reference.data, reference.pace, reference.streams)
         self.images = reference.images
         others = reference.method.others.items()
         self.of = {"default": reference} | {kind: type(reference)(reference.fabric, one, *own) for kind, one in others}
 
-    def run(self, given: Assignment, block: Sequence[Client]) -> Iterator[Done]:
+    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits every client of the block; a message is to be used before the next one is asked for."""
         assert given.actor is self.of["default"].method  # what measures BatchNorm refuses several encoders
         for client in block:
             work = self.of[client.kind]
             yield work.finish(work.begin(replace(given, actor=work.method), client))
-
-
-@contextlib.contextmanager
-def isolated(seed: int, device: torch.device) -> Iterator[None]:
-    """The global generators seeded for one visit and put back after it: dropout draws the same wherever it runs."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for devices nobody uses
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield

@@ -9,7 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.compose import partition_parameters
 from benchmark.configuration.instantiate import check
-from benchmark.configuration.schema import ConfigError, fits
+from benchmark.configuration.typecheck import fits
+from benchmark.errors import ConfigError
 from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.partition import of_every_class
@@ -34,7 +35,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
     )
 
 
-def like(config: DictConfig, images: Source, name: str) -> Source:
+def load_matching(config: DictConfig, images: Source, name: str) -> Source:
     """Another data set, its images resized to these."""
     return source(config, name=name, image_size=images.train.images.shape[-1], options={})
 
@@ -46,7 +47,7 @@ class Public(NamedTuple):
     held: np.ndarray
 
 
-def dealt(config: DictConfig, images: Source, asked: bool) -> tuple[list[np.ndarray], Public | None]:
+def partition_data(config: DictConfig, images: Source, asked: bool) -> tuple[list[np.ndarray], Public | None]:
     """Who holds which training images, and what is public; asked: whether the method looks at public images."""
     shown, labels = public(config, images), images.train.labels
     if shown is not None and shown.images is images.train.images:  # the clients have the rest
@@ -56,7 +57,7 @@ def dealt(config: DictConfig, images: Source, asked: bool) -> tuple[list[np.ndar
             raise ConfigError(f"public.share={given} of data.name itself leaves no image for the clients: lower it")
         return [rest[part] for part in parts(config, labels[rest])], shown
     held = parts(config, labels)
-    if (whose := giver(config)) is None or not asked:
+    if (whose := public_client(config)) is None or not asked:
         return held, shown
     if not 0 <= whose < len(held):
         raise ConfigError(f"public.client={whose}: clients are 0 to {len(held) - 1}")
@@ -80,7 +81,7 @@ def public(config: DictConfig, images: Source) -> Public | None:
     seed = Streams(config.seed).number("public")
     if name == config.data.name:
         return Public(images.train.images, of_every_class(images.train.labels, share, seed=seed))
-    found = like(config, images, name)
+    found = load_matching(config, images, name)
     if found.train.images.shape[1:] != images.train.images.shape[1:]:
         raise ConfigError(
             f"public.name={name}: its images are {found.train.images.shape[1:]}, those of {config.data.name} "
@@ -134,7 +135,7 @@ class Clients(Sequence[Client]):
 
 def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarray]) -> Clients:
     """Those who take part; whose images are public does not, where the method learns from public images."""
-    absent = giver(config) if built.asks_for_public else None
+    absent = public_client(config) if built.uses_public_images else None
     kinds: dict[int, str] = {}
     others: Any = OmegaConf.to_container(config.federation.encoders)
     for kind, section in others.items():
@@ -157,6 +158,6 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
     return made
 
 
-def giver(config: DictConfig) -> int | None:
+def public_client(config: DictConfig) -> int | None:
     """The client whose images are public, if it is one's."""
     return int(config.public.get("client", 0)) if config.public.get("name") == "client" else None

@@ -14,23 +14,25 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.instantiate import arguments, check, construct, locate
-from benchmark.configuration.schema import ConfigError
 from benchmark.distributed import launch
-from benchmark.distributed.collectives import Ranks
-from benchmark.distributed.launch import Places
+from benchmark.distributed.launch import RankLayout
+from benchmark.distributed.strategy import IndependentRanks
+from benchmark.errors import ConfigError
+from benchmark.execution.auto import AutotunedExecutor
+from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
-from benchmark.execution.parallel import Measured, SideBySide
-from benchmark.execution.sequential import ByKind, OneByOne, Pace, isolated
-from benchmark.experiment.data import dealt
-from benchmark.federation.accountant import DELTA, Account
-from benchmark.rng import Streams
+from benchmark.execution.parallel import ParallelExecutor
+from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
+from benchmark.experiment.data import partition_data
+from benchmark.federation.accountant import DELTA, PrivacyAccountant
+from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from methods.base import Client, FederatedMethod, Objective
 
 if TYPE_CHECKING:
-    from benchmark.tracking.callbacks import Display
+    from benchmark.tracking.progress import Display
 
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
@@ -115,7 +117,7 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
 
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
     """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
-    held, shown = dealt(config, images, built.asks_for_public)
+    held, shown = partition_data(config, images, built.uses_public_images)
     largest, size = max(len(part) for part in held), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
@@ -138,7 +140,7 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
     )
 
 
-def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> Account:
+def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
     """The clients' accounts; refuses a budget where nothing is ever released with noise."""
     given = {"delta": DELTA, "epsilon": None, **config.privacy}
     check(given, {"delta": float, "epsilon": float | None}, "privacy", "the account")
@@ -146,7 +148,7 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
         raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
     if given["epsilon"] is not None and not given["epsilon"] > 0:
         raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
-    made = Account(built, delta=given["delta"], budget=given["epsilon"])
+    made = PrivacyAccountant(built, delta=given["delta"], budget=given["epsilon"])
     planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
     releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # which also checks them
     if made.budget is not None and not any(releases):
@@ -158,13 +160,15 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
     return made
 
 
-def pace(config: DictConfig) -> Pace:
+def pace(config: DictConfig) -> LocalTrainingConfig:
     """The local work of a visit."""
     training = config.training
-    return Pace(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
+    return LocalTrainingConfig(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
 
 
-def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide | Measured | ByKind:
+def executor(
+    config: DictConfig, reference: SequentialExecutor
+) -> SequentialExecutor | ParallelExecutor | AutotunedExecutor | PerArchitectureExecutor:
     """Who visits the clients. On a CPU several at once are never faster, so there only the user chooses them."""
     if reference.method.others:
         if config.compile or config.executor == "side-by-side":
@@ -172,15 +176,15 @@ def executor(config: DictConfig, reference: OneByOne) -> OneByOne | SideBySide |
                 "federation.encoders: clients of several architectures are visited one by one and not compiled: leave "
                 "executor and compile out"
             )
-        return ByKind(reference)
+        return PerArchitectureExecutor(reference)
     on_gpu = reference.fabric.device.type == "cuda"
     if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
         return reference
-    several = SideBySide(reference, config.lanes, CudaGraphs if on_gpu else None)
-    return several if config.executor == "side-by-side" else Measured(reference, several)
+    several = ParallelExecutor(reference, config.lanes, CudaGraphs if on_gpu else None)
+    return several if config.executor == "side-by-side" else AutotunedExecutor(reference, several)
 
 
-def fabric(config: DictConfig, found: Places) -> Fabric:
+def fabric(config: DictConfig, found: RankLayout) -> Fabric:
     """Devices and precision; several devices are ranks that share the cohort.
 
     found: where they are, or are to be.
@@ -200,7 +204,7 @@ def fabric(config: DictConfig, found: Places) -> Fabric:
         devices=found.here,
         num_nodes=found.nodes,
         precision=config.training.precision,
-        strategy=Ranks() if found.world > 1 else "auto",
+        strategy=IndependentRanks() if found.world > 1 else "auto",
         plugins=[LightningEnvironment()] if own else None,
     )
 

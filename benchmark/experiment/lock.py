@@ -8,20 +8,9 @@ from pathlib import Path
 from typing import IO
 
 from lightning.fabric import Fabric
-from omegaconf import DictConfig
 
-from benchmark.configuration.schema import BusyError
-from benchmark.distributed.collectives import together
-
-
-def folder(config: DictConfig) -> Path:
-    """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
-    return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
-
-
-def title(config: DictConfig) -> str:
-    """What a run is called on a screen."""
-    return f"{config.scenario} {config.row} seed {config.seed}"
+from benchmark.distributed.collectives import raise_on_all_ranks
+from benchmark.errors import BusyError
 
 
 def locks(file: IO[str]) -> bool:
@@ -58,7 +47,7 @@ def locked(path: Path) -> bool:
 @contextmanager
 def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
-    with together(fabric), ExitStack() as stack:
+    with raise_on_all_ranks(fabric), ExitStack() as stack:
         if fabric.global_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             if not locks(stack.enter_context((folder / "lock").open("w"))):

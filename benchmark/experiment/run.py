@@ -11,27 +11,32 @@ from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
-from benchmark.configuration.schema import ConfigError, differences, identity
-from benchmark.distributed.collectives import by_first, in_turn, together
-from benchmark.evaluation.drift import drifts, may_drift, revisit, without
-from benchmark.evaluation.evaluator import Evaluator, Visited
+from benchmark.configuration.identity import differences, identity
+from benchmark.configuration.naming import folder, title
+from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
+from benchmark.errors import ConfigError
+from benchmark.evaluation.drift import drift_unavailable, drifts, revisit, supports_drift
+from benchmark.evaluation.evaluator import Evaluator, LocalModels
+from benchmark.evaluation.monitor import Monitor
 from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
 from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
-from benchmark.execution.sequential import OneByOne
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
-from benchmark.experiment.lock import folder, hold, title
-from benchmark.federation.client_state import Kept
-from benchmark.federation.loop import Federation
+from benchmark.experiment.lock import hold
+from benchmark.federation.client_state import LocalParts
+from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import began, collect_from_here
 from benchmark.tracking import plots
-from benchmark.tracking.callbacks import Display, EarlyRecord, Monitor, RoundLog
+from benchmark.tracking.callbacks import EarlyRecord, RoundLog
 from benchmark.tracking.loggers import RunLogger, open_logger
-from benchmark.tracking.record import commit, foreign, hardware, headline, origin, otherwise, record
+from benchmark.tracking.progress import Display
+from benchmark.tracking.provenance import commit, foreign, hardware, numerical_deviations, origin
+from benchmark.tracking.record import headline, record
 from eval.features import EvalError
 from eval.protocol import find
-from leaderboards import schema
+from leaderboards import schema, store
 
 
 class Run:
@@ -47,12 +52,12 @@ class Run:
         self.name = title(config)
         self.kept: dict[str, dict[str, Any]] = {}  # encoder -> what figures can be drawn of
 
-    def play(self) -> schema.Record:
+    def execute(self) -> schema.Record:
         """Trains what is left, evaluates, writes and returns the record; a finished run is only read."""
         finished = self.folder / "result.json"
         self.claim()
         if finished.exists():
-            result = schema.read(finished)
+            result = store.read(finished)
             self.refuse_changed(result)
             then = result["provenance"]["git"]
             other = then is not None and _COMMIT is not None and not _COMMIT.startswith(then)
@@ -67,18 +72,18 @@ class Run:
                     f"protocols={','.join(missing)}"
                 )
             return result
-        with self.prepared() as federation:
+        with self.prepared() as loop:
             logger, every = open_logger(self.config, self.folder), self.config.evaluation.every
             watch = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
-            early = EarlyRecord(self.folder / schema.PARTIAL, partial(self.record, {}, 0.0, {}))
-            federation.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
+            early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
+            loop.callbacks = [*watch, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
             if self.config.minutes is not None:
-                federation.deadline = began() + 60 * self.config.minutes
+                loop.deadline = began() + 60 * self.config.minutes
             self.display.begin(self.name)
             with logger.open():
-                federation.fit()
-                if (why := federation.refusal()) is not None:
-                    self.display.say(f"{self.name}: ends after round {federation.round}: {why}")
+                loop.fit()
+                if (why := loop.stop_reason()) is not None:
+                    self.display.say(f"{self.name}: ends after round {loop.round}: {why}")
                 found = self.evaluate(self.config.evaluation.protocols)
             self.finish(found, logger)
         self.display.end(f"{self.name}: {headline(found.record)}")
@@ -95,16 +100,16 @@ class Run:
             )
 
     @contextmanager
-    def prepared(self) -> Iterator[Federation]:
+    def prepared(self) -> Iterator[FederatedLoop]:
         """Everything built, and the folder held so that no other process writes into it."""
         self.prepare()
         with hold(self.folder, self.fabric):
-            with together(self.fabric):
+            with raise_on_all_ranks(self.fabric):
                 self.claim()  # once more: somebody else may have come first
                 file = self.folder / "config.yaml"
                 if self.fabric.global_rank == 0 and not file.exists():  # what it was begun with is what resumes it
                     save(merge(self.config, ["minutes=null"]), file)  # a budget is the command's, not the run's
-            yield self.federation
+            yield self.loop
 
     def prepare(self) -> None:
         """Builds data, method, executor and loop, and refuses what cannot be; nothing is written yet."""
@@ -113,14 +118,14 @@ class Run:
         collect_from_here()
         streams = Streams(config.seed)
         self.fabric: Fabric = factory.devices(config, self.display)  # first: nothing is computed yet
-        images = in_turn(self.fabric, lambda: data.source(config, self.display.decoding))
+        images = rank_zero_first(self.fabric, lambda: data.source(config, self.display.decoding))
         method = factory.method(config, images)
         self.data = factory.data(config, images, method)
         clients = data.clients(config, method, self.data.parts)
         for one in (method, *method.others.values()):
             one.to(self.fabric.device)  # Fabric would wrap nothing, and leave itself on the method
-        work = OneByOne(self.fabric, method, self.data, factory.pace(config), streams)
-        self.federation = Federation(
+        work = SequentialExecutor(self.fabric, method, self.data, factory.pace(config), streams)
+        self.loop = FederatedLoop(
             self.fabric,
             method,
             factory.executor(config, work),
@@ -130,16 +135,16 @@ class Run:
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
-            circumstances=self.circumstances,
+            execution_environment=self.execution_environment,
             account=factory.account(config, method, clients),
         )
-        other = cache(partial(data.like, config, images))
+        other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):
-            in_turn(self.fabric, partial(other, name))  # refused now, not after the training
-        if any(find(name).wants == "locals" for name in protocols) and not may_drift(self.federation):
-            raise ConfigError(without(self.federation))
+            rank_zero_first(self.fabric, partial(other, name))  # refused now, not after the training
+        if any(find(name).requires == "locals" for name in protocols) and not supports_drift(self.loop):
+            raise ConfigError(drift_unavailable(self.loop))
         begun = (self.folder / "checkpoint").exists()  # what an earlier command has played can still be looked at
-        if not begun and (why := self.federation.never()) is not None:
+        if not begun and (why := self.loop.budget_infeasible_reason()) is not None:
             raise ConfigError(f"privacy.epsilon: the first release is too dear: {why}; give more, or more noise")
         self.evaluator = Evaluator(
             method,
@@ -151,26 +156,26 @@ class Run:
         )
         if config.compile:
             with self.display.during("compiling"):
-                visits = self.federation.rounds * cohort_size(len(clients), self.federation.participation)
+                visits = self.loop.rounds * cohort_size(len(clients), self.loop.participation)
                 verdict = compile_networks(work, clients, visits)
             self.compiled = verdict is not None and verdict.kept
             self.display.say(f"compile: {verdict or 'nothing is trained'}")
-        untouched = not method.phases or self.federation.rounds == 0
+        untouched = not method.phases or self.loop.rounds == 0
         normalised = any(has_batch_norm(one) for one in (method, *method.others.values()))
         self.recalibrated = normalised and (untouched or method.batch_norm == "local")
         self.foreign = foreign(config)
 
     def evaluate(self, wanted: Iterable[str]) -> "Evaluated":
         """Every exported encoder scored; what `result.json` holds of other protocols stays."""
-        federation, began = self.federation, time.perf_counter()
-        protocols = expanded(wanted, self.config.data.name, drifts(federation))
+        loop, began = self.loop, time.perf_counter()
+        protocols = expanded(wanted, self.config.data.name, drifts(loop))
         file = self.folder / "result.json"
-        before = schema.read(file) if file.exists() else {}
+        before = store.read(file) if file.exists() else {}
         visited = None
-        if any(find(name).wants == "locals" for name in protocols):
+        if any(find(name).requires == "locals" for name in protocols):
             with self.display.during("visiting the clients once more"):
-                visited = revisit(federation)
-        encoders, here, failed = by_first(
+                visited = revisit(loop)
+        encoders, here, failed = on_rank_zero(
             self.fabric, lambda: self.score(protocols, before.get("encoders", {}), visited)
         )
         seconds = time.perf_counter() - began
@@ -187,7 +192,7 @@ class Run:
         self, encoders: dict[str, Scores], seconds: float, evaluated: dict[str, dict[str, Any]]
     ) -> schema.Record:
         """The record of the rounds so far, with these encoders' scores."""
-        return record(self.config, self.federation, self.data, encoders, seconds, self.deviations(), evaluated)
+        return record(self.config, self.loop, self.data, encoders, seconds, self.deviations(), evaluated)
 
     def changed(self, result: schema.Record) -> list[str]:
         """The classes from outside the packages whose code is not that of a record, each with its hash."""
@@ -207,11 +212,11 @@ class Run:
             )
 
     def score(
-        self, protocols: list[str], before: dict[str, Scores], visited: Visited | None
+        self, protocols: list[str], before: dict[str, Scores], visited: LocalModels | None
     ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
         """Every exported encoder's scores, with those it had before by other protocols; each new protocol's `origin`;
         and which protocols could not be measured, with the reason."""
-        exported = self.federation.method.export(self.federation.server, Kept(self.federation.memory))
+        exported = self.loop.method.export(self.loop.server, LocalParts(self.loop.memory))
         if not exported:
             raise ConfigError(
                 f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
@@ -240,14 +245,14 @@ class Run:
             EvalError: some protocols could not be measured; all others are safe by then.
         """
         logger, file = logger or open_logger(self.config, self.folder), self.folder / "result.json"
-        with together(self.fabric):
+        with raise_on_all_ranks(self.fabric):
             if self.fabric.global_rank == 0:
                 if again := file.exists():  # new scores are not to be lost by a picture
-                    schema.write(file, found.record)
+                    store.write(file, found.record)
                 logger.close(found.record, self.draw())
                 if not again:
-                    schema.write(file, found.record)
-                (self.folder / schema.PARTIAL).unlink(missing_ok=True)
+                    store.write(file, found.record)
+                (self.folder / store.PARTIAL).unlink(missing_ok=True)
         if found.failed:
             reasons = "; ".join(f"{name}: {why}" for name, why in found.failed.items())
             raise EvalError(f"{self.folder} has its record, but without {reasons}")
@@ -257,12 +262,12 @@ class Run:
         lines = list(self.foreign)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        return lines + otherwise(self.federation.played)
+        return lines + numerical_deviations(self.loop.environments)
 
-    def circumstances(self) -> dict[str, Any]:
+    def execution_environment(self) -> dict[str, Any]:
         """By which code, where and how rounds are played, as far as the next command may do it otherwise."""
         lines = []
-        if self.federation.work.rounds_otherwise:
+        if self.loop.work.rounds_differently:
             lines.append("clients were visited side by side by recorded steps, which round otherwise")
         if self.config.compile:
             what = "networks and views were" if self.compiled else "views were"
@@ -272,7 +277,7 @@ class Run:
 
     def draw(self) -> dict[str, Path]:
         """The run's figures by name: those of its rounds, and those of the protocols that were just run."""
-        drawn = plots.of_run(self.federation.history, self.data, self.kept, self.name)
+        drawn = plots.of_run(self.loop.history, self.data, self.kept, self.name)
         return plots.save(drawn, self.folder / "figures")
 
 

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.instantiate import arguments, locate
-from benchmark.configuration.overrides import taken
-from benchmark.configuration.schema import ConfigError
+from benchmark.configuration.overrides import take_keys
 from benchmark.distributed import launch
+from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run
 from benchmark.federation.loop import DivergedError
 from benchmark.tracking import plots
-from benchmark.tracking.callbacks import Display
+from benchmark.tracking.progress import Display
 from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
@@ -37,7 +37,7 @@ def tune(scenario: str, method: str, overrides: list[str], display: Display) -> 
             less what is given a value.
             `compare=true`: kNN accuracies of all points are measured after the choice, and drawn against the score.
     """
-    own, overrides = taken(overrides, "compare")
+    own, overrides = take_keys(overrides, "compare")
     compare = own.get("compare", False)
     if not isinstance(compare, bool):
         raise ConfigError(f"compare={compare}: give true or false")
@@ -108,7 +108,7 @@ def _usual(config: DictConfig, given: set[str]) -> list[str]:
 def _try(run: Run, point: list[str]) -> dict[str, Any]:
     """Scores of one point, with the code and machine they were made by; without scores where it diverged."""
     try:
-        result = run.play()
+        result = run.execute()
     except (DivergedError, EvalError) as error:
         run.display.end(f"{run.name}: stopped: {error}")
         return {"point": point, **dict.fromkeys(NUMBERS)}
@@ -117,8 +117,8 @@ def _try(run: Run, point: list[str]) -> dict[str, Any]:
 
 def _labelled(run: Run) -> float:
     """The accuracy of a point that was played, by labels; its record has it beside the score."""
-    with run.prepared() as federation:
-        federation.start()
+    with run.prepared() as loop:
+        loop.start()
         found = run.evaluate([AGAINST])
         run.finish(found)
     return float(found.record["scores"][AGAINST]["accuracy"])

@@ -25,7 +25,7 @@ Releases = tuple[tuple[float, int], ...]
 """(noise multiplier, number of releases), sorted."""
 
 
-class Account:
+class PrivacyAccountant:
     """The releases of every client of a run.
 
     Args:
@@ -56,7 +56,7 @@ class Account:
                     raise MethodError(f"noise() gives {entry!r} a multiplier of {multiplier}: give a number above 0")
         return {client: entries for client, entries in noise.items() if entries}
 
-    def note(self, phase: Phase, members: Iterable[Client]) -> set[int]:
+    def record_releases(self, phase: Phase, members: Iterable[Client]) -> set[int]:
         """Takes a phase's releases to account; returns whose."""
         planned = self.planned(phase, members)
         for client, entries in planned.items():
@@ -68,7 +68,7 @@ class Account:
         """What a client has spent so far."""
         return epsilon(releases(self.releases.get(client, Counter())), self.delta)
 
-    def refusal(self, phases: Sequence[tuple[Phase, Sequence[Client]]]) -> str | None:
+    def over_budget_reason(self, phases: Sequence[tuple[Phase, Sequence[Client]]]) -> str | None:
         """Why a round of these phases may not be played: a client would exceed the budget by it; None: it may."""
         if self.budget is None:
             return None

@@ -13,13 +13,14 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from benchmark.distributed.collectives import sum_over_ranks
+from benchmark.execution.observations import _cat
 from methods import trees
-from methods.base import Cat, Each, Mean, Message, MethodError, Replies, Sum, Visit
+from methods.base import Each, Mean, Message, MethodError, Replies, Sum, Visit
 from methods.trees import Tree
 
 
 @dataclass(frozen=True)
-class Staged:
+class RankReplies:
     """What a rank has of a phase's replies.
 
     clients: whose. sums: entry -> outline of the running sum, dtypes sent. kept: entry -> client -> its reply.
@@ -30,7 +31,7 @@ class Staged:
     kept: dict[str, dict[int, Tree]]
 
 
-class Reductions:
+class Aggregation:
     """The running combination of one phase's replies.
 
     Args:
@@ -62,10 +63,10 @@ class Reductions:
             else:
                 self.kept.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
-    def staged(self, fabric: Fabric) -> Staged:
+    def staged(self, fabric: Fabric) -> RankReplies:
         """What the other ranks have to know before they can merge; any rows and single replies themselves."""
         alone = fabric.world_size == 1
-        return Staged(
+        return RankReplies(
             self.clients,
             {entry: (trees.map(lambda leaf: leaf.to("meta"), s.parts), s.dtypes) for entry, s in self.sums.items()},
             self.kept
@@ -73,7 +74,7 @@ class Reductions:
             else {entry: {k: _parcel(t) for k, t in kept.items()} for entry, kept in self.kept.items()},
         )
 
-    def merged(self, fabric: Fabric, staged: Sequence[Staged]) -> Replies:
+    def merged(self, fabric: Fabric, staged: Sequence[RankReplies]) -> Replies:
         """The combined replies of all ranks, the same on every rank; ranks without a client take part too.
 
         staged: by every rank, in their order.
@@ -195,27 +196,6 @@ def _zeros(tree: Tree) -> Tree:
 
 def _shapes(tree: Tree) -> dict[tuple, torch.Size]:
     return {path: leaf.shape for path, leaf in trees.leaves(tree)}
-
-
-def gather_batches(gathered: Message, observed: Message, gather: Mapping[str, Sum | Cat]) -> Message:
-    """Adds one batch's message to what the client's earlier batches gave, as the phase's `gather` declares."""
-    if set(observed) != set(gather):
-        raise MethodError(f"observe gave {sorted(observed)}, the phase gathers {sorted(gather)}: they must agree")
-    for entry, tree in observed.items():
-        how = gather[entry]
-        if entry not in gathered:
-            gathered[entry] = trees.clone(tree)
-        elif isinstance(how, Sum):
-            gathered[entry] = trees.map(torch.add, gathered[entry], tree)
-        else:
-            gathered[entry] = _cat([gathered[entry], tree])
-        if isinstance(how, Cat) and how.last is not None:
-            gathered[entry] = trees.map(lambda leaf, last=how.last: leaf[-last:], gathered[entry])
-    return gathered
-
-
-def _cat(parts: list[Tree]) -> Tree:
-    return trees.map(lambda *leaves: torch.cat(leaves), parts[0], *parts[1:])
 
 
 def _weight(how: Mean, visit: Visit, message: Message, server: Tree) -> Tree | float | Tensor:

@@ -15,7 +15,7 @@ from methods import trees
 from methods.trees import Tree
 
 
-class Memory(Mapping[int, Tree]):
+class ClientState(Mapping[int, Tree]):
     """Client id -> what it kept, read lazily: peak memory does not grow with the number of clients.
 
     Args:
@@ -61,9 +61,9 @@ class Memory(Mapping[int, Tree]):
         self.index = dict(index)
         self.commit()
 
-    def aside(self) -> "Memory":
+    def aside(self) -> "ClientState":
         """The same memories, whose changes go to a folder beside this one's; `clear` it in the end."""
-        other = Memory(self.folder.with_name("aside"), self.device)
+        other = ClientState(self.folder.with_name("aside"), self.device)
         other.index = {client: str(self.folder.resolve() / name) for client, name in self.index.items()}
         return other
 
@@ -81,10 +81,10 @@ class Memory(Mapping[int, Tree]):
                         file.unlink()
 
 
-class Kept(Mapping[int, Tree]):
+class LocalParts(Mapping[int, Tree]):
     """Client id -> the parts that stay with that client, as a method's `export` is given them; read one at a time."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: ClientState) -> None:
         self.memory = memory
 
     def __getitem__(self, client: int) -> Tree:

@@ -13,7 +13,7 @@ def sizes(message: Message) -> dict[str, int]:
     return {entry: trees.nbytes(tree) for entry, tree in message.items()}
 
 
-class Ledger:
+class CommunicationLedger:
     """The account of one run.
 
     `lines` maps (round, phase, "up" | "down", entry) to bytes; `visits` counts the client visits of each round.

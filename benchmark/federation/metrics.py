@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Report:
+class VisitReport:
     """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images, seconds, notes."""
 
     client: int
@@ -18,7 +18,7 @@ class Report:
     notes: dict[str, float]
 
 
-def mean_loss(reports: Sequence[Report]) -> float | None:
+def mean_loss(reports: Sequence[VisitReport]) -> float | None:
     """Over the visits that trained; None where none did."""
     losses = [report.loss for report in reports if report.loss is not None]
     return sum(losses) / len(losses) if losses else None

@@ -78,9 +78,9 @@ def table(lines: list[Line]) -> Table:
         shown.add_column(column, justify="left" if column in ("", "unit") else "right")
     for line in lines:
         colour = {True: "green", False: "red", None: "default"}[line.met]
-        low, high = report.number(line.value.low), report.number(line.value.high)
+        low, high = report.format_number(line.value.low), report.format_number(line.value.high)
         shown.add_row(
-            line.what, f"[{colour}]{report.number(line.value.median)}", f"{low} - {high}", line.unit, line.goal
+            line.what, f"[{colour}]{report.format_number(line.value.median)}", f"{low} - {high}", line.unit, line.goal
         )
     return shown
 

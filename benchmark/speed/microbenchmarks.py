@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from benchmark.federation.checkpoint import Checkpoint
-from benchmark.federation.client_state import Memory
+from benchmark.federation.client_state import ClientState
 from benchmark.rng import Streams
 from benchmark.speed.timing import Line, Say, seconds, spread
 from datamodules.partition import Parts, iid
@@ -67,7 +67,7 @@ def _clients(repetitions: int) -> list[Line]:
 def _memories(folder: Path, repetitions: int) -> list[Line]:
     """What a stateful method pays for each client, and for all of them each round."""
     kept = {"memory": {name: p.detach() for name, p in resnet18().named_parameters()}}
-    memory = Memory(folder / "memory")
+    memory = ClientState(folder / "memory")
 
     def write() -> float:
         return 1000 * seconds(lambda: memory.stage({0: memory.write(0, 0, "fit", kept)}))

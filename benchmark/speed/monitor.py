@@ -7,9 +7,10 @@ import torch
 from rich.console import Console
 
 from benchmark.configuration.compose import compose
+from benchmark.evaluation.monitor import Monitor
 from benchmark.experiment.run import Run
 from benchmark.speed.timing import Line, Say, Spread, ratio, seconds, spread
-from benchmark.tracking.callbacks import Display, Monitor
+from benchmark.tracking.progress import Display
 
 TITLE = "The monitor"
 LOOK, ROUND = "a look", "a round"
@@ -20,9 +21,9 @@ class Timed(Monitor):
 
     figures: dict[str, list[float]]
 
-    def on_round_scored(self, federation: Any, row: dict[str, Any]) -> None:
+    def on_round_scored(self, loop: Any, row: dict[str, Any]) -> None:
         """As the monitor's."""
-        self.figures[LOOK].append(seconds(lambda: super(Timed, self).on_round_scored(federation, row)))
+        self.figures[LOOK].append(seconds(lambda: super(Timed, self).on_round_scored(loop, row)))
         self.figures[ROUND].append(row["seconds"])
 
 
@@ -40,11 +41,11 @@ def measure(repetitions: int, say: Say) -> list[Line]:
         say(f"{repetitions + 1} rounds, {torch.get_num_threads()} threads")
         with Display(Console(quiet=True)) as display:
             run = Run(config, display)
-            with run.prepared() as federation:
+            with run.prepared() as loop:
                 monitor = Timed(run.evaluator, 1, run.recalibrated)
                 monitor.figures = {LOOK: [], ROUND: []}
-                federation.callbacks = [monitor]
-                federation.fit()
+                loop.callbacks = [monitor]
+                loop.fit()
     figures = {name: values[1:] for name, values in monitor.figures.items()}
     share = ratio(figures, LOOK, ROUND)
     every = config.evaluation.every

@@ -17,12 +17,12 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmark.configuration.compose import compose
-from benchmark.execution.sequential import OneByOne
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.run import Run
-from benchmark.federation.loop import Federation
+from benchmark.federation.loop import FederatedLoop
 from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import Line, Say, ratio, seconds, spread
-from benchmark.tracking.callbacks import Display
+from benchmark.tracking.progress import Display
 from methods.base import FederatedMethod, Mean, Phase
 from methods.maths import nt_xent
 
@@ -54,31 +54,31 @@ def measure(repetitions: int, say: Say) -> list[Line]:
     for name, (overrides, goal) in TRAINED.items():
         say(name)
         with tempfile.TemporaryDirectory() as folder:
-            federation = prepared(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
-            against = Against(federation)
-            federation.callbacks = [against]
-            federation.fit()
+            loop = prepared(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
+            against = Against(loop)
+            loop.callbacks = [against]
+            loop.fit()
         figures = {"ours": against.ours[1:], "bare": against.bare[1:]}  # the first round warms up
         lines.append(Line(f"{name}: our round / bare loop", ratio(figures, "ours", "bare"), "x", goal))
     for name, (overrides, goal) in IDLE.items():
         with tempfile.TemporaryDirectory() as folder:
             idle = ("method.class=benchmark.speed.overhead.Idle", f"federation.rounds={10 * repetitions}")
-            federation = prepared(Path(folder), LAST, *overrides, *idle)
-            federation.start()
-            taken = [seconds(lambda: federation.play(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
-            saved = [seconds(federation.save) for _ in range(repetitions)]
+            loop = prepared(Path(folder), LAST, *overrides, *idle)
+            loop.start()
+            taken = [seconds(lambda: loop.run_round(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
+            saved = [seconds(loop.save) for _ in range(repetitions)]
         a_visit = spread(1000 * taking / 10 for taking in taken)
         lines.append(Line(f"{name}: a visit without work", a_visit, "ms", goal))
         lines.append(Line(f"{name}: saving the round", spread(1000 * one for one in saved), "ms"))
     return lines
 
 
-def prepared(folder: Path, *overrides: str) -> Federation:
+def prepared(folder: Path, *overrides: str) -> FederatedLoop:
     """A federation ready to play, in this process."""
     common = (f"output={folder}", "logger=csv", "devices=1", "evaluation.every=0")
     run = Run(compose(str(PATH), "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
     run.prepare()
-    return run.federation
+    return run.loop
 
 
 class Against:
@@ -88,22 +88,22 @@ class Against:
         RuntimeError: after the first round both hold other weights.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self.bare_loop = BareLoop(federation)
+    def __init__(self, loop: FederatedLoop) -> None:
+        self.bare_loop = BareLoop(loop)
         self.ours: list[float] = []
         self.bare: list[float] = []
         self.since = 0.0
 
-    def on_run_start(self, federation: Federation) -> None:
+    def on_run_start(self, loop: FederatedLoop) -> None:
         """Starts the clock."""
         self.since = time.perf_counter()
 
-    def on_round_end(self, federation: Federation, row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
         """Stops it for as long as the bare loop takes."""
         self.ours.append(time.perf_counter() - self.since)
-        self.bare.append(seconds(lambda: self.bare_loop.play(row["round"] - 1)))
+        self.bare.append(seconds(lambda: self.bare_loop.run_round(row["round"] - 1)))
         if row["round"] == 1:
-            apart = self.bare_loop.apart(federation.server["weights"])
+            apart = self.bare_loop.apart(loop.server["weights"])
             if not apart < AGREE:
                 raise RuntimeError(f"the bare loop's weights are {apart} away from ours: not the same work")
         self.since = time.perf_counter()
@@ -112,28 +112,28 @@ class Against:
 class BareLoop:
     """FedAvg of SimCLR on a CPU, without a framework."""
 
-    def __init__(self, federation: Federation) -> None:
-        assert isinstance(federation.work, OneByOne)
-        self.federation, self.work = federation, federation.work
-        self.method = federation.method
+    def __init__(self, loop: FederatedLoop) -> None:
+        assert isinstance(loop.work, SequentialExecutor)
+        self.loop, self.work = loop, loop.work
+        self.method = loop.method
         self.encoder, self.projector = self.method.objective.encoder, self.method.objective.projector
         self.parameters = [*self.encoder.parameters(), *self.projector.parameters()]
         buffers = [*self.encoder.buffers(), *self.projector.buffers()]
         self.tensors: list[Tensor] = [*self.parameters, *(one for one in buffers if one.is_floating_point())]
         self.weights = [tensor.detach().clone() for tensor in self.tensors]
 
-    def play(self, round: int) -> None:
+    def run_round(self, round: int) -> None:
         """One round over the same cohort, order and views."""
-        federation = self.federation
-        cohort = federation.streams.cohort(round, len(federation.clients), federation.participation)
-        total = sum(federation.clients[k].examples for k in cohort)
+        loop = self.loop
+        cohort = loop.streams.cohort(round, len(loop.clients), loop.participation)
+        total = sum(loop.clients[k].examples for k in cohort)
         summed = [torch.zeros_like(weight) for weight in self.weights]
         for k in cohort:
             with torch.no_grad():
                 torch._foreach_copy_(self.tensors, self.weights)
             self.train(round, k)
             with torch.no_grad():
-                torch._foreach_add_(summed, self.tensors, alpha=federation.clients[k].examples / total)
+                torch._foreach_add_(summed, self.tensors, alpha=loop.clients[k].examples / total)
         self.weights = summed
 
     def train(self, round: int, client: int) -> None:

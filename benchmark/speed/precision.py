@@ -8,8 +8,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmark.execution.compile import compile_networks
-from benchmark.execution.sequential import OneByOne
-from benchmark.federation.loop import Federation
+from benchmark.execution.sequential import SequentialExecutor
+from benchmark.federation.loop import FederatedLoop
 from benchmark.speed.overhead import RESNET, prepared
 from benchmark.speed.timing import Line, Say, interleaved, ratio, seconds, spread
 
@@ -36,15 +36,15 @@ def measure(repetitions: int, say: Say) -> list[Line]:
         with tempfile.TemporaryDirectory() as folder:
             ways = {way: prepared(Path(folder) / way, *overrides, *own) for way, own in WAYS.items()}
             work = ways[COMPILED].work
-            assert isinstance(work, OneByOne)
+            assert isinstance(work, SequentialExecutor)
             with patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{folder}/compiled"):  # as on a machine that has none
                 verdict = compile_networks(work, ways[COMPILED].clients, visits=1)
             assert verdict is not None
             say(f"{name}: {verdict}")
             work.method.objective.compile()  # whatever the verdict: a row tells what it would have been
-            for federation in ways.values():
-                federation.start()
-                federation.play(0)  # warms up, and compiles what is left to be
+            for loop in ways.values():
+                loop.start()
+                loop.run_round(0)  # warms up, and compiles what is left to be
             figures = interleaved({way: partial(played, one) for way, one in ways.items()}, repetitions, say)
         lines += [
             Line(f"{name}: {way}, speed over {PLAIN}", ratio(figures, PLAIN, way)) for way in WAYS if way != PLAIN
@@ -55,6 +55,6 @@ def measure(repetitions: int, say: Say) -> list[Line]:
     return lines
 
 
-def played(federation: Federation) -> float:
+def played(loop: FederatedLoop) -> float:
     """Seconds of a round."""
-    return seconds(lambda: federation.play(0))
+    return seconds(lambda: loop.run_round(0))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.speed.timing import Line, Spread
-from benchmark.tracking.record import commit, hardware
+from benchmark.tracking.provenance import commit, hardware
 
 LIBRARIES = ("torch", "torchvision", "lightning", "numpy", "scikit-learn")
 
@@ -66,16 +66,16 @@ def _table(content: dict[str, Any]) -> str:
     rows = ["| | median | from - to | n | unit | goal |", "|---|---:|---:|---:|---|---|"]
     for line in content["lines"]:
         mark = {True: f"{line.goal}: met", False: f"**{line.goal}: missed**", None: ""}[line.met]
-        low, high = number(line.value.low), number(line.value.high)
+        low, high = format_number(line.value.low), format_number(line.value.high)
         rows.append(
-            f"| {line.what} | {number(line.value.median)} | {low} - {high} | {line.value.repetitions} | {line.unit} | "
+            f"| {line.what} | {format_number(line.value.median)} | {low} - {high} | {line.value.repetitions} | {line.unit} | "
             f"{mark} |"
         )
     where = f"{content['machine']}; {versions}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."
     return "\n".join([*rows, "", where])
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three digits that matter."""
     if value == 0:
         return "0"

@@ -1,38 +1,26 @@
 """The run record: what `result.json` says of a run, and where the run came from."""
 
-import datetime
-import hashlib
-import inspect
 import math
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from omegaconf import DictConfig
 
-from benchmark.configuration.instantiate import defaults, locate
-from benchmark.configuration.schema import identity, settings
+from benchmark.configuration.identity import settings
+from benchmark.configuration.instantiate import defaults
 from benchmark.evaluation.protocols import Scores, combine
-from benchmark.federation.loop import Federation
+from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.provenance import provenance
 from datamodules.federated import FederatedDataModule
 from leaderboards.schema import SCHEMA, Record
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 ANONYMITY = ("anonymity", "anonymity_claimed")  # notes of methods that hide an image among others
 WATCHED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
-LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 
 def record(
     config: DictConfig,
-    federation: Federation,
+    loop: FederatedLoop,
     data: FederatedDataModule,
     encoders: dict[str, Scores],
     evaluation_seconds: float,
@@ -43,7 +31,7 @@ def record(
 
     evaluated: protocol id -> the `origin` of its scores.
     """
-    history = federation.history
+    history = loop.history
     watched = [row for row in history if "monitor" in row]
     best = max(watched, key=lambda row: row["monitor"]) if watched else None
     return {
@@ -53,7 +41,7 @@ def record(
         "method": config.method["name"],
         "objective": config.objective["name"],
         "seed": config.seed,
-        "rounds": {"done": federation.round, "planned": federation.rounds, **ended(federation)},
+        "rounds": {"done": loop.round, "planned": loop.rounds, **ended(loop)},
         "images": sum(row["images"] for row in history),
         "scores": combine(encoders),
         "encoders": encoders,
@@ -61,52 +49,52 @@ def record(
         "curve": curve(history),
         "server": at_server(history),
         "bytes": {
-            "up": federation.ledger.total("up"),
-            "down": federation.ledger.total("down"),
-            "visits": sum(federation.ledger.visits.values()),
+            "up": loop.ledger.total("up"),
+            "down": loop.ledger.total("down"),
+            "visits": sum(loop.ledger.visits.values()),
         },
-        "epsilon": max(spent.values()) if (spent := epsilons(federation)) else None,
-        "privacy": privacy(federation, spent),
+        "epsilon": max(spent.values()) if (spent := epsilons(loop)) else None,
+        "privacy": privacy(loop, spent),
         "seconds": {
             "wall": float(sum(row["seconds"] for row in history)),
             "clients": float(sum(row["client_seconds"] for row in history)),
             "evaluation": evaluation_seconds,
         },
-        "world_size": federation.fabric.world_size,
+        "world_size": loop.fabric.world_size,
         "federation": {
-            "clients": len(federation.clients),
+            "clients": len(loop.clients),
             "participation": float(config.federation.participation),
             "batch_norm": config.federation.batch_norm,
         },
         "settings": {
             key: spelled(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
         },
-        "provenance": provenance(config, data, federation),
+        "provenance": provenance(config, data, loop),
         "evaluated": evaluated,
         "deviations": deviations,
     }
 
 
-def ended(federation: Federation) -> dict[str, str]:
+def ended(loop: FederatedLoop) -> dict[str, str]:
     """Why a run was over before its last round, if it was."""
-    why = federation.refusal()
+    why = loop.stop_reason()
     return {"ended": why} if why is not None else {}
 
 
-def epsilons(federation: Federation) -> dict[int, float]:
+def epsilons(loop: FederatedLoop) -> dict[int, float]:
     """What each client that released anything with noise has spent, by id."""
-    return {client: federation.account.epsilon(client) for client in sorted(federation.account.releases)}
+    return {client: loop.account.epsilon(client) for client in sorted(loop.account.releases)}
 
 
-def privacy(federation: Federation, spent: Mapping[int, float]) -> dict[str, Any]:
+def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
     """Epsilon by client, at which delta and of which entries; and the least anonymity that any visit has noted."""
     found: dict[str, Any] = {}
     if spent:
-        account = federation.account
+        account = loop.account
         found = {"delta": account.delta, "covers": sorted(account.covers)}
         found["clients"] = {str(client): value for client, value in spent.items()}
     for name in ANONYMITY:
-        if noted := [row["notes"][name]["least"] for row in federation.history if name in row.get("notes", {})]:
+        if noted := [row["notes"][name]["least"] for row in loop.history if name in row.get("notes", {})]:
             found[name] = min(noted)
     return found
 
@@ -138,113 +126,6 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
             watched = {name: row[name] for name in WATCHED if name in row}
             seen.append({"round": row["round"], "bytes": sent, "seconds": seconds, **watched})
     return seen
-
-
-def provenance(config: DictConfig, data: FederatedDataModule, federation: Federation) -> dict[str, Any]:
-    """Commit, config, data, libraries and hardware: what is needed to get the number again."""
-    played = federation.played
-    place = played[-1]["hardware"] if played else hardware(federation.fabric.device)  # scored it may be elsewhere
-    return {
-        **origin([one["commit"] for one in played if one["commit"] is not None], place),
-        "config": identity(config),
-        "dataset": data.source.sha256,
-        "partition": partition_hash(data.parts),
-        **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
-        "libraries": {name: metadata.version(name) for name in LIBRARIES},
-        "python": platform.python_version(),
-    }
-
-
-def otherwise(played: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How the circumstances of a run's rounds differ from the reference's, and from each other."""
-    lines = list(dict.fromkeys(line for one in played for line in one["otherwise"]))
-    for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
-        several = dict.fromkeys(str(one[key]) for one in played if one[key] is not None)
-        if len(several) > 1:
-            lines.append(f"rounds were played by several {what}: {', '.join(several)}")
-    return lines
-
-
-def origin(commits: list[str], place: str) -> dict[str, Any]:
-    """By which code, where and when something was computed.
-
-    commits: in order, as `commit` names them. place: as `hardware` names it.
-    """
-    return {
-        "git": commits[-1].removesuffix("+") if commits else None,
-        "dirty": not commits or any(commit.endswith("+") for commit in commits),
-        "hardware": place,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def partition_hash(parts: Sequence[np.ndarray]) -> str:
-    """sha256 over sizes and indices, client by client."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
-    return digest.hexdigest()
-
-
-def images_hash(images: np.ndarray, held: np.ndarray) -> str:
-    """sha256 over the shape of an image and the bytes of some, a few at a time."""
-    digest = hashlib.sha256(repr(images.shape[1:]).encode())
-    for few in np.array_split(held, max(1, len(held) // 256)):
-        digest.update(np.ascontiguousarray(images[few]).tobytes())
-    return digest.hexdigest()
-
-
-def commit() -> str | None:
-    """The checkout's commit, with a `+` where code was changed or added since; None outside a checkout.
-
-    To be asked when the code is loaded: the checkout may have moved on by the time a run ends.
-    """
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("rev-parse", "--show-toplevel") != str(ROOT):
-        return None  # an installed copy, perhaps inside somebody else's repository
-    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
-    return head and head + ("" if changes == "" else "+")
-
-
-def foreign(config: DictConfig) -> list[str]:
-    """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
-    named = [("method.addons", addon) for addon in config.method.get("addons", [])]
-    named += [(name, config[name]) for name in ("objective", "method", "encoder", "optimizer", "server_optimizer")]
-    named += [(f"federation.encoders.{kind}", section) for kind, section in config.federation.encoders.items()]
-    lines = []
-    for where, section in named:
-        if not section:
-            continue
-        file = Path(inspect.getfile(locate(section, where))).resolve()
-        told = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
-        if not told and not {"site-packages", "dist-packages"} & set(file.parts):
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            lines.append(f"{section['class']} is code from outside the packages: sha256 {digest}")
-    return lines
-
-
-def hardware(device: torch.device) -> str:
-    """The accelerator, or the processor and the threads of each rank."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
-
-
-@cache
-def processor() -> str:
-    """The processor's name, as the system has it; asked for after every round, and the same all along."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
 
 
 def headline(result: Record) -> str:

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.configuration.files import available, read
-from benchmark.configuration.schema import ConfigError
-from benchmark.tracking.callbacks import Display
+from benchmark.errors import ConfigError
 from benchmark.tracking.loggers import TAG, flat
+from benchmark.tracking.progress import Display
 from leaderboards.pages import board as render
 from leaderboards.pages import site
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished
-from leaderboards.schema import Record, name
+from leaderboards.schema import Record
+from leaderboards.store import name
 
 if TYPE_CHECKING:
     import wandb

@@ -78,7 +78,7 @@ def laid_out(group: Table) -> tuple[dict[str, object], list[str], dict[str, dict
     """What all cells of a table say of their setting, its headings, and its rows: heading -> verdict."""
     first = group[0].cell.setting
     shared = {key: value for key, value in first.items() if all(one.cell.setting.get(key) == value for one in group)}
-    columns = [name for _, name in sorted({(one.cell.number, one.cell.column) for one in group})]
+    columns = [name for _, name in sorted({(one.cell.column_index, one.cell.column) for one in group})]
     rows: dict[str, dict[str, Verdict]] = {}
     for one in group:
         rows.setdefault(one.cell.row, {})[one.cell.column] = one

@@ -14,7 +14,8 @@ from typing import Any
 from leaderboards.pages import board, further, methods, privacy, reproduction
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Cell, Row, finished, gaps, pooled_spread
-from leaderboards.schema import Record, name
+from leaderboards.schema import Record
+from leaderboards.store import name
 
 ASSETS = Path(__file__).parents[1] / "site"
 DATA = "data.js"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from leaderboards.schema import RecordError, number
+from leaderboards.schema import RecordError, is_number
 
 SETTINGS = {
     "data": "trained on",
@@ -76,7 +76,7 @@ class Ours(NamedTuple):
 class Published:
     """One cell. spread: the paper's standard deviation, None where it gives none; ours: None where we have no such.
 
-    number: of its column, from the left.
+    column_index: of its column, from the left.
     """
 
     paper: str
@@ -92,7 +92,7 @@ class Published:
     setting: Mapping[str, object]
     remarks: tuple[str, ...]
     ours: Ours | None
-    number: int
+    column_index: int
 
     @property
     def where(self) -> str:
@@ -186,14 +186,14 @@ def _cells(where: str, paper: Mapping[str, Any], name: str, table: Mapping[str, 
                 setting=setting,
                 remarks=tuple(dict.fromkeys(remark for remark in remarks if remark)),
                 ours=_ours(here, said, setting),
-                number=place,
+                column_index=place,
             )
 
 
 def _setting(where: str, key: str, value: object) -> object:
     """A setting that is a number, or words, as its key asks for."""
     words = isinstance(value, str)
-    fits = words if key in WORDS else number(value) or (key in EITHER and words)
+    fits = words if key in WORDS else is_number(value) or (key in EITHER and words)
     if not fits:
         raise RecordError(f"{where}: {key} is {value!r}, expected {'words' if key in WORDS else 'a number'}")
     return value

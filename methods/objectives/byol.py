@@ -21,7 +21,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected, number
+from methods.base import Batch, Outputs, Projected, check_number
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -53,7 +53,7 @@ class BYOL(Projected):
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
         self.target_encoder = deepcopy(encoder).requires_grad_(False)
         self.target_projector = deepcopy(self.projector).requires_grad_(False)
-        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""

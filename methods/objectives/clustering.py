@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from methods.base import Batch, Objective, Outputs, choose, number
+from methods.base import Batch, Objective, Outputs, check_number, choose
 from methods.maths import cosines
 from methods.networks import Encoder
 from methods.objectives.rotation import Rotation
@@ -60,9 +60,9 @@ class Clustering(Rotation):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, last_norm=last_norm, **kwargs)
-        self.temperature = number("objective.temperature", temperature, above=0)
-        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
-        self.rotation_weight = number("objective.rotation_weight", rotation_weight, at_least=0)
+        self.temperature = check_number("objective.temperature", temperature, above=0)
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.rotation_weight = check_number("objective.rotation_weight", rotation_weight, at_least=0)
         turned = ("rotate",) if rotation_weight else ()
         self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *turned)
         self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
@@ -71,8 +71,10 @@ class Clustering(Rotation):
             self.target_projector = deepcopy(self.projector).requires_grad_(False)
             self.ema = {"target_encoder": "encoder", "target_projector": "projector"}
             self.travels = (*self.travels, *self.ema)
-        self.add_queue("bank", number("objective.bank", bank, at_least=2), self.width)
-        self.register_buffer("centroids", torch.zeros(number("objective.clusters", clusters, at_least=2), self.width))
+        self.add_queue("bank", check_number("objective.bank", bank, at_least=2), self.width)
+        self.register_buffer(
+            "centroids", torch.zeros(check_number("objective.clusters", clusters, at_least=2), self.width)
+        )
 
     @torch.no_grad()
     def goals(self, images: Tensor) -> Tensor:

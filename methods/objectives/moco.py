@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from methods.base import Batch, Outputs, Projected, number
+from methods.base import Batch, Outputs, Projected, check_number
 from methods.maths import info_nce
 from methods.networks import Encoder
 
@@ -58,13 +58,13 @@ class MoCo(Projected):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, **kwargs)
-        self.momentum = number("objective.momentum", momentum, at_least=0, at_most=1)
-        self.temperature = number("objective.temperature", temperature, above=0)
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.temperature = check_number("objective.temperature", temperature, above=0)
         self.symmetric = symmetric
         self.stays = self.queues if keep_queue else ()
         self.key_encoder = deepcopy(encoder).requires_grad_(False)
         self.key_projector = deepcopy(self.projector).requires_grad_(False)
-        self.add_queue("queue", number("objective.queue_size", queue_size, at_least=1), self.width)
+        self.add_queue("queue", check_number("objective.queue_size", queue_size, at_least=1), self.width)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The query pass, and the key pass without gradient; keys `t` are of unit length."""

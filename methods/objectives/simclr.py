@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected, choose, number
+from methods.base import Batch, Outputs, Projected, check_number, choose
 from methods.maths import nt_xent
 from methods.networks import Encoder
 
@@ -32,7 +32,7 @@ class SimCLR(Projected):
 
     def __init__(self, encoder: Encoder, *, temperature: float = 0.5, form: str = "full", **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.temperature = number("objective.temperature", temperature, above=0)
+        self.temperature = check_number("objective.temperature", temperature, above=0)
         self.form = choose("objective.form", form, "full", "one-way", "zeroed", "itself")
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

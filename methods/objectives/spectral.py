@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected, choose, number
+from methods.base import Batch, Outputs, Projected, check_number, choose
 from methods.maths import clip_rows, correlation, spectral_contrastive
 from methods.networks import Encoder
 
@@ -36,7 +36,7 @@ class Spectral(Projected):
 
     def __init__(self, encoder: Encoder, *, mu: float = 10.0, negatives: str = "pairs", **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.mu = number("objective.mu", mu, above=0)
+        self.mu = check_number("objective.mu", mu, above=0)
         self.negatives = choose("objective.negatives", negatives, "pairs", "correlation")
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:

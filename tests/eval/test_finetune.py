@@ -11,7 +11,7 @@ from torch import nn
 
 from eval.features import EvalError, Features, accuracy, extract
 from eval.finetune import FineTuning, fine_tuned, labelled, semi
-from eval.inputs import Crop, Shown
+from eval.inputs import Crop, EncoderInputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TUNING = FineTuning((0.1, 0.5), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, steps=60)
@@ -34,7 +34,7 @@ def shown():
     def augment(x, crop, generator):
         return prepare(x) * (0.5 + torch.rand(len(x), 1, 1, 1, generator=generator))
 
-    return Shown(encoder=encoder, train=images[:1200], test=images[1200:], prepare=prepare, augment=augment)
+    return EncoderInputs(encoder=encoder, train=images[:1200], test=images[1200:], prepare=prepare, augment=augment)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_more_labels_tell_more_and_draws_have_a_spread(features, shown):
 
 def test_the_encoder_learns_at_its_own_rate(features, shown):
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()).eval()
-    still = Shown(encoder=plain, train=shown.train, test=shown.test, prepare=prepare, augment=shown.augment)
+    still = EncoderInputs(encoder=plain, train=shown.train, test=shown.test, prepare=prepare, augment=shown.augment)
     rows = labelled(features.train_y, 0.5, seeded())
     frozen = FineTuning((0.5,), encoder_lr=0.0, classifier_lr=0.3, batch_size=32, steps=1)
     moving = FineTuning((0.5,), encoder_lr=0.3, classifier_lr=0.3, batch_size=32, steps=1)

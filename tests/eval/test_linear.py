@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
 from eval.features import EvalError, Features
-from eval.inputs import Crop, Shown
+from eval.inputs import Crop, EncoderInputs
 from eval.linear import (
     STRENGTHS,
     Probe,
@@ -140,7 +140,9 @@ def test_an_augmentation_that_does_nothing_is_the_cached_probe(digits):
         asked.append(crop)
         return x.float()
 
-    shown = Shown(encoder=encoder.eval(), train=images, test=images, prepare=lambda x: x.float(), augment=augment)
+    shown = EncoderInputs(
+        encoder=encoder.eval(), train=images, test=images, prepare=lambda x: x.float(), augment=augment
+    )
     probe, crop = Probe("adam", lr=3e-3, epochs=3, batch_size=128), Crop((0.5, 1.0))
     assert augmented_probe(digits, shown, probe, crop, seeded()) == linear_probe(digits, probe, seeded())
     assert asked == [crop] * 3 * 10

@@ -10,7 +10,7 @@ from torch import nn
 from eval import factories
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
-from eval.inputs import Compared, Shown
+from eval.inputs import EncoderInputs, ModelComparison
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Score, Subject, evaluate
 
@@ -117,7 +117,7 @@ def subject(features):
 
     return Subject(
         features=features,
-        shown=Shown(
+        shown=EncoderInputs(
             encoder=encoder.eval(),
             train=images(features.train_x),
             test=images(features.test_x),
@@ -125,7 +125,7 @@ def subject(features):
             augment=lambda x, crop, generator: x.float() / 50,
         ),
         targets={"other": lambda: draw(40)},
-        locals=lambda images: Compared([features.test_x + 0.5], features.test_x, features.test_y),
+        locals=lambda images: ModelComparison([features.test_x + 0.5], features.test_x, features.test_y),
     )
 
 
@@ -151,7 +151,9 @@ def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
 
     def record(*arguments):
         received.extend(
-            argument for argument in arguments if not isinstance(argument, Features | Shown | torch.Tensor | list)
+            argument
+            for argument in arguments
+            if not isinstance(argument, Features | EncoderInputs | torch.Tensor | list)
         )
         return {}
 
@@ -180,7 +182,7 @@ def test_every_protocol_gives_its_headline_in_its_unit(subject):
     big = draw(1500)  # enough steps for the slowest probe: Adam 1e-3, 100 epochs of batches of 64
     failed = {}
     for name, official in PROTOCOLS.items():
-        scores = evaluate(big if official.wants in ("", "views") else subject, [name], stream, failed=failed)
+        scores = evaluate(big if official.requires in ("", "views") else subject, [name], stream, failed=failed)
         if name in failed:
             continue
         assert all(isinstance(score, Score) and score.protocol == name for score in scores)
@@ -188,7 +190,7 @@ def test_every_protocol_gives_its_headline_in_its_unit(subject):
         (headline,) = [score for score in scores if score.metric == official.headline]
         if official.headline.startswith("accuracy"):
             assert headline.unit == "%"
-        if official.headline == "accuracy" and not official.wants:
+        if official.headline == "accuracy" and not official.requires:
             assert 80 < headline.value <= 100
     assert list(failed) == ["semi-orchestra/v1"]  # whose rate is 30
     assert "diverged" in failed["semi-orchestra/v1"]
@@ -208,7 +210,7 @@ def test_the_long_ones_are_those_that_take_a_papers_number_of_passes():
     assert [name for name, official in PROTOCOLS.items() if official.long] == LONG
 
 
-@pytest.mark.parametrize("name", [name for name in PINNED if PROTOCOLS[name].wants in ("shown", "locals")])
+@pytest.mark.parametrize("name", [name for name in PINNED if PROTOCOLS[name].requires in ("shown", "locals")])
 def test_what_asks_for_more_than_features_says_so_before_anything_is_run(name, features, monkeypatch):
     monkeypatch.setattr(factories, "knn", lambda *_: pytest.fail("another protocol was run"))
     with pytest.raises(EvalError, match=f"{name} asks for more than features"):

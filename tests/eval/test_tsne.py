@@ -3,7 +3,7 @@ import torch
 
 from eval.features import EvalError, Features
 from eval.protocol import Subject, evaluate
-from eval.tsne import embed
+from eval.tsne import tsne
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,7 +21,7 @@ def seeded(seed=0):
 
 def test_what_is_near_stays_near():
     """Separate classes are separate in the plane: a point's neighbour is of its class."""
-    places, labels = embed(drawn(), seeded())
+    places, labels = tsne(drawn(), seeded())
     assert places.shape == (120, 2)
     centred = places - places.mean(dim=0)
     far = torch.cdist(centred, centred).fill_diagonal_(torch.inf)
@@ -29,7 +29,7 @@ def test_what_is_near_stays_near():
 
 
 def test_the_generator_decides_which_rows_and_where():
-    first, again, other = (embed(drawn(), seeded(seed), max_points=40) for seed in (0, 0, 1))
+    first, again, other = (tsne(drawn(), seeded(seed), max_points=40) for seed in (0, 0, 1))
     assert len(first[0]) == 40
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
@@ -37,9 +37,9 @@ def test_the_generator_decides_which_rows_and_where():
 
 
 def test_few_rows_do_and_fewer_do_not():
-    assert embed(drawn(5), seeded())[0].isfinite().all()
+    assert tsne(drawn(5), seeded())[0].isfinite().all()
     with pytest.raises(EvalError, match="3 test images"):
-        embed(drawn(3), seeded())
+        tsne(drawn(3), seeded())
 
 
 def test_the_protocol_keeps_the_map_for_a_figure():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leaderboards import generate, schema
+from leaderboards import generate, store
 from leaderboards.generate import Moved, moved
 from leaderboards.schema import RecordError
 from tests.leaderboards.test_schema import record
@@ -19,7 +19,7 @@ def root(tmp_path):
     """A small checkout: two records, one paper, a page."""
     folder, docs = tmp_path / "leaderboards", tmp_path / "docs"
     for seed, linear in enumerate((50.0, 51.0)):
-        schema.place(
+        store.add_record(
             folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", record("ssd", seed, linear, method="ssd")
         )
     (folder / "published").mkdir()
@@ -37,7 +37,7 @@ def root(tmp_path):
 
 def write(root):
     folder = root / "leaderboards"
-    generate.write(schema.collect(folder / "results"), folder, root / "docs")
+    generate.write(store.collect(folder / "results"), folder, root / "docs")
 
 
 def test_what_was_written_is_not_stale(root):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from leaderboards.schema import SCHEMA, Record, RecordError, collect, place, read, validate, write
+from leaderboards.schema import SCHEMA, Record, RecordError, validate
+from leaderboards.store import add_record, collect, read, write
 
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
@@ -207,10 +208,10 @@ def test_collect_takes_a_run_that_is_not_over_by_its_early_record(tmp_path: Path
 def test_an_early_record_gives_way_to_more_rounds_and_never_the_other_way(tmp_path: Path):
     file = tmp_path / "seed0.json"
     for done in (2, 4, 3):
-        place(file, record(rounds={"done": done, "planned": 5}, scores={}, encoders={}))
+        add_record(file, record(rounds={"done": done, "planned": 5}, scores={}, encoders={}))
     assert read(file)["rounds"]["done"] == 4
-    place(file, record())
-    place(file, record(rounds={"done": 4, "planned": 5}, scores={}, encoders={}))
+    add_record(file, record())
+    add_record(file, record(rounds={"done": 4, "planned": 5}, scores={}, encoders={}))
     assert read(file) == record()
 
 
@@ -229,14 +230,14 @@ def test_collect_of_nothing(tmp_path: Path):
 
 def test_a_record_is_not_put_over_other_scores(tmp_path: Path):
     file = tmp_path / "seed0.json"
-    place(file, record())
-    place(file, record(images=1))  # the same scores again: the newer record stands
+    add_record(file, record())
+    add_record(file, record(images=1))  # the same scores again: the newer record stands
     assert read(file)["images"] == 1
     few = {**record(), "scores": dict(list(record()["scores"].items())[:1])}
     for other in (record(linear=50.0), few):  # another number, and one that would be lost
         with pytest.raises(RecordError, match="delete it first"):
-            place(file, other)
+            add_record(file, other)
         assert read(file)["scores"] == record()["scores"]
-    place(tmp_path / "few.json", few)
-    place(tmp_path / "few.json", record())
+    add_record(tmp_path / "few.json", few)
+    add_record(tmp_path / "few.json", record())
     assert read(tmp_path / "few.json")["scores"] == record()["scores"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from benchmark.execution.parallel import SideBySide
+from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment import factory
 from benchmark.federation import loop
 from methods import trees
@@ -56,31 +56,31 @@ class MethodContract:
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
         run = playing.prepared(tmp_path, self.method, *self.overrides)
         seen = playing.watched(run, lambda done: (set(done.message), set(done.visit.phase.uplink)))
-        run.federation.fit()
+        run.loop.fit()
         assert seen
         assert all(sent == declared for sent, declared in seen)
 
     def test_ledger_equals_a_hand_count(self, unbroken: Any) -> None:
-        federation, bill = unbroken.federation, self.bill(unbroken)
+        loop, bill = unbroken.loop, self.bill(unbroken)
         expected: dict[tuple[int, str, str, str], int] = {}
-        for round in range(federation.rounds):
-            cohort = federation.streams.cohort(round, len(federation.clients), federation.participation)
-            for phase in federation.method.plan(round):
-                members = len(federation.clients) if phase.cohort == "all" else len(cohort)
+        for round in range(loop.rounds):
+            cohort = loop.streams.cohort(round, len(loop.clients), loop.participation)
+            for phase in loop.method.plan(round):
+                members = len(loop.clients) if phase.cohort == "all" else len(cohort)
                 for (name, direction, entry), size in bill.items():
                     if name == phase.name:
                         expected[round, name, direction, entry] = members * size
-        assert federation.ledger.lines == expected
+        assert loop.ledger.lines == expected
 
     def test_memory_never_travels(self, tmp_path: Path) -> None:
         run = playing.prepared(tmp_path, self.method, *self.overrides, "federation.participation=1")
-        federation, canary = run.federation, 12345.678
-        federation.start()
-        federation.play(0)
-        for client in (one.id for one in federation.clients):
-            kept = federation.memory.get(client, {})
+        loop, canary = run.loop, 12345.678
+        loop.start()
+        loop.run_round(0)
+        for client in (one.id for one in loop.clients):
+            kept = loop.memory.get(client, {})
             marked = {**kept, "memory": {**kept.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
-            federation.memory.stage({client: federation.memory.write(client, 0, "canary", marked)})
+            loop.memory.stage({client: loop.memory.write(client, 0, "canary", marked)})
 
         def look(done: Any) -> trees.Tree:
             if done.visit.phase.where == "clients":  # the server's seats are nobody's
@@ -88,21 +88,21 @@ class MethodContract:
             return trees.clone({"up": done.message, "down": done.visit.message})
 
         sent = playing.watched(run, look)
-        federation.play(1)
-        leaves = [leaf for tree in (*sent, federation.server) for _, leaf in trees.leaves(tree)]
+        loop.run_round(1)
+        leaves = [leaf for tree in (*sent, loop.server) for _, leaf in trees.leaves(tree)]
         assert sent
         assert not any((leaf == canary).any() for leaf in leaves)
 
     @pytest.mark.parametrize("moment", playing.KILLS)
     def test_a_killed_run_resumed_is_the_unbroken_one(self, moment: str, tmp_path: Path, unbroken: Any) -> None:
         for round in (0, 1):
-            for phase in unbroken.federation.method.plan(round):
+            for phase in unbroken.loop.method.plan(round):
                 folder = tmp_path / f"{round}-{phase.name}"
                 playing.killed(folder, self.method, moment, round, phase.name, *self.overrides)
                 resumed = playing.played(folder, self.method, *self.overrides)
                 assert playing.same(playing.state(resumed), playing.state(unbroken))
                 left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
-                assert left == set(resumed.federation.memory.index.values())
+                assert left == set(resumed.loop.memory.index.values())
                 if moment in ("written", "renamed"):
                     break  # the checkpoint comes once a round, whatever its phases
 
@@ -110,8 +110,8 @@ class MethodContract:
     def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
         playing.on_two_ranks(tmp_path, self.method, *self.overrides)
         both = playing.prepared(tmp_path, self.method, *self.overrides)
-        both.federation.start()
-        assert both.federation.round == unbroken.federation.rounds
+        both.loop.start()
+        assert both.loop.round == unbroken.loop.rounds
         assert playing.same(playing.state(both), playing.state(unbroken))
 
     def test_the_order_of_the_cohort_does_not_matter(
@@ -124,8 +124,8 @@ class MethodContract:
 
     def test_clients_side_by_side_give_the_bits_of_one_by_one(self, tmp_path: Path, unbroken: Any) -> None:
         run = playing.prepared(tmp_path, self.method, *self.overrides)
-        run.federation.work = SideBySide(run.federation.work, lanes=3, recorder=None)
-        run.federation.fit()
+        run.loop.work = ParallelExecutor(run.loop.work, lanes=3, recorder=None)
+        run.loop.fit()
         assert playing.same(playing.state(run), playing.state(unbroken))
 
     def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
@@ -133,13 +133,13 @@ class MethodContract:
     ) -> None:
         tapes: list[tape.Tape] = []
         run = playing.prepared(tmp_path, self.method, *self.overrides)
-        run.federation.work = SideBySide(run.federation.work, lanes=2, recorder=tape.recorder(tapes))
-        run.federation.fit()
+        run.loop.work = ParallelExecutor(run.loop.work, lanes=2, recorder=tape.recorder(tapes))
+        run.loop.fit()
         recorded, plain = playing.state(run), playing.state(unbroken)
         assert playing.difference(recorded["server"], plain["server"]) < 1e-5
         assert playing.difference(recorded["memory"], plain["memory"]) < 1e-5
         assert recorded["ledger"] == plain["ledger"]
-        trains = any(phase.work == "train" for phase in run.federation.method.plan(1))
+        trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
         assert bool(tapes) == trains
         assert sum(one.replays for one in tapes) >= len(tapes)
         assert [one.looks for one in tapes] == [[]] * len(tapes)
@@ -175,18 +175,18 @@ class MethodContract:
                 playing.played(tmp_path, self.method, *overrides)
             return
         run = playing.played(tmp_path, self.method, *overrides)
-        sent = {entry for direction in ("up", "down") for entry in run.federation.ledger.total(direction)}
+        sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
         assert ("statistics" in sent) == (policy == "recalibrate")
-        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.federation.server))
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
     @pytest.mark.timeout(120)
     def test_two_rounds_of_the_shipped_config(self, tmp_path: Path) -> None:
         run = playing.prepared(
             tmp_path, self.method, "federation.rounds=2", "evaluation.protocols=[knn/v1]", scenario="digits"
         )
-        record = run.play()
+        record = run.execute()
         assert record["rounds"]["done"] == 2
-        first, second = (row["loss"] for row in run.federation.history)
+        first, second = (row["loss"] for row in run.loop.history)
         assert second < first or not self.falls
         assert record["scores"]["knn/v1"]["accuracy"] > 70  # a collapsed encoder gives 10 to 30; boards show learning
         assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000

@@ -52,7 +52,7 @@ Suffixed = type("Suffixed", (Toy,), {"phases": PLAYED, "__module__": __name__, *
 
 def test_every_hook_may_carry_its_phases_name(tmp_path: Path) -> None:
     one = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
-    log = played(tmp_path, Suffixed, *one).federation.method.log
+    log = played(tmp_path, Suffixed, *one).loop.method.log
     look = [*["draw_look", "observe_look"] * 2, "reply_look", "update_look"]
     step = ["draw_fit", "training_step_fit", "loss_fit", "adjust_gradients_fit", "on_train_batch_end_fit"]
     assert log == [
@@ -140,17 +140,17 @@ class Pull(AddOn):
 
 def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> None:
     run = prepared(tmp_path, Toy, addons=[Pull])
-    method = run.federation.method
+    method = run.loop.method
     start = trees.clone({"pull": method.tensors("pull")})
-    server = run.federation.fit()
+    server = run.loop.fit()
     assert method.travelling == ("encoder", "projector", "pull")
     assert method.views(FIT) == ("augment", "augment", "plain")
     assert method.views(Phase("look", work="observe")) == ("augment", "augment")
     assert playing.difference(start, {"pull": server["weights"]["pull"]}) > 0
-    assert run.federation.ledger.total("up", 0)["weights"] == 2 * trees.nbytes(method.weights())
+    assert run.loop.ledger.total("up", 0)["weights"] == 2 * trees.nbytes(method.weights())
     log = method.addons["pull"].log
     received = [line for line in log if line[0] == "received"]
-    cohorts = [(round, k) for round in range(3) for k in run.federation.streams.cohort(round, 4, 0.5)]
+    cohorts = [(round, k) for round in range(3) for k in run.loop.streams.cohort(round, 4, 0.5)]
     assert sorted(line[1:3] for line in received) == cohorts
     assert all(difference == 0 for *_, difference in received)
     assert {line[1:] for line in log if line[0] == "step"} == {(3, 2, 2, 1)}
@@ -219,7 +219,7 @@ def test_draws_depend_on_seed_round_and_client_alone(tmp_path: Path) -> None:
     full = played(tmp_path / "full", Random, EVERYONE)
 
     def noise(run: Run) -> dict[tuple[int, int], Tensor]:
-        return {key: torch.cat([drawn for _, drawn, _ in log]) for key, log in run.federation.method.drawn.items()}
+        return {key: torch.cat([drawn for _, drawn, _ in log]) for key, log in run.loop.method.drawn.items()}
 
     assert len(noise(half)) == 6
     assert playing.same(noise(half), noise(again))
@@ -231,7 +231,7 @@ def test_draws_depend_on_seed_round_and_client_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", ["supervised", "simclr"])
 def test_labels_are_handed_out_on_demand_only(objective: str, tmp_path: Path) -> None:
     run = played(tmp_path, Random, EVERYONE, "federation.rounds=1", objective=objective)
-    for (_, client), log in run.federation.method.drawn.items():
+    for (_, client), log in run.loop.method.drawn.items():
         for index, _, labels in log:
             if objective == "simclr":
                 assert labels is None
@@ -284,8 +284,8 @@ class Counted(Toy):
 @pytest.mark.parametrize("per", ["round", "step"])
 def test_a_visit_counts_batches_steps_and_rates(per: str, tmp_path: Path) -> None:
     run = played(tmp_path, Counted, "training.epochs=2", f"schedule.per={per}")
-    assert len(run.federation.method.log) == 6
-    for visit in run.federation.method.log:
+    assert len(run.loop.method.log) == 6
+    for visit in run.loop.method.log:
         full, rest = divmod(visit.client.examples, 8)
         assert visit.batches == full + (rest > 1)
         assert visit.steps == 2 * visit.batches

@@ -9,8 +9,8 @@ class TestCentralized(MethodContract):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_one_client_holds_everything(self, unbroken):
-        assert len(unbroken.federation.clients) == 1
-        assert unbroken.federation.clients[0].examples == len(unbroken.data.source.train.labels)
+        assert len(unbroken.loop.clients) == 1
+        assert unbroken.loop.clients[0].examples == len(unbroken.data.source.train.labels)
 
     def test_it_is_fedavg_with_one_client(self, tmp_path, unbroken):
         plain = playing.played(tmp_path, "fedavg", "partition.name=iid", "partition.clients=1")

@@ -14,27 +14,27 @@ class TestFedAvg(MethodContract):
 
     def test_the_update_is_the_mean_by_examples(self, tmp_path):
         run = playing.prepared(tmp_path, self.method, "federation.participation=1")
-        federation = run.federation
+        loop = run.loop
         replies = playing.watched(run, lambda done: (done.visit.client.examples, trees.clone(done.message["weights"])))
-        federation.start()
-        federation.play(0)
+        loop.start()
+        loop.run_round(0)
         total = sum(examples for examples, _ in replies)
         assert len({examples for examples, _ in replies}) > 1  # else weights and plain mean would agree
-        for path, leaf in trees.leaves(federation.server["weights"]):
+        for path, leaf in trees.leaves(loop.server["weights"]):
             each = [(n, dict(trees.leaves(tree))[path].double().numpy()) for n, tree in replies]
             np.testing.assert_allclose(leaf.numpy(), sum(n * x for n, x in each) / total, rtol=1e-6, atol=1e-7)
 
     def test_weighting_is_a_choice(self, tmp_path):
         plain = playing.played(tmp_path / "a", self.method)
         equal = playing.played(tmp_path / "b", self.method, "method.weighting=clients")
-        assert playing.difference(plain.federation.server, equal.federation.server) > 0
+        assert playing.difference(plain.loop.server, equal.loop.server) > 0
 
     def test_one_client_is_a_plain_training_loop(self, tmp_path):
         """One client on one rank, against PyTorch written out by hand: the same bits."""
         run = playing.prepared(tmp_path, self.method, "partition.name=iid", "partition.clients=1", "training.epochs=2")
-        federation, method, streams = run.federation, run.federation.method, run.federation.streams
+        loop, method, streams = run.loop, run.loop.method, run.loop.streams
         reference = playing.prepared(tmp_path / "other", self.method, "partition.name=iid", "partition.clients=1")
-        model = reference.federation.method.objective
+        model = reference.loop.method.objective
         for round in range(3):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (1 + np.cos(np.pi * round / 3)) / 2, momentum=0.9)
             key = {"round": round, "phase": "fit", "client": 0}
@@ -48,8 +48,8 @@ class TestFedAvg(MethodContract):
                 optimizer.zero_grad()
                 model.loss(out, batch).backward()
                 optimizer.step()
-        federation.fit()
-        method.load(federation.server["weights"])
+        loop.fit()
+        method.load(loop.server["weights"])
         ours, theirs = method.objective.state_dict(), model.state_dict()
         compared = [name for name in theirs if "num_batches" not in name]
         assert compared

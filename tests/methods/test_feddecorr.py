@@ -17,12 +17,12 @@ class TestFedDecorr(MethodContract):
     def test_a_weight_of_zero_is_fedavg(self, tmp_path):
         none = playing.played(tmp_path / "a", "feddecorr", "method.weight=0")
         plain = playing.played(tmp_path / "b", "fedavg")
-        assert playing.same(none.federation.server, plain.federation.server)
+        assert playing.same(none.loop.server, plain.loop.server)
 
     @pytest.mark.parametrize("override", ["method.weight=0", "method.on=z", "method.variant=paper"])
     def test_each_choice_changes_training(self, override, tmp_path, unbroken):
         other = playing.played(tmp_path, "feddecorr", override)
-        assert playing.difference(other.federation.server, unbroken.federation.server) > 1e-6
+        assert playing.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     @pytest.mark.parametrize(("override", "says"), [("on=x", "h or z"), ("variant=x", "code or paper")])
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):

@@ -34,35 +34,33 @@ class TestFedEMA(MethodContract):
         return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
-        noted = unbroken.federation.history[-1]["notes"]["divergence"]
-        kept = [
-            float(unbroken.federation.memory[k]["memory"]["d"]) for k in unbroken.federation.streams.cohort(2, 4, 0.5)
-        ]
+        noted = unbroken.loop.history[-1]["notes"]["divergence"]
+        kept = [float(unbroken.loop.memory[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):
         run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=0")
-        assert playing.difference(run.federation.server, limit(tmp_path / "b", LocalTarget).federation.server) < 1e-6
+        assert playing.difference(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server) < 1e-6
 
     def test_an_infinite_scale_keeps_the_own_one(self, tmp_path):
         run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=.inf")
-        assert playing.difference(run.federation.server, limit(tmp_path / "b", Alone).federation.server) < 1e-6
+        assert playing.difference(run.loop.server, limit(tmp_path / "b", Alone).loop.server) < 1e-6
 
     def test_the_autoscaler_sets_each_clients_scale_once(self, tmp_path):
         first = playing.played(tmp_path / "a", "fedema", *ALL, "federation.rounds=1")
         later = playing.played(tmp_path / "b", "fedema", *ALL, "federation.rounds=3", "schedule.name=constant")
         constant = playing.played(tmp_path / "c", "fedema", *ALL, "federation.rounds=1", "schedule.name=constant")
         for client in range(4):
-            memory = first.federation.memory[client]["memory"]
+            memory = first.loop.memory[client]["memory"]
             assert float(memory["scale"] * memory["d"]) == pytest.approx(0.7)
-            kept = later.federation.memory[client]["memory"]
-            assert torch.equal(kept["scale"], constant.federation.memory[client]["memory"]["scale"])
-            assert not torch.equal(kept["d"], constant.federation.memory[client]["memory"]["d"])
+            kept = later.loop.memory[client]["memory"]
+            assert torch.equal(kept["scale"], constant.loop.memory[client]["memory"]["scale"])
+            assert not torch.equal(kept["d"], constant.loop.memory[client]["memory"]["d"])
             assert int(kept["round"]) == 2
 
     def test_variants_differ(self, tmp_path):
         runs = [playing.played(tmp_path / v, "fedema", *ALL, f"method.variant={v}") for v in ("code", "paper")]
-        assert playing.difference(*(run.federation.server for run in runs)) > 1e-6
+        assert playing.difference(*(run.loop.server for run in runs)) > 1e-6
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -154,4 +152,4 @@ def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
 def test_toys_are_what_they_say(tmp_path) -> None:
     """The limits above are not the plain method by accident."""
     runs = [toys.played(tmp_path / m.__name__, m, *ALL, objective="byol") for m in (LocalTarget, Alone)]
-    assert playing.difference(*(run.federation.server for run in runs)) > 1e-6
+    assert playing.difference(*(run.loop.server for run in runs)) > 1e-6

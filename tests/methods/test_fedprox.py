@@ -21,10 +21,10 @@ class TestFedProx(MethodContract):
 
     def test_a_pull_changes_the_weights_and_keeps_them_nearer(self, tmp_path):
         def distance(run):
-            run.federation.start()
-            before = trees.clone(run.federation.server["weights"])
-            run.federation.play(0)
-            after = run.federation.server["weights"]
+            run.loop.start()
+            before = trees.clone(run.loop.server["weights"])
+            run.loop.run_round(0)
+            after = run.loop.server["weights"]
             trainable = {part: {k: v for k, v in names.items() if "running" not in k} for part, names in after.items()}
             moved = trees.subtract(trainable, before)
             return sum(float(leaf.square().sum()) for _, leaf in trees.leaves(moved))
@@ -35,7 +35,7 @@ class TestFedProx(MethodContract):
 
     @pytest.fixture
     def pulled(self, tmp_path):
-        method = playing.prepared(tmp_path, "fedprox", "method.mu=0.3", "objective=byol").federation.method
+        method = playing.prepared(tmp_path, "fedprox", "method.mu=0.3", "objective=byol").loop.method
         term = method.addons["proximal"]
         assert isinstance(term, Proximal)
         phase = Phase("fit")

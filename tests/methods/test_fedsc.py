@@ -26,7 +26,7 @@ class TestFedSC(MethodContract):
         plain = playing.played(
             tmp_path / "b", "fedavg", "objective=spectral", "objective.negatives=correlation", "objective.mu=4", *one
         )
-        assert playing.same(fedsc.federation.server["weights"], plain.federation.server["weights"])
+        assert playing.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
 
     def test_with_alpha_one_the_others_do_not_count(self, tmp_path):
         fedsc = playing.played(tmp_path / "a", "fedsc", "method.alpha_end=1")
@@ -38,23 +38,23 @@ class TestFedSC(MethodContract):
             "objective.mu=4",
             "method.weighting=clients",
         )
-        assert playing.difference(fedsc.federation.server["weights"], plain.federation.server["weights"]) < 1e-6
+        assert playing.difference(fedsc.loop.server["weights"], plain.loop.server["weights"]) < 1e-6
 
     def test_everyone_correlates_in_round_0_and_the_cohort_later(self, unbroken):
-        method = unbroken.federation.method
+        method = unbroken.loop.method
         assert [phase.cohort for phase in method.plan(0)] == ["all", "sampled"]
         assert [phase.cohort for phase in method.plan(1)] == ["sampled", "sampled"]
-        assert set(unbroken.federation.server["R"]) == {0, 1, 2, 3}
+        assert set(unbroken.loop.server["R"]) == {0, 1, 2, 3}
 
     def test_matrices_of_absent_clients_stay_and_others_is_the_mean_of_the_rest(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc")
-        federation, matrices = run.federation, []
+        loop, matrices = run.loop, []
         seen = playing.watched(run, lambda done: (done.visit.client.id, done.visit.message["others"]["R"]), "fit")
-        federation.start()
+        loop.start()
         for round in range(2):
-            federation.play(round)
-            matrices.append(trees.clone(federation.server["R"]))
-        present = set(federation.streams.cohort(1, 4, 0.5))
+            loop.run_round(round)
+            matrices.append(trees.clone(loop.server["R"]))
+        present = set(loop.streams.cohort(1, 4, 0.5))
         for client in range(4):
             moved = not torch.equal(matrices[0][client]["R"], matrices[1][client]["R"])
             assert moved == (client in present)
@@ -65,18 +65,18 @@ class TestFedSC(MethodContract):
 
     def test_the_shared_matrix_is_the_clipped_correlation_of_the_clients_own_views(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "method.passes=1", "objective.mu=0.5")
-        federation = run.federation
-        federation.start()
-        federation.play(0)
+        loop = run.loop
+        loop.start()
+        loop.run_round(0)
         for client in range(4):
-            R = federation.server["R"][client]["R"]
+            R = loop.server["R"][client]["R"]
             torch.testing.assert_close(R, R.T)
             assert float(torch.linalg.eigvalsh(R.double()).min()) > -1e-6
             assert 0 < float(R.trace()) <= 0.5 + 1e-5  # rows are clipped to squared norm mu
 
     def test_gradient_of_the_clients_losses_is_the_pooled_ones(self, tmp_path):
         """FedSC's decomposition: with alpha = q_j the clients' weighted losses have the pooled loss's gradient."""
-        method = playing.prepared(tmp_path, "fedsc").federation.method
+        method = playing.prepared(tmp_path, "fedsc").loop.method
         generator = torch.Generator().manual_seed(0)
         views = [[torch.randn(n, 5, generator=generator) for _ in "ab"] for n in (3, 5)]
         pooled = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
@@ -92,7 +92,7 @@ class TestFedSC(MethodContract):
 
     def test_the_clients_losses_and_their_cross_terms_are_the_pooled_loss(self, tmp_path):
         """The decomposition itself: sum_j q_j L_j with alpha = q_j, less half the cross terms, which count twice."""
-        method = playing.prepared(tmp_path, "fedsc").federation.method
+        method = playing.prepared(tmp_path, "fedsc").loop.method
         generator = torch.Generator().manual_seed(0)
         views = [[torch.randn(n, 5, generator=generator).double() for _ in "ab"] for n in (3, 5, 8)]
         method.context = {}
@@ -107,11 +107,11 @@ class TestFedSC(MethodContract):
         assert total == pytest.approx(float(pooled), abs=1e-6)
 
     def test_noise_is_on_what_is_shared_and_depends_on_the_client_alone(self, tmp_path):
-        noisy = playing.prepared(tmp_path / "a", "fedsc", "method.sigma=0.3").federation
-        plain = playing.prepared(tmp_path / "b", "fedsc").federation
-        for federation in (noisy, plain):
-            federation.start()
-            federation.play(0)
+        noisy = playing.prepared(tmp_path / "a", "fedsc", "method.sigma=0.3").loop
+        plain = playing.prepared(tmp_path / "b", "fedsc").loop
+        for loop in (noisy, plain):
+            loop.start()
+            loop.run_round(0)
         added = torch.stack([noisy.server["R"][k]["R"] - plain.server["R"][k]["R"] for k in range(4)])
         assert float(added.std()) == pytest.approx(0.3, rel=0.15)
         assert abs(float(added.mean())) < 0.06
@@ -119,24 +119,24 @@ class TestFedSC(MethodContract):
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "federation.rounds=4")
-        seen = playing.watched(run, lambda done: (done.visit.round, run.federation.method.alpha))
-        run.federation.fit()
+        seen = playing.watched(run, lambda done: (done.visit.round, run.loop.method.alpha))
+        run.loop.fit()
         assert dict(seen) == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
 
     def test_matrices_are_in_full_precision_under_bf16(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", "training.precision=bf16-mixed", "federation.rounds=1")
-        run.federation.fit()
-        assert all(tree["R"].dtype == torch.float32 for tree in run.federation.server["R"].values())
-        assert run.federation.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
+        run.loop.fit()
+        assert all(tree["R"].dtype == torch.float32 for tree in run.loop.server["R"].values())
+        assert run.loop.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
 
     def test_noise_is_drawn_anew_every_round(self, tmp_path):
         """Of a client whose networks stand still, so that its matrix moves by noise and views alone."""
         still = ("optimizer.lr=0", "federation.participation=1", "federation.rounds=2")
-        noisy = playing.prepared(tmp_path, "fedsc", *still, "method.sigma=0.3").federation
+        noisy = playing.prepared(tmp_path, "fedsc", *still, "method.sigma=0.3").loop
         noise = []
         noisy.start()
         for round in range(2):
-            noisy.play(round)
+            noisy.run_round(round)
             noise.append([noisy.server["R"][k]["R"].clone() for k in range(4)])
         for first, second in zip(*noise, strict=True):
             assert float((first - second).std()) == pytest.approx(0.3 * 2**0.5, rel=0.25)
@@ -162,6 +162,6 @@ class TestNoisyFedSC(MethodContract):
         return TestFedSC().bill(run)
 
     def test_every_release_is_on_the_account(self, unbroken):
-        seen = {client: sum(counted.values()) for client, counted in unbroken.federation.account.releases.items()}
-        cohorts = [unbroken.federation.streams.cohort(round, 4, 0.5) for round in (1, 2)]
+        seen = {client: sum(counted.values()) for client, counted in unbroken.loop.account.releases.items()}
+        cohorts = [unbroken.loop.streams.cohort(round, 4, 0.5) for round in (1, 2)]
         assert seen == {client: 1 + sum(client in cohort for cohort in cohorts) for client in range(4)}

@@ -51,24 +51,22 @@ class TestFedU(MethodContract):
         return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
-        noted = unbroken.federation.history[-1]["notes"]["divergence"]
-        kept = [
-            float(unbroken.federation.memory[k]["memory"]["d"]) for k in unbroken.federation.streams.cohort(2, 4, 0.5)
-        ]
+        noted = unbroken.loop.history[-1]["notes"]["divergence"]
+        kept = [float(unbroken.loop.memory[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
         run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
-        assert playing.same(run.federation.server, limit(tmp_path / "b", LocalTarget).federation.server)
+        assert playing.same(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server)
 
     def test_a_threshold_of_zero_never_does(self, tmp_path):
         run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
-        assert playing.same(run.federation.server, limit(tmp_path / "b", LocalPredictor).federation.server)
+        assert playing.same(run.loop.server, limit(tmp_path / "b", LocalPredictor).loop.server)
 
     @pytest.mark.parametrize("variant", ["code", "paper"])
     def test_in_between_each_client_decides(self, variant, tmp_path):
         own = (*ALL, "schedule.name=constant", f"method.variant={variant}")
-        once = playing.played(tmp_path / "once", "fedu", *own, "federation.rounds=1").federation
+        once = playing.played(tmp_path / "once", "fedu", *own, "federation.rounds=1").loop
         names = list(convolutions(once.method.objective.encoder))
         sent = once.server["weights"]["encoder"]
         distances = []
@@ -83,7 +81,7 @@ class TestFedU(MethodContract):
         runs = {
             threshold: playing.played(
                 tmp_path / str(threshold), "fedu", *own, "federation.rounds=2", f"method.threshold={threshold}"
-            ).federation.server
+            ).loop.server
             for threshold in (0, between, distances[3] * 1.01, distances[0] * 0.99, ".inf")
         }
         assert playing.difference(runs[between], runs[0]) > 1e-6
@@ -92,7 +90,7 @@ class TestFedU(MethodContract):
         assert playing.same(runs[distances[0] * 0.99], runs[0])
 
     def test_what_a_client_keeps(self, unbroken):
-        kept = unbroken.federation.memory
+        kept = unbroken.loop.memory
         for client in kept.index:
             assert set(kept[client]["stays"]) == {"predictor", *TARGETS}
             assert kept[client]["memory"]["d"] > 0
@@ -101,7 +99,7 @@ class TestFedU(MethodContract):
         """With the global predictor always taken, it is all that FedBYOL lacks."""
         ours = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
         plain = playing.played(tmp_path / "b", "fedavg", *ALL, "objective=byol")
-        assert playing.difference(plain.federation.server, ours.federation.server) > 1e-6
+        assert playing.difference(plain.loop.server, ours.loop.server) > 1e-6
 
     @pytest.mark.parametrize(
         ("override", "says"),

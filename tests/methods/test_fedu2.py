@@ -24,27 +24,27 @@ class TestFedU2(MethodContract):
         one = ("partition.clients=1", "federation.participation=1")
         run = playing.played(tmp_path / "a", "fedu2", *one, "method.weight=0")
         plain = playing.played(tmp_path / "b", "fedavg", *one)
-        assert playing.difference(run.federation.server, plain.federation.server) < 1e-5
+        assert playing.difference(run.loop.server, plain.loop.server) < 1e-5
 
     @pytest.mark.parametrize("override", ["weight=0", "variant=mean", "server_rate=0.5", "length=unit"])
     def test_each_choice_changes_training(self, override, tmp_path, unbroken):
         other = playing.played(tmp_path, "fedu2", f"method.{override}")
-        assert playing.difference(other.federation.server, unbroken.federation.server) > 1e-6
+        assert playing.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     def test_the_server_steps_along_the_unified_update(self, tmp_path):
         run = playing.prepared(tmp_path, "fedu2", "federation.rounds=1")
         deltas = []
 
         class Keep:
-            def on_visit_end(self, federation, done):
+            def on_visit_end(self, loop, done):
                 deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(done.message["delta"])]))
 
-        run.federation.callbacks = [Keep()]
-        run.federation.start()
-        before = trees.clone(run.federation.server["weights"])
-        run.federation.play(0)
-        trained = run.federation.method.trainable()
-        moved = trees.subtract(run.federation.server["weights"], before)
+        run.loop.callbacks = [Keep()]
+        run.loop.start()
+        before = trees.clone(run.loop.server["weights"])
+        run.loop.run_round(0)
+        trained = run.loop.method.trainable()
+        moved = trees.subtract(run.loop.server["weights"], before)
         flat = torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
         torch.testing.assert_close(flat, unified(deltas), rtol=1e-3, atol=1e-6)
         assert all(float(flat @ delta) > 0 for delta in deltas)

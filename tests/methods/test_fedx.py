@@ -18,7 +18,7 @@ TERMS = ("local_relation", "global_contrast", "global_relation")
 
 def networks(run):
     """The server's weights without the add-on's own."""
-    weights = run.federation.server["weights"]
+    weights = run.loop.server["weights"]
     return {part: tree for part, tree in weights.items() if part != "fedx"}
 
 
@@ -56,16 +56,16 @@ class TestFedX(MethodContract):
     def test_it_sits_on_other_methods(self, method, objective, tmp_path):
         run = playing.played(tmp_path, method)
         assert run.config.objective["name"] == objective
-        assert "fedx" in [term.name for term in run.federation.method.terms]
-        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.federation.server))
+        assert "fedx" in [term.name for term in run.loop.method.terms]
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
     def test_the_predictor_learns_and_is_there_for_the_global_terms_alone(self, tmp_path, unbroken):
         start = playing.prepared(tmp_path / "a", "fedx")
-        start.federation.start()
-        first = start.federation.server["weights"]["fedx"]
-        assert playing.difference(unbroken.federation.server["weights"]["fedx"], first) > 1e-6
+        start.loop.start()
+        first = start.loop.server["weights"]["fedx"]
+        assert playing.difference(unbroken.loop.server["weights"]["fedx"], first) > 1e-6
         local = playing.played(tmp_path / "b", "fedx", "method.global_contrast=0", "method.global_relation=0")
-        assert "fedx" not in local.federation.server["weights"]
+        assert "fedx" not in local.loop.server["weights"]
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -169,8 +169,8 @@ class TestTerms:
 
         still = ("views.crop_scale=null", "views.flip=0", "views.jitter_p=0", "views.grayscale=0")
         run = toy(tmp_path, FedAvg, "federation.rounds=1", *still, addons=[Watch])
-        run.federation.fit()
-        self.method = run.federation.method
+        run.loop.fit()
+        self.method = run.loop.method
         return self.method.seen
 
     def test_they_are_given_a_batch_and_an_independent_one(self, seen):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 from datamodules.federated import Batch
 from methods import trees
 from methods.base import MethodError, Visit
@@ -37,39 +37,39 @@ class TestFLESD(MethodContract):
         }
 
     def test_who_gives_the_public_images_takes_no_part(self, unbroken):
-        federation = unbroken.federation
-        assert [client.id for client in federation.clients] == [1, 2, 3]
+        loop = unbroken.loop
+        assert [client.id for client in loop.clients] == [1, 2, 3]
         assert (unbroken.data.public == unbroken.data.parts[0]).all()
 
     def test_no_weights_leave_a_client(self, unbroken):
-        assert set(unbroken.federation.ledger.total("up")) == {"similarity"}
+        assert set(unbroken.loop.ledger.total("up")) == {"similarity"}
 
     def test_the_server_keeps_students_only(self, unbroken):
-        assert set(unbroken.federation.server) == {"students"}
-        assert not any(client < 0 for client in unbroken.federation.memory.index)
+        assert set(unbroken.loop.server) == {"students"}
+        assert not any(client < 0 for client in unbroken.loop.memory.index)
 
     def test_what_the_server_trains_on_is_told_apart_from_what_clients_do(self, tmp_path):
         run = playing.prepared(tmp_path, "flesd", *SHORT)
-        record = run.play()
-        epochs = run.federation.method.distil_epochs
-        assert record["server"]["images"] == run.federation.rounds * epochs * len(run.data.public)
+        record = run.execute()
+        epochs = run.loop.method.distil_epochs
+        assert record["server"]["images"] == run.loop.rounds * epochs * len(run.data.public)
         assert record["server"]["seconds"] > 0
-        assert record["images"] == sum(row["images"] for row in run.federation.history)
-        assert playing.prepared(tmp_path, "fedavg").play()["server"] == {}
+        assert record["images"] == sum(row["images"] for row in run.loop.history)
+        assert playing.prepared(tmp_path, "fedavg").execute()["server"] == {}
 
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
         """Its similarities are those of its own networks: of the student it was sent they would be other."""
         run = playing.prepared(tmp_path, "flesd", *SHORT, "federation.rounds=1")
-        federation = run.federation
+        loop = run.loop
         sent = playing.watched(
             run, lambda done: (done.visit.client.id, done.message["similarity"]["values"].clone()), "infer"
         )
-        federation.fit()
+        loop.fit()
         assert sent
         for client, matrix in sent:
-            federation.method.load(federation.memory[client]["stays"])
+            loop.method.load(loop.memory[client]["stays"])
             assert torch.allclose(matrix, embedded(run), atol=1e-5)
-            federation.work.resident.reset()
+            loop.work.resident.reset()
             assert not torch.allclose(matrix, embedded(run), atol=1e-3)
             torch.testing.assert_close(matrix, matrix.T)
             torch.testing.assert_close(matrix.diagonal(), torch.ones(len(matrix)))
@@ -79,7 +79,7 @@ class TestFLESD(MethodContract):
         words = ("partition.name=iid", f"partition.clients={clients + 1}", EVERYONE, "method.teacher_temperature=0.3")
         run = playing.prepared(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
         seen = playing.watched(run, lambda done: trees.clone({**done.visit.message, **done.message}))
-        run.federation.fit()
+        run.loop.fit()
         sent = [one["similarity"]["values"] for one in seen if "similarity" in one]
         taught = [one["targets"]["M"] for one in seen if "targets" in one]
         assert len(sent) == clients
@@ -89,7 +89,7 @@ class TestFLESD(MethodContract):
     def test_the_distillations_rate_is_its_own_whatever_the_clients_schedule(self, tmp_path):
         run = playing.prepared(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
         seen = playing.watched(run, lambda done: done.visit)
-        run.federation.fit()
+        run.loop.fit()
         fit, distil = ([one.lr_sum / one.steps for one in seen if one.phase.name == name] for name in ("fit", "distil"))
         assert distil == pytest.approx([0.002] * 3)
         assert fit[-1] < fit[0]
@@ -102,23 +102,23 @@ class TestFLESD(MethodContract):
     def test_everything_kept_is_no_quantisation(self, tmp_path, unbroken):
         """As values and columns, all of every row makes the same ensemble and the same student."""
         most = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
-        assert playing.difference(most.federation.server, unbroken.federation.server) < 1e-5
-        sent = most.federation.ledger.total("up")["similarity"]
-        assert sent == 2 * unbroken.federation.ledger.total("up")["similarity"]
+        assert playing.difference(most.loop.server, unbroken.loop.server) < 1e-5
+        sent = most.loop.ledger.total("up")["similarity"]
+        assert sent == 2 * unbroken.loop.ledger.total("up")["similarity"]
 
     def test_what_is_kept_is_sent_as_values_and_columns_and_billed_so(self, tmp_path, unbroken):
         run = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.1")
         n = examples(run)
         k = int(0.1 * n) + 1
-        assert run.federation.ledger.lines[0, "infer", "up", "similarity"] == 2 * (4 + 4) * n * k  # two clients a round
-        assert playing.difference(run.federation.server, unbroken.federation.server) > 1e-4
+        assert run.loop.ledger.lines[0, "infer", "up", "similarity"] == 2 * (4 + 4) * n * k  # two clients a round
+        assert playing.difference(run.loop.server, unbroken.loop.server) > 1e-4
 
     @pytest.mark.parametrize("name", ["in-domain", "other"])
     def test_public_images_of_a_dataset(self, name, tmp_path):
         public = ("public.name=synthetic", "public.share=0.2") if name == "in-domain" else ("public.name=digits",)
         given = ("data.options={examples: 100, classes: 3, channels: 1}",) if name == "other" else ()
         run = playing.played(tmp_path, "flesd", *SHORT, *public, *given, "federation.rounds=1")
-        assert len(run.federation.clients) == 4
+        assert len(run.loop.clients) == 4
         held = set(run.data.parts.indices.tolist())
         if name == "in-domain":
             labels = run.data.source.train.labels
@@ -175,19 +175,19 @@ class TestTwoArchitectures:
         return playing.played(tmp_path_factory.mktemp("two"), "flesd", *SHORT, *OTHER, EVERYONE)
 
     def test_both_train_and_distil(self, run):
-        assert set(run.federation.server["students"]) == {"default", "wide"}
-        assert [client.kind for client in run.federation.clients] == ["default", "wide", "wide"]
-        for kind, method in {"default": run.federation.method, **run.federation.method.others}.items():
+        assert set(run.loop.server["students"]) == {"default", "wide"}
+        assert [client.kind for client in run.loop.clients] == ["default", "wide", "wide"]
+        for kind, method in {"default": run.loop.method, **run.loop.method.others}.items():
             fresh = method.weights()
-            run.federation.work.of[kind].resident.reset()
-            student = run.federation.server["students"][kind]
+            run.loop.work.of[kind].resident.reset()
+            student = run.loop.server["students"][kind]
             moved = {part: student[part] for part in fresh}
             assert playing.difference(moved, fresh) > 1e-3
-        widths = [run.federation.server["students"][kind]["encoder"] for kind in ("default", "wide")]
+        widths = [run.loop.server["students"][kind]["encoder"] for kind in ("default", "wide")]
         assert [next(iter(one.values())).shape[0] for one in widths] == [6, 10]
 
     def test_each_is_evaluated_by_its_own_network(self, tmp_path):
-        record = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").play()
+        record = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").execute()
         assert set(record["encoders"]) == {"global", "wide"}
         assert record["scores"]["knn/v1"]["accuracy"] == min(
             scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()
@@ -197,7 +197,7 @@ class TestTwoArchitectures:
     def test_two_ranks_give_the_same(self, run, tmp_path):
         playing.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
         both = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
-        both.federation.start()
+        both.loop.start()
         assert playing.same(playing.state(both), playing.state(run))
 
     def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
@@ -223,14 +223,14 @@ class TestDistillation:
         run = playing.prepared(
             tmp_path, "flesd", "method.anchors=64", "method.momentum=0", "method.distil_lr=0", EVERYONE
         )
-        run.federation.start()
-        federation, method = run.federation, run.federation.method
+        run.loop.start()
+        loop, method = run.loop, run.loop.method
         distil = method.plan(0)[2]
-        (client,) = method.seats(federation.server)
+        (client,) = method.seats(loop.server)
         own = embedded(run)
         targets = {"M": ensemble_similarity([own], method.teacher_temperature)}
         visit = Visit(
-            0, 1, distil, client, {"weights": federation.server["students"]["default"], "targets": targets}, {},
+            0, 1, distil, client, {"weights": loop.server["students"]["default"], "targets": targets}, {},
             torch.Generator(),
         )  # fmt: skip
         method.eval()
@@ -328,7 +328,7 @@ def another(n):
 
 def embedded(run):
     """Similarities of the public images by the resident networks, in eval mode."""
-    method = run.federation.method.eval()
+    method = run.loop.method.eval()
     (batch,) = run.data.batches(None, ("plain",), 1000, order=None, views=torch.Generator(), device="cpu")
     with torch.no_grad():
         return similarity(method.objective.embed(batch.views[0])[1])
@@ -338,6 +338,6 @@ def test_a_students_start_is_the_common_one(tmp_path):
     flesd = playing.prepared(tmp_path / "a", "flesd")
     fedavg = playing.prepared(tmp_path / "b", "fedavg")
     for run in (flesd, fedavg):
-        run.federation.start()
-    student = flesd.federation.server["students"]["default"]
-    assert playing.same(trees.clone(student), trees.clone(fedavg.federation.server["weights"]))
+        run.loop.start()
+    student = flesd.loop.server["students"]["default"]
+    assert playing.same(trees.clone(student), trees.clone(fedavg.loop.server["weights"]))

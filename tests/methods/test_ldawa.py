@@ -18,23 +18,23 @@ class TestLDAWA(MethodContract):
     def test_before_its_start_it_is_fedavg(self, tmp_path, unbroken):
         late = playing.played(tmp_path / "a", "ldawa", "method.start=3")
         plain = playing.played(tmp_path / "b", "fedavg")
-        assert playing.same(late.federation.server, plain.federation.server)
-        assert playing.difference(unbroken.federation.server, plain.federation.server) > 1e-6
+        assert playing.same(late.loop.server, plain.loop.server)
+        assert playing.difference(unbroken.loop.server, plain.loop.server) > 1e-6
 
     def test_one_round_by_hand(self, tmp_path):
         run = playing.prepared(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
         replies = []
 
         class Keep:
-            def on_visit_end(self, federation, done):
+            def on_visit_end(self, loop, done):
                 replies.append(trees.clone(done.message["weights"]))
 
-        run.federation.callbacks = [Keep()]
-        run.federation.start()
-        before = trees.clone(run.federation.server["weights"])
-        run.federation.play(0)
+        run.loop.callbacks = [Keep()]
+        run.loop.start()
+        before = trees.clone(run.loop.server["weights"])
+        run.loop.run_round(0)
         assert len(replies) == 2
-        for path, got in trees.leaves(run.federation.server["weights"]):
+        for path, got in trees.leaves(run.loop.server["weights"]):
             old = dict(trees.leaves(before))[path].double().flatten()
             total = torch.zeros_like(old)
             for reply in replies:
@@ -46,9 +46,9 @@ class TestLDAWA(MethodContract):
     def test_one_client_is_scaled_by_its_own_cosine(self, tmp_path):
         """And not taken over, as a mean over the cosines would."""
         alone = ("partition.clients=1", "federation.participation=1", "federation.rounds=1")
-        ours = playing.played(tmp_path / "a", "ldawa", "method.start=0", *alone).federation
-        theirs = playing.played(tmp_path / "b", "fedavg", *alone).federation
-        start = playing.prepared(tmp_path / "c", "fedavg", *alone).federation
+        ours = playing.played(tmp_path / "a", "ldawa", "method.start=0", *alone).loop
+        theirs = playing.played(tmp_path / "b", "fedavg", *alone).loop
+        start = playing.prepared(tmp_path / "c", "fedavg", *alone).loop
         start.start()
         trained = ours.method.trainable()
         cosines = layer_weights(theirs.server["weights"], start.server["weights"], trained)
@@ -58,10 +58,10 @@ class TestLDAWA(MethodContract):
 
     def test_unchanged_clients_leave_the_model(self, tmp_path):
         run = playing.prepared(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
-        run.federation.start()
-        before = trees.clone(run.federation.method.trainable())
-        run.federation.play(0)
-        after = run.federation.server["weights"]
+        run.loop.start()
+        before = trees.clone(run.loop.method.trainable())
+        run.loop.run_round(0)
+        after = run.loop.server["weights"]
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
         assert playing.difference(trained, before) < 1e-6
 

@@ -11,22 +11,22 @@ class TestLocal(MethodContract):
         return {("fit", "down", "weights"): 0}
 
     def test_nothing_travels(self, unbroken):
-        assert sum(unbroken.federation.ledger.total("up").values()) == 0
-        assert sum(unbroken.federation.ledger.total("down").values()) == 0
+        assert sum(unbroken.loop.ledger.total("up").values()) == 0
+        assert sum(unbroken.loop.ledger.total("down").values()) == 0
 
     def test_a_client_alone_trains_as_it_does_among_others(self, tmp_path, unbroken):
         """With everyone present, client 0's networks are those of FedAvg over that one client."""
         together = playing.played(tmp_path / "a", "local", "federation.participation=1")
         alone = playing.prepared(tmp_path / "b", "fedavg", "federation.participation=1")
-        alone.federation.clients = alone.federation.clients[:1]
-        alone.federation.fit()
-        ours = together.federation.memory[0]["stays"]
-        assert playing.same(ours, alone.federation.server["weights"])
+        alone.loop.clients = alone.loop.clients[:1]
+        alone.loop.fit()
+        ours = together.loop.memory[0]["stays"]
+        assert playing.same(ours, alone.loop.server["weights"])
 
     def test_every_client_that_trained_is_exported(self, unbroken):
-        federation = unbroken.federation
-        kept = {client: federation.memory[client]["stays"] for client in federation.memory}
-        exported = federation.method.export(federation.server, kept)
+        loop = unbroken.loop
+        kept = {client: loop.memory[client]["stays"] for client in loop.memory}
+        exported = loop.method.export(loop.server, kept)
         assert set(exported) == {f"client{client}" for client in kept}
         assert len(kept) > 1
         first, second = list(exported.values())[:2]
@@ -41,22 +41,22 @@ class TestLocal(MethodContract):
                 read.append(client)
                 return super().__getitem__(client)
 
-        exported = unbroken.federation.method.export({}, Counted({3: {"w": 1}, 5: {"w": 2}}))
+        exported = unbroken.loop.method.export({}, Counted({3: {"w": 1}, 5: {"w": 2}}))
         assert (list(exported), len(exported), read) == (["client3", "client5"], 2, [])
         for name, _ in exported.items():
             assert read == {"client3": [3], "client5": [3, 5]}[name]
 
     def test_the_record_has_the_worst_client_and_the_mean(self, tmp_path):
         run = playing.prepared(tmp_path, "local")
-        record = run.play()
+        record = run.execute()
         each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
-        assert len(each) == len(run.federation.memory)
+        assert len(each) == len(run.loop.memory)
         assert record["scores"]["knn/v1"]["accuracy"] == min(each)
         assert record["scores"]["knn/v1"]["accuracy_mean"] == sum(each) / len(each)
 
     def test_initial_weights_are_the_same_for_all(self, tmp_path):
         run = playing.prepared(tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1")
-        run.federation.fit()
-        kept = [run.federation.memory[k]["stays"] for k in run.federation.memory]
+        run.loop.fit()
+        kept = [run.loop.memory[k]["stays"] for k in run.loop.memory]
         trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in kept]
         assert all(bool((trained[0][path] == other[path]).all()) for other in trained[1:] for path in other)

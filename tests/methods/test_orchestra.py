@@ -42,16 +42,16 @@ class TestOrchestra(MethodContract):
 
     def test_the_first_exchange_leaves_the_networks_alone(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1")
-        run.federation.start()
-        before = trees.clone(run.federation.method.trainable())
-        run.federation.play(0)
-        after = run.federation.server["weights"]
+        run.loop.start()
+        before = trees.clone(run.loop.method.trainable())
+        run.loop.run_round(0)
+        after = run.loop.server["weights"]
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
         assert playing.difference(trained, before) < 1e-6
 
     def test_centroids_are_unit_rows_that_move_with_the_rounds(self, tmp_path, unbroken):
-        first = playing.played(tmp_path, "orchestra", *SMALL, "federation.rounds=1").federation.server
-        now = unbroken.federation.server["centroids"]["mu"]
+        first = playing.played(tmp_path, "orchestra", *SMALL, "federation.rounds=1").loop.server
+        now = unbroken.loop.server["centroids"]["mu"]
         torch.testing.assert_close(now.norm(dim=1), torch.ones(6))
         assert float((now - first["centroids"]["mu"]).abs().max()) > 1e-3
 
@@ -65,17 +65,17 @@ class TestOrchestra(MethodContract):
     )
     def test_what_a_variant_does_not_send(self, override, bytes_up, tmp_path, unbroken):
         run = playing.played(tmp_path, "orchestra", *SMALL, override)
-        assert run.federation.ledger.total("up")["weights"] == bytes_up * sum(run.federation.ledger.visits.values())
-        same = {part: run.federation.server["weights"][part] for part in ("encoder", "projector")}
-        full = {part: unbroken.federation.server["weights"][part] for part in ("encoder", "projector")}
+        assert run.loop.ledger.total("up")["weights"] == bytes_up * sum(run.loop.ledger.visits.values())
+        same = {part: run.loop.server["weights"][part] for part in ("encoder", "projector")}
+        full = {part: unbroken.loop.server["weights"][part] for part in ("encoder", "projector")}
         assert playing.difference(same, full) > 1e-6
 
     @pytest.mark.parametrize("phase", ["initialise", "fit", "cluster"])
     def test_the_server_groups_what_was_sent_from_its_last_centroids_on(self, phase, tmp_path):
         words = ("method.server_lr=0.3", "objective.temperature=0.2")
         run = playing.prepared(tmp_path, "orchestra", *SMALL, *words)
-        run.federation.start()
-        server, method = run.federation.server, run.federation.method
+        run.loop.start()
+        server, method = run.loop.server, run.loop.method
         rows = random(9, 8)
         replies = Replies({"centroids": {"rows": rows}, "weights": server["weights"]}, [0, 1])
         turn = Turn(1, 3, Phase(phase), [], [], torch.Generator())
@@ -86,7 +86,7 @@ class TestOrchestra(MethodContract):
 
     def test_the_first_clusters_are_made_of_mixed_batches(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *SMALL)
-        method, seen = run.federation.method, []
+        method, seen = run.loop.method, []
         observe = method.observe_initialise
 
         def spied(batch):
@@ -94,9 +94,9 @@ class TestOrchestra(MethodContract):
             return observe(batch)
 
         method.observe_initialise = spied
-        run.federation.start()
-        run.federation.play(0)
-        sizes = [client.examples for client in run.federation.clients]
+        run.loop.start()
+        run.loop.run_round(0)
+        sizes = [client.examples for client in run.loop.clients]
         assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last one alone is left out
         assert all(indices != sorted(indices) for indices in seen if len(indices) > 4)
 
@@ -110,7 +110,7 @@ class TestOrchestra(MethodContract):
             return done.visit.client.id, max(float((sent[key] - kept[key]).abs().max()) for key in keys)
 
         seen = playing.watched(run, look, "fit")
-        run.federation.fit()
+        run.loop.fit()
         for client, most in seen:
             apart.setdefault(client, []).append(most)
         assert all(first < 1e-6 and all(later > 1e-4 for later in rest) for first, *rest in apart.values())
@@ -136,13 +136,13 @@ class TestOrchestra(MethodContract):
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = playing.played(tmp_path, "orchestra", *SMALL, "method.stateful=true")
-        kept = run.federation.memory
+        kept = run.loop.memory
         for client in kept.index:
             assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
 
     def test_the_whole_bank_can_be_sent(self, tmp_path):
         run = playing.played(tmp_path, "orchestra", *SMALL[:2], "method.local_clusters=null", "federation.rounds=1")
-        assert run.federation.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
+        assert run.loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -194,34 +194,34 @@ class TestOrchestraPrivate(MethodContract):
             expected[round, "cluster", "down", "weights"] = clients * networks
             expected[round, "cluster", "down", "starts"] = clients * 4 * 3 * 8
             expected[round, "cluster", "up", "centroids"] = clients * 4 * 3 * 8
-        assert unbroken.federation.ledger.lines == expected
+        assert unbroken.loop.ledger.lines == expected
 
     def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
-        federation = run.federation
+        loop = run.loop
         seen = playing.watched(
             run,
             lambda done: (done.visit.client.id, done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]),
             "cluster",
         )
-        federation.start()
-        federation.play(0)
+        loop.start()
+        loop.run_round(0)
         assert not seen
-        method, streams = federation.method, federation.streams
+        method, streams = loop.method, loop.streams
         expected = {}
-        federation.work.resident.reset()
-        method.load(federation.server["weights"])
+        loop.work.resident.reset()
+        method.load(loop.server["weights"])
         method.eval()
         for client in range(4):
             views = streams.generator("views", round=1, phase="cluster", client=client)
             shown = run.data.batches(client, ("augment",), 8, order=None, views=views)
             expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
-        federation.play(1)
+        loop.run_round(1)
         moved = 0
         assert len(seen) == len(expected)
         for client, starts, released in seen:
             rows = expected[client]
-            assert len(rows) == federation.clients[client].examples
+            assert len(rows) == loop.clients[client].examples
             nearest = (rows @ starts.T).argmax(dim=1)
             for cluster, start in enumerate(starts):
                 own = rows[nearest == cluster]
@@ -239,14 +239,14 @@ class TestOrchestraPrivate(MethodContract):
             seen = playing.watched(
                 run, lambda done: (done.visit.client.id, done.visit.observed["sums"]["z"]), "cluster"
             )
-            run.federation.start()
-            run.federation.play(0)
+            run.loop.start()
+            run.loop.run_round(0)
             if exchanged:
                 source = run.data.source
                 images = source.train.images.copy()
                 images[run.data.parts[2][1]] = 255 - images[run.data.parts[2][1]]
                 run.data.source = replace(source, train=replace(source.train, images=images))
-            run.federation.play(1)
+            run.loop.run_round(1)
             sums.append(dict(seen))
         for client in range(4):
             moved = float((sums[0][client] - sums[1][client]).norm())
@@ -255,7 +255,7 @@ class TestOrchestraPrivate(MethodContract):
     def test_a_budget_holds_though_the_first_round_releases_nothing(self, tmp_path):
         multiplier = gaussian_sigma(1, 1e-3)
         words = (*self.overrides, "federation.participation=1", f"privacy.epsilon={epsilon(((multiplier, 1),), 1e-5)}")
-        record = playing.prepared(tmp_path, "orchestra", *words).play()
+        record = playing.prepared(tmp_path, "orchestra", *words).execute()
         assert record["rounds"]["done"] == 2
         assert "budget" in record["rounds"]["ended"]
 
@@ -264,15 +264,15 @@ class TestOrchestraPrivate(MethodContract):
         starts = playing.watched(
             run, lambda done: {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}, "cluster"
         )
-        run.federation.start()
-        known = {tuple(row) for row in run.federation.server["centroids"]["mu"].tolist()}
-        run.federation.play(0)
-        run.federation.play(1)
+        run.loop.start()
+        known = {tuple(row) for row in run.loop.server["centroids"]["mu"].tolist()}
+        run.loop.run_round(0)
+        run.loop.run_round(1)
         assert all(len(own) == 3 and own <= known for own in starts)
         assert len(set.union(*starts)) > 3
 
     def test_everyone_clusters_after_a_round_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
-        plan, fit = unbroken.federation.method.plan, ("fit", "sampled", {"weights"})
+        plan, fit = unbroken.loop.method.plan, ("fit", "sampled", {"weights"})
         planned = [[(phase.name, phase.cohort, set(phase.uplink)) for phase in plan(round)] for round in (0, 1, 2)]
         assert planned == [
             [fit], [("cluster", "all", {"centroids"}), fit], [("cluster", "sampled", {"centroids"}), fit]
@@ -280,10 +280,10 @@ class TestOrchestraPrivate(MethodContract):
 
     def test_every_clients_releases_are_in_the_record(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *self.overrides)
-        record = run.play()
-        federation, multiplier = run.federation, gaussian_sigma(1, 1e-3)
+        record = run.execute()
+        loop, multiplier = run.loop, gaussian_sigma(1, 1e-3)
         number = dict.fromkeys(range(4), 1)
-        for client in federation.streams.cohort(2, 4, 0.5):
+        for client in loop.streams.cohort(2, 4, 0.5):
             number[client] += 1
         spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in number.items()}
         assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
@@ -397,10 +397,10 @@ class TestAnonymity:
 
     def test_it_is_in_the_rounds_lines_and_the_least_in_the_record(self, tmp_path):
         run = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1")
-        federation, visits = run.federation, playing.watched(run, lambda done: done.visit)
-        federation.fit()
-        sizes = [client.examples for client in federation.clients]
-        for round, row in enumerate(federation.history):
+        loop, visits = run.loop, playing.watched(run, lambda done: done.visit)
+        loop.fit()
+        sizes = [client.examples for client in loop.clients]
+        for round, row in enumerate(loop.history):
             told = [visit.notes for visit in visits if visit.round == round]
             assert len(told) == (8 if round == 0 else 4)
             for name in ("anonymity", "anonymity_claimed"):
@@ -408,7 +408,7 @@ class TestAnonymity:
                 summed = {"least": min(values), "mean": sum(values) / len(told), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
             assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
-        record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").play()
+        record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").execute()
         assert record["privacy"] == {
             "anonymity": min(visit.notes["anonymity"] for visit in visits),
             "anonymity_claimed": pytest.approx(min(sizes) / 3),

@@ -45,9 +45,9 @@ class Homebody(Toy):
 def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path, policy: str) -> None:
     rounds = ("federation.rounds=5", "federation.participation=0.75", f"federation.batch_norm={policy}")
     run = prepared(tmp_path, Homebody, *rounds)
-    pristine = trees.clone(run.federation.method.kept())
-    run.federation.fit()
-    log = {line[:3]: line[3] for line in run.federation.method.log}
+    pristine = trees.clone(run.loop.method.kept())
+    run.loop.fit()
+    log = {line[:3]: line[3] for line in run.loop.method.log}
     visits = {client: max(n for k, n, _ in log if k == client) + 1 for client in range(4)}
     assert sum(visits.values()) == 15
     for client, count in visits.items():
@@ -57,10 +57,8 @@ def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: 
             assert playing.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
     for one, other in itertools.combinations(range(4), 2):
         assert playing.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
-    assert set(run.federation.server["weights"]) == {"encoder"}
-    assert set(run.federation.ledger.total("up")) == {"weights"} | (
-        {"statistics"} if policy == "recalibrate" else set()
-    )
+    assert set(run.loop.server["weights"]) == {"encoder"}
+    assert set(run.loop.ledger.total("up")) == {"weights"} | ({"statistics"} if policy == "recalibrate" else set())
 
 
 def test_a_queue_is_first_in_first_out_with_the_newest_rows_first() -> None:
@@ -112,7 +110,7 @@ class Followed(Toy):
 
 
 def test_targets_start_at_their_source_and_queues_empty_at_each_visit(tmp_path: Path) -> None:
-    log = played(tmp_path, Followed, objective=Follow).federation.method.log
+    log = played(tmp_path, Followed, objective=Follow).loop.method.log
     assert len(log) == 6
     assert [filled for *_, filled in log] == [0] * 6
 
@@ -133,14 +131,14 @@ class Hoarder(Toy):
 
 def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path: Path) -> None:
     run = played(tmp_path, Hoarder, EVERYONE, objective=Follow)
-    log = {line[:3]: line[3] for line in run.federation.method.log}
+    log = {line[:3]: line[3] for line in run.loop.method.log}
     for client in range(4):
         assert log[client, 0, "start"][1] == 0
         for round in (1, 2):
             (rows, filled), (before, count) = log[client, round, "start"], log[client, round - 1, "end"]
             assert filled == count > 0
             assert torch.equal(rows, before)
-    assert set(run.federation.ledger.total("up")) == {"weights"}
+    assert set(run.loop.ledger.total("up")) == {"weights"}
 
 
 # --- the networks as Trees

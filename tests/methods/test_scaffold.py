@@ -25,30 +25,30 @@ class TestScaffold(MethodContract):
         scaffold = playing.prepared(tmp_path / "a", "scaffold")
         plain = playing.prepared(tmp_path / "b", "fedavg", "method.weighting=clients")
         for run in (scaffold, plain):
-            run.federation.start()
-            run.federation.play(0)
-        ours, theirs = (run.federation.server["weights"] for run in (scaffold, plain))
+            run.loop.start()
+            run.loop.run_round(0)
+        ours, theirs = (run.loop.server["weights"] for run in (scaffold, plain))
         assert playing.difference(ours, theirs) < 1e-6
 
     def test_the_server_control_is_the_mean_of_all_clients(self, tmp_path):
         run = playing.prepared(tmp_path, "scaffold")
-        federation = run.federation
-        federation.start()
+        loop = run.loop
+        loop.start()
         for round in range(3):
-            federation.play(round)
-            kept = [federation.memory[k]["memory"]["c"] for k in federation.memory]
-            mean = trees.map(lambda *each: sum(each) / len(federation.clients), kept[0], *kept[1:])
-            assert playing.difference(federation.server["c"], mean) < 1e-6
-        assert len(kept) == len(federation.clients)  # half of them a round: by now everyone has been there
+            loop.run_round(round)
+            kept = [loop.memory[k]["memory"]["c"] for k in loop.memory]
+            mean = trees.map(lambda *each: sum(each) / len(loop.clients), kept[0], *kept[1:])
+            assert playing.difference(loop.server["c"], mean) < 1e-6
+        assert len(kept) == len(loop.clients)  # half of them a round: by now everyone has been there
 
     def test_one_step_of_plain_sgd_makes_the_control_the_gradient(self, tmp_path):
         """Option II with K = 1 from zero controls: c_i+ is the gradient at x."""
         overrides = ("optimizer.momentum=0", "training.steps=1")
         run = playing.prepared(tmp_path, "scaffold", *overrides)
         seen = {}
-        federation = run.federation
-        federation.start()
-        method = federation.method
+        loop = run.loop
+        loop.start()
+        method = loop.method
         adjust = type(method).adjust_gradients
 
         def spy(gradients):
@@ -58,14 +58,14 @@ class TestScaffold(MethodContract):
         spy.__func__ = adjust
         method.adjust_gradients = spy
         checked = playing.watched(run, lambda done: playing.difference(done.kept["memory"]["c"], seen))
-        federation.play(0)
+        loop.run_round(0)
         assert len(checked) == 2
         assert max(checked) < 1e-5
 
     def test_controls_change_training_from_the_second_round_on(self, tmp_path):
         scaffold = playing.played(tmp_path / "a", "scaffold")
         plain = playing.played(tmp_path / "b", "fedavg", "method.weighting=clients")
-        assert playing.difference(scaffold.federation.server["weights"], plain.federation.server["weights"]) > 1e-4
+        assert playing.difference(scaffold.loop.server["weights"], plain.loop.server["weights"]) > 1e-4
 
     @pytest.mark.parametrize(("steps", "golden"), [(1, 1.0), (10, 41.3811), (100, 910.0024)])
     def test_effective_steps_under_momentum(self, steps, golden):

@@ -46,8 +46,8 @@ def test_momentum_of_zero_is_the_mean(method, tmp_path) -> None:
     own = () if method != "fedsc" else ("method.passes=1",)
     plain = playing.played(tmp_path / "a", method, *own)
     none = playing.played(tmp_path / "b", method, *own, *SGD, "server_optimizer.momentum=0")
-    server = {key: value for key, value in none.federation.server.items() if key != "optimizer"}
-    assert playing.difference(server, plain.federation.server) < 1e-5
+    server = {key: value for key, value in none.loop.server.items() if key != "optimizer"}
+    assert playing.difference(server, plain.loop.server) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["Momentum", "Adam", "Yogi"])
@@ -55,8 +55,8 @@ def test_a_run_is_resumed_to_the_same_bits_and_sends_nothing_more(kind, tmp_path
     own = (f"server_optimizer.class=methods.server.{kind}",)
     whole = playing.played(tmp_path / "a", "fedavg", *own)
     plain = playing.played(tmp_path / "c", "fedavg")
-    assert playing.difference(whole.federation.server["weights"], plain.federation.server["weights"]) > 1e-6
-    assert whole.federation.ledger.lines == plain.federation.ledger.lines
+    assert playing.difference(whole.loop.server["weights"], plain.loop.server["weights"]) > 1e-6
+    assert whole.loop.ledger.lines == plain.loop.ledger.lines
     playing.killed(tmp_path / "b", "fedavg", "written", 1, "fit", *own)
     resumed = playing.played(tmp_path / "b", "fedavg", *own)
     assert playing.same(playing.state(resumed), playing.state(whole))
@@ -66,7 +66,7 @@ def test_running_statistics_take_the_mean(tmp_path) -> None:
     run = playing.played(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
     plain = playing.played(tmp_path / "b", "fedavg", "federation.rounds=1")
     for (path, one), (_, other) in zip(
-        trees.leaves(run.federation.server["weights"]), trees.leaves(plain.federation.server["weights"]), strict=True
+        trees.leaves(run.loop.server["weights"]), trees.leaves(plain.loop.server["weights"]), strict=True
     ):
         assert torch.equal(one, other) == ("running" in path[-1])
 

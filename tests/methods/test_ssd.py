@@ -9,9 +9,9 @@ from tests.methods.contract import WEIGHTS, MethodContract
 
 def at(run, client):
     """The run's method on a visit of the client, with what that client has kept."""
-    federation = run.federation
-    method, memory = federation.method, federation.memory[client]["memory"]
-    sent = {"weights": trees.clone(federation.server["weights"])}
+    loop = run.loop
+    method, memory = loop.method, loop.memory[client]["memory"]
+    sent = {"weights": trees.clone(loop.server["weights"])}
     method.start_visit(Visit(1, 2, method.phases[0], Client(client, 5), sent, memory, torch.Generator()))
     return method
 
@@ -33,55 +33,55 @@ class TestSSD(MethodContract):
     )
     def test_no_projector_goes_with_other_methods_too(self, method, overrides, tmp_path):
         run = playing.played(tmp_path, method, "objective=align_uniform", "objective.projector=[]", *overrides)
-        assert set(run.federation.server["weights"]) == {"encoder"}
+        assert set(run.loop.server["weights"]) == {"encoder"}
 
     def test_without_its_terms_it_is_fedavg_over_align_uniform(self, tmp_path):
         ssd = playing.played(tmp_path / "a", "ssd", "method.dsr_weight=0", "method.pd_weight=0")
         plain = playing.played(tmp_path / "b", "fedavg", "objective=align_uniform")
-        assert playing.same(ssd.federation.server["weights"], plain.federation.server["weights"])
+        assert playing.same(ssd.loop.server["weights"], plain.loop.server["weights"])
 
     @pytest.mark.parametrize("term", ["dsr_weight", "pd_weight"])
     def test_each_term_changes_training(self, term, tmp_path, unbroken):
         without = playing.played(tmp_path, "ssd", f"method.{term}=0")
-        assert playing.difference(without.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-6
+        assert playing.difference(without.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
 
     def test_a_stretch_of_one_leaves_training_alone(self, tmp_path):
         one = playing.played(tmp_path / "a", "ssd", "method.alpha=1")
         none = playing.played(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
-        assert playing.difference(one.federation.server["weights"], none.federation.server["weights"]) < 1e-5
+        assert playing.difference(one.loop.server["weights"], none.loop.server["weights"]) < 1e-5
 
     def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
-        federation = unbroken.federation
-        scales = federation.server["scales"]
+        loop = unbroken.loop
+        scales = loop.server["scales"]
         stretched = torch.stack([scales[client] != 1 for client in range(4)])
         assert stretched.sum(dim=1).tolist() == [2, 2, 2, 2]  # floor(8 / 4) each
         assert int(stretched.sum(dim=0).max()) == 1
         assert set(scales[0].unique().tolist()) == {1.0, 10.0}
         for client in range(4):
-            assert torch.equal(federation.memory[client]["memory"]["scale"]["d"], scales[client])
+            assert torch.equal(loop.memory[client]["memory"]["scale"]["d"], scales[client])
 
     def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, tmp_path, unbroken):
-        Q = unbroken.federation.server["basis"]["Q"]
+        Q = unbroken.loop.server["basis"]["Q"]
         torch.testing.assert_close(Q @ Q.T, torch.eye(8), rtol=1e-5, atol=1e-5)
         axis = playing.played(tmp_path, "ssd", "method.basis=axis")
-        assert "basis" not in axis.federation.server
-        assert set(axis.federation.ledger.total("down")) == {"scale", "weights"}
+        assert "basis" not in axis.loop.server
+        assert set(axis.loop.ledger.total("down")) == {"scale", "weights"}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
     def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
         run = playing.played(tmp_path, "ssd", f"method.basis={basis}", "federation.participation=1")
-        Q = run.federation.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
+        Q = run.loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         for client in range(4):
-            method, scale = at(run, client), run.federation.server["scales"][client]
+            method, scale = at(run, client), run.loop.server["scales"][client]
             stretch = method.stretch if basis == "qr" else torch.diag(method.stretch)
             torch.testing.assert_close(stretch @ Q, Q * scale, rtol=1e-4, atol=1e-5)
 
     def test_the_basis_changes_training(self, tmp_path, unbroken):
         axis = playing.played(tmp_path, "ssd", "method.basis=axis")
-        assert playing.difference(axis.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-6
+        assert playing.difference(axis.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
 
     def test_the_scale_is_sent_once(self, unbroken):
-        rounds = {round for round, _, _, entry in unbroken.federation.ledger.lines if entry in ("scale", "basis")}
+        rounds = {round for round, _, _, entry in unbroken.loop.ledger.lines if entry in ("scale", "basis")}
         assert rounds == {0}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
@@ -89,11 +89,11 @@ class TestSSD(MethodContract):
         """Neither the loss nor its gradient knows of them; in its own dimensions it is the objective's."""
         own = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", "federation.participation=1")
         run = playing.played(tmp_path, "ssd", *own)
-        federation = run.federation
-        Q = federation.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
+        loop = run.loop
+        Q = loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         generator = torch.Generator().manual_seed(0)
         for client in range(4):
-            mine = federation.server["scales"][client]
+            mine = loop.server["scales"][client]
             assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2
             method = at(run, client)
             z = tuple(torch.randn(6, 8, generator=generator).requires_grad_() for _ in range(2))
@@ -107,16 +107,16 @@ class TestSSD(MethodContract):
 
     def test_hard_separation_differs_from_soft(self, tmp_path, unbroken):
         hard = playing.played(tmp_path, "ssd", "method.separation=hard")
-        assert playing.difference(hard.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-4
+        assert playing.difference(hard.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
 
     def test_without_a_projector(self, tmp_path):
         run = playing.played(tmp_path, "ssd", "objective.projector=[]", "method.pd_weight=0")
-        assert run.federation.method.width == run.federation.method.objective.encoder.dim
-        assert set(run.federation.server["weights"]) == {"encoder"}
+        assert run.loop.method.width == run.loop.method.objective.encoder.dim
+        assert set(run.loop.server["weights"]) == {"encoder"}
 
     def test_variants_differ(self, tmp_path, unbroken):
         paper = playing.played(tmp_path, "ssd", "method.variant=paper")
-        assert playing.difference(paper.federation.server["weights"], unbroken.federation.server["weights"]) > 1e-4
+        assert playing.difference(paper.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -135,7 +135,7 @@ class TestSSD(MethodContract):
         few = ("partition.clients=10", "partition.name=iid", "training.batch_size=2")
         run = playing.prepared(tmp_path, "ssd", *few)
         with pytest.raises(MethodError, match="8 dimensions among 10 clients"):
-            run.federation.start()
+            run.loop.start()
 
 
 class TestHardSeparation(MethodContract):

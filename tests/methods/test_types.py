@@ -60,8 +60,8 @@ class Distil(Toy):
 def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path: Path) -> None:
     run = prepared(tmp_path, Distil, "federation.rounds=1")
     public = run.data.public = np.array([70, 3, 9, 55, 21, 4, 33, 12, 60, 2, 41])
-    server = run.federation.fit()
-    log = {kind: [line[1:] for line in run.federation.method.log if line[0] == kind] for kind in ("sent", "step")}
+    server = run.loop.fit()
+    log = {kind: [line[1:] for line in run.loop.method.log if line[0] == kind] for kind in ("sent", "step")}
     ((before, members),) = log["sent"]
     assert [seat.kind for seat in members] == ["student"]
     assert playing.difference(before, server["weights"]) > 0
@@ -72,9 +72,9 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
         assert hint == 3
     for epoch in (log["step"][:2], log["step"][2:]):
         assert sorted(torch.cat([index for index, *_ in epoch]).tolist()) == list(range(11))
-    assert {phase for _, phase, _, _ in run.federation.ledger.lines} == {"fit"}
-    assert run.federation.ledger.visits == {0: 2}
-    assert ("updated", (-1,)) in run.federation.method.log
+    assert {phase for _, phase, _, _ in run.loop.ledger.lines} == {"fit"}
+    assert run.loop.ledger.visits == {0: 2}
+    assert ("updated", (-1,)) in run.loop.method.log
 
 
 def test_a_public_phase_without_public_images_says_so(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_seat_is_no_client(tmp_path: Path) -> None:
     run = prepared(tmp_path, Impostor, EVERYONE)
     run.data.public = np.arange(11)
     with pytest.raises(MethodError, match="seat"):
-        run.federation.fit()
+        run.loop.fit()
 
 
 class Look(Toy):
@@ -116,7 +116,7 @@ class Look(Toy):
 def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
     run = played(tmp_path, Look, "federation.rounds=2")
     sizes = [len(part) for part in run.data.parts]
-    for turn, replies in run.federation.method.log:
+    for turn, replies in run.loop.method.log:
         ids = [client.id for client in turn.members]
         assert len(ids) == 2
         assert replies.clients == tuple(ids) == tuple(sorted(ids))
@@ -163,7 +163,7 @@ def _tensors(tree: Any) -> Any:
 def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path: Path) -> None:
     run = played(tmp_path, Post)
     expected = []
-    cohorts = [run.federation.streams.cohort(round, 4, 0.5) for round in range(3)]
+    cohorts = [run.loop.streams.cohort(round, 4, 0.5) for round in range(3)]
     assert len({tuple(cohort) for cohort in cohorts}) > 1  # someone sits out a round after having taken part in one
     for round, cohort in enumerate(cohorts):
         first = {k: {"round": round, "both": 100 + k, "own": k} for k in cohort}
@@ -171,7 +171,7 @@ def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_pat
         third = {k: {**second.get(k, {}), "both": 7} for k in range(4)}
         for name, messages in (("first", first), ("second", second), ("third", third)):
             expected += [(round, name, k, message) for k, message in messages.items()]
-    assert sorted(run.federation.method.log, key=str) == sorted(expected, key=str)
+    assert sorted(run.loop.method.log, key=str) == sorted(expected, key=str)
 
 
 class Blabbing(Toy):

@@ -3,12 +3,12 @@ from tests import playing
 
 def test_the_floor_is_the_initial_encoder_measured_by_the_same_probes(tmp_path):
     run = playing.prepared(tmp_path, "untrained")
-    start = playing.prepared(tmp_path / "other", "fedavg").federation
+    start = playing.prepared(tmp_path / "other", "fedavg").loop
     start.start()
-    record = run.play()
+    record = run.execute()
     assert record["rounds"] == {"done": 3, "planned": 3}
     assert record["images"] == 0
     assert record["bytes"]["visits"] == 0
     assert "BatchNorm" in record["deviations"][0]
     assert set(record["scores"]) == {"knn/v1"}
-    assert playing.same(run.federation.server["weights"], start.server["weights"])
+    assert playing.same(run.loop.server["weights"], start.server["weights"])

@@ -48,7 +48,7 @@ def prepared(
 
 def played(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run:
     run = prepared(folder, method, *overrides, **kwargs)
-    run.federation.fit()
+    run.loop.fit()
     return run
 
 

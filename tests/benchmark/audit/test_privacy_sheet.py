@@ -146,11 +146,11 @@ def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
     method = privacy_sheet.asked(name, [encoder, *heads, *few])
-    lines = run.federation.ledger.lines.items()
-    clients = run.federation.clients
+    lines = run.loop.ledger.lines.items()
+    clients = run.loop.clients
     billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
     assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
-    memory = run.federation.memory.get(clients[0].id, {})
+    memory = run.loop.memory.get(clients[0].id, {})
     assert method.kept_bytes == trees.nbytes(memory)
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from benchmark.audit import golden, regression
 from benchmark.cli.runs import main
-from benchmark.tracking.callbacks import Display
-from leaderboards import schema
+from benchmark.tracking.progress import Display
+from leaderboards import store
 from leaderboards.generate import Moved
 from leaderboards.papers import tables
 from tests.leaderboards.test_schema import record as a_record
@@ -58,7 +58,7 @@ def test_a_fingerprint_tells_weights_that_changed_places():
 
 def test_a_row_is_played_as_committed(display):
     """One row; `make regress` plays all."""
-    found = golden.played(display, "fedprox")
+    found = golden.measured(display, "fedprox")
     assert golden.moved({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, found) == []
     assert len(set(found["fedprox"]["loss"])) == 3
 
@@ -100,7 +100,7 @@ def checkout(tmp_path, monkeypatch):
         folder.mkdir(exist_ok=True)
         copy(ROOT / "leaderboards" / part, folder / part)
     for seed, linear in enumerate((50.0, 51.0)):
-        schema.write(
+        store.write(
             folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", a_record("ssd", seed, linear, method="ssd")
         )
     for page in ("methods/ssd.md", "reproduction.md"):

@@ -25,16 +25,16 @@ from benchmark.campaign.jobs import (
     HALF,
     OPEN,
     State,
+    jobs,
     look,
     note,
-    pieces,
     sessions,
     unknown,
 )
 from benchmark.cli.runs import main
 from benchmark.configuration.files import available, summary
-from benchmark.configuration.schema import ConfigError
-from leaderboards import schema
+from benchmark.errors import ConfigError
+from leaderboards import store
 from leaderboards.schema import INCIDENTAL
 from tests.leaderboards.test_schema import record
 from tests.playing import TINY
@@ -60,7 +60,7 @@ def written(folder: Path, name="campaign", **changes) -> str:
 @pytest.fixture
 def four(tmp_path):
     """Two methods, two seeds."""
-    return pieces([written(tmp_path)], [f"output={tmp_path}/runs"])
+    return jobs([written(tmp_path)], [f"output={tmp_path}/runs"])
 
 
 def names(found):
@@ -71,7 +71,7 @@ class TestPieces:
     def test_they_come_part_by_part_and_seed_by_seed_and_once(self, tmp_path, four):
         assert names(four) == ["fedavg/0", "ssd/0", "fedavg/1", "ssd/1"]
         first = {**PART, "methods": ["ssd"], "seeds": [1]}
-        assert names(pieces([written(tmp_path, parts=[first, PART])], [])) == ["ssd/1", "fedavg/0", "ssd/0", "fedavg/1"]
+        assert names(jobs([written(tmp_path, parts=[first, PART])], [])) == ["ssd/1", "fedavg/0", "ssd/0", "fedavg/1"]
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -89,39 +89,39 @@ class TestPieces:
     )
     def test_a_file_that_is_not_one_is_refused(self, tmp_path, changes, message):
         with pytest.raises(ConfigError, match=message):
-            pieces([written(tmp_path, **changes)], [])
+            jobs([written(tmp_path, **changes)], [])
 
     def test_what_is_open_is_a_line_or_several_or_nothing(self, tmp_path):
         found = [unknown(written(tmp_path, unknown=given)) for given in ("one, or two", ["a", "b"], None)]
         assert found == [["one, or two"], ["a", "b"], []]
         (tmp_path / "latin.yaml").write_bytes("parts: é".encode("latin-1"))
         with pytest.raises(ConfigError, match="is not valid YAML"):
-            pieces([str(tmp_path / "latin.yaml")], [])
+            jobs([str(tmp_path / "latin.yaml")], [])
 
     def test_two_runs_of_one_name_are_refused(self, tmp_path):
         lines = ["fedavg row=same", "fedavg optimizer.lr=0.5 row=same"]
         with pytest.raises(
             ConfigError, match=r"tiny same seed 0 is two runs \(optimizer.lr: 0.05 -> 0.5\): give each a row="
         ):
-            pieces([written(tmp_path, parts=[{**PART, "methods": lines}])], [])
+            jobs([written(tmp_path, parts=[{**PART, "methods": lines}])], [])
 
     def test_a_line_may_name_protocols_and_may_not_say_how(self, tmp_path):
         line = "fedavg evaluation.protocols=[linear/v1]"
-        (piece,) = pieces([written(tmp_path, parts=[{**PART, "methods": [line], "seeds": [0]}])], [])
+        (piece,) = jobs([written(tmp_path, parts=[{**PART, "methods": [line], "seeds": [0]}])], [])
         assert piece.words[-1] == "evaluation.protocols=[linear/v1]"
         assert sum(word.startswith("evaluation.protocols=") for word in piece.words) == 1
         with pytest.raises(ConfigError, match="devices=2: a campaign's file says what is played"):
-            pieces([written(tmp_path, parts=[{**PART, "methods": ["fedavg devices=2"]}])], [])
+            jobs([written(tmp_path, parts=[{**PART, "methods": ["fedavg devices=2"]}])], [])
 
     def test_what_a_run_is_cannot_be_changed(self, tmp_path):
         with pytest.raises(ConfigError, match=r"federation.rounds=1: a campaign plays what its file says"):
-            pieces([written(tmp_path)], ["federation.rounds=1"])
+            jobs([written(tmp_path)], ["federation.rounds=1"])
 
     @pytest.mark.parametrize("name", available("campaign"))
     def test_every_piece_of_a_shipped_one_settles_cells_by_protocols_it_is_scored_by(self, name):
         assert "GPU hours" in summary("campaign", name)
-        assert str(len(pieces([name], []))) + " runs" in summary("campaign", name)
-        for piece in pieces([name], []):
+        assert str(len(jobs([name], []))) + " runs" in summary("campaign", name)
+        for piece in jobs([name], []):
             assert piece.cells, piece.name
             asked = piece.words[-1].removeprefix("evaluation.protocols=[").removesuffix("]").split(",")
             for cell in piece.cells:
@@ -130,7 +130,7 @@ class TestPieces:
                 assert protocol in asked  # what its command is told
 
     def test_the_four_of_the_papers_settle_more_than_sixty_cells(self):
-        every = pieces(["ssd-main", "fedx-table1", "flesd-table1", "orchestra-table1"], [])
+        every = jobs(["ssd-main", "fedx-table1", "flesd-table1", "orchestra-table1"], [])
         assert report.cells(every, [State(DONE, 1)] * len(every))[0] > 60
         assert names(every)[:2] == ["fedavg-align_uniform/0", "ssd/0"]
 
@@ -148,7 +148,7 @@ def scored(piece, *protocols):
     config = piece.config
     scores = {one: {"accuracy": 50.0} for one in protocols}
     made = record(config.row, config.seed, scenario=config.scenario, scores=scores, encoders={"global": scores})
-    schema.write(piece.folder / "result.json", made)
+    store.write(piece.folder / "result.json", made)
 
 
 class TestStates:
@@ -213,12 +213,12 @@ class TestEstimates:
         assert Estimates(four, "here").round(four[1]) == 2.0
 
     def test_a_papers_run_by_a_given_speed(self):
-        (piece, *_) = pieces(["fedx-table1"], [])
+        (piece, *_) = jobs(["fedx-table1"], [])
         expected = START + 100 * 10 * 50_000 / 10_000
         assert Estimates([piece], "here", speed=10_000).seconds(piece, State(OPEN, 0)) == expected
 
     def test_devices_are_for_several_runs_until_one_on_all_was_measured_to_be_faster(self, four):
-        wide = pieces(["fedx-table1"], [])[0]  # ten clients a round
+        wide = jobs(["fedx-table1"], [])[0]  # ten clients a round
         nothing = Estimates([wide], "here")
         found = [nothing.devices(wide, left, free, 4) for left, free in ((9, 4), (4, 1), (2, 4), (1, 2), (1, 1))]
         assert found == [1, 1, 2, 2, 1]
@@ -250,7 +250,7 @@ def command(file, folder, *words):
 
 def finished(folder):
     """The records, without what may differ."""
-    found = schema.collect(folder / "runs")
+    found = store.collect(folder / "runs")
     for one in found:
         for key in INCIDENTAL:
             del one[key]
@@ -320,7 +320,7 @@ def test_two_on_one_folder_share_the_pieces_and_a_failure_stops_nobody(tmp_path)
     both = [command(file, tmp_path, "devices=1") for _ in range(2)]
     said = [one.communicate(timeout=240)[0] for one in both]
     assert sorted(one.returncode for one in both) == [0, 2], said  # of whose runs one failed
-    every = pieces([file], [f"output={tmp_path}/runs"])
+    every = jobs([file], [f"output={tmp_path}/runs"])
     assert [look(piece).kind for piece in every] == [FAILED, *[DONE] * 4]
     assert "lower optimizer.lr" in look(every[0]).why
     assert [len(sessions(piece.folder)) for piece in every] == [1] * 5
@@ -334,7 +334,7 @@ def test_two_on_one_folder_share_the_pieces_and_a_failure_stops_nobody(tmp_path)
 def test_a_run_that_is_refused_is_tried_again_by_the_next_campaign(tmp_path):
     """Half played, then asked for in a way that cannot be."""
     file = written(tmp_path, parts=[{**PART, "methods": ["fedavg"], "seeds": [0]}])
-    (piece,) = pieces([file], [f"output={tmp_path}/runs"])
+    (piece,) = jobs([file], [f"output={tmp_path}/runs"])
     begun(piece, 2)
     before = sessions(piece.folder)
     one = command(file, tmp_path, "nodes=2")
@@ -352,7 +352,7 @@ def test_the_plan_says_how_long_it_will_take(tmp_path, capsys):
     files = [written(tmp_path, f"seed{seed}", parts=[{**one, "seeds": [seed]}]) for seed in range(4)]
     assert command(files[0], tmp_path, "devices=1").wait(120) == 0
     for number in (1, 2, 3):  # somebody else's load that comes or goes meanwhile is no plan's fault
-        every = pieces(files[: number + 1], [f"output={tmp_path}/runs", *COMMON])
+        every = jobs(files[: number + 1], [f"output={tmp_path}/runs", *COMMON])
         expected, unknown = report.left(every, [look(piece) for piece in every], Estimates(every, on.name))
         assert unknown == 0
         assert command(files[number], tmp_path, "devices=1").wait(120) == 0
@@ -436,7 +436,7 @@ class TestMachine:
 
 def test_what_is_done_needs_no_images(tmp_path, capsys):
     words = [f"data.root={tmp_path}", f"data.cache={tmp_path}", f"output={tmp_path}/runs", "accelerator=cpu"]
-    for piece in pieces(["fedx-table1"], words):
+    for piece in jobs(["fedx-table1"], words):
         piece.folder.mkdir(parents=True)
         scored(piece, *piece.protocols)
     assert main(["campaign", "fedx-table1", *words]) == 0
@@ -462,7 +462,7 @@ def test_jobs_of_a_cluster_share_the_pieces(tmp_path):
     said = one.communicate(timeout=60)[0]
     assert one.returncode == 0, said
     assert "2 jobs of 3 minutes" in said
-    every, until = pieces([file], [f"output={tmp_path}/runs"]), time.monotonic() + 120
+    every, until = jobs([file], [f"output={tmp_path}/runs"]), time.monotonic() + 120
     while any(look(piece).kind != DONE for piece in every) and time.monotonic() < until:
         time.sleep(0.5)
     assert [look(piece).kind for piece in every] == [DONE, DONE]
@@ -497,7 +497,7 @@ def test_the_reason_is_what_was_raised_and_not_the_last_line(said, why):
 
 def test_a_failure_of_this_campaign_is_not_tried_again(four):
     one = four[0]
-    own = scheduler.Crew(four, [], machine(1, "cpu"), None, list, retry=True)
+    own = scheduler.Scheduler(four, [], machine(1, "cpu"), None, list, retry=True)
     begun(one, 1, end="failed", began="2026-01-01T00:00:00+00:00")
     assert own.look(one).kind == HALF
     begun(one, 1, end="failed", began="2999-01-01T00:00:00+00:00")  # of another that was started beside it

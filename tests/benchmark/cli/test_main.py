@@ -16,15 +16,15 @@ from rich.console import Console
 from benchmark.cli.runs import main
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
-from benchmark.configuration.schema import LATER, ConfigError
+from benchmark.errors import EX_TEMPFAIL, ConfigError
 from benchmark.experiment import data
 from benchmark.experiment.run import Run
-from benchmark.federation.loop import Federation
-from benchmark.tracking.callbacks import Display
+from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.progress import Display
 from datamodules.sources import Source, Split
 from eval.features import EvalError
 from eval.protocol import PROTOCOLS
-from leaderboards import schema
+from leaderboards import store
 from leaderboards.pages import methods as pages
 from leaderboards.pages import privacy, reproduction
 from methods.fedavg import FedAvg
@@ -299,11 +299,11 @@ def interrupt(monkeypatch, visit, how):
     """Calls `how` at the end of the n-th visit."""
     seen, told = [], Display.on_visit_end
 
-    def on_visit_end(self, federation, done):
+    def on_visit_end(self, loop, done):
         seen.append(done)
         if len(seen) == visit:
             how()
-        told(self, federation, done)
+        told(self, loop, done)
 
     monkeypatch.setattr(Display, "on_visit_end", on_visit_end)
 
@@ -332,7 +332,7 @@ class TestInterruption:
         assert one["round"] == 3
         for key in ("server", "memory", "ledger"):
             assert same(one[key], other[key])
-        results = [schema.read(place / "result.json") for place in (folder, whole)]
+        results = [store.read(place / "result.json") for place in (folder, whole)]
         assert results[0]["scores"] == results[1]["scores"]
         assert results[0]["bytes"] == results[1]["bytes"]
 
@@ -345,14 +345,14 @@ class TestTime:
         """The time is up when a round is to follow so many."""
 
         def ends(rounds):
-            begin = Federation.in_time
+            begin = FederatedLoop.check_deadline
 
-            def in_time(federation, seconds):
-                if federation.round == rounds:
-                    federation.deadline = 0.0
-                begin(federation, seconds)
+            def in_time(loop, seconds):
+                if loop.round == rounds:
+                    loop.deadline = 0.0
+                begin(loop, seconds)
 
-            monkeypatch.setattr(Federation, "in_time", in_time)
+            monkeypatch.setattr(FederatedLoop, "in_time", in_time)
 
         return ends
 
@@ -363,28 +363,28 @@ class TestTime:
         with monkeypatch.context():
             short(2)
             code, _, err = call(*words, "minutes=10")
-        assert code == LATER
+        assert code == EX_TEMPFAIL
         assert err.startswith(
             "time is up: tiny scaffold seed 0: 2 of 3 rounds are played, the next would not end in time; every finished"
         )
-        early = schema.read(folder / "partial.json")
+        early = store.read(folder / "partial.json")
         assert early["rounds"] == {"done": 2, "planned": 3}
         assert early["scores"] == {}
         assert [point["round"] for point in early["curve"]] == [1, 2]
         monkeypatch.undo()
         assert call(*words, "minutes=10")[0] == 0
         assert not (folder / "partial.json").exists()
-        one, other = (schema.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole"))
+        one, other = (store.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole"))
         assert (one["scores"], one["bytes"]) == (other["scores"], other["bytes"])
 
     def test_no_round_begins_that_would_end_too_late(self, call):
         code, _, err = call("run", TINY, "fedavg", "minutes=0")
-        assert code == LATER
+        assert code == EX_TEMPFAIL
         assert "0 of 3 rounds" in err
 
     def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, short):
         short(2)
-        assert call("run", TINY, "fedavg", "minutes=10")[0] == LATER
+        assert call("run", TINY, "fedavg", "minutes=10")[0] == EX_TEMPFAIL
         folder = tmp_path / "boards"
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0
@@ -399,7 +399,7 @@ class TestOurMistakes:
         def play(self, round):
             raise error
 
-        monkeypatch.setattr(Federation, "play", play)
+        monkeypatch.setattr(FederatedLoop, "play", play)
         code, _, err = call("run", TINY, "fedavg")
         assert code == 1
         assert "Traceback" in err
@@ -477,8 +477,8 @@ class TestBoard:
         assert "of another board" in beside.read_text()
         assert "2 runs in" in out
         for method in ("fedavg", "ssd"):
-            kept = schema.read(folder / "results" / "tiny" / method / "seed0.json")
-            assert kept == schema.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
+            kept = store.read(folder / "results" / "tiny" / method / "seed0.json")
+            assert kept == store.read(tmp_path / "runs" / "tiny" / method / "seed0" / "result.json")
             assert method in out
             assert method in (folder / "README.md").read_text()
         page = (folder / "README.md").read_bytes()
@@ -512,17 +512,17 @@ class TestEvaluate:
     def test_scores_of_other_protocols_stay_and_none_is_doubled(self, call, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         assert call("run", TINY, "fedavg")[0] == 0
-        first = schema.read(folder / "result.json")
+        first = store.read(folder / "result.json")
         assert set(first["scores"]) == {"knn/v1"}
         before = checkpoint(folder)
         assert call("evaluate", str(folder), "protocols=geometry/v1,label-free/v1")[0] == 0
-        second = schema.read(folder / "result.json")
+        second = store.read(folder / "result.json")
         assert set(second["scores"]) == {"knn/v1", "geometry/v1", "label-free/v1"}
         del second["settings"]["optimizer.momentum"]  # as a record of before there was such a setting
         first["settings"] = second["settings"]
-        schema.write(folder / "result.json", second)
+        store.write(folder / "result.json", second)
         assert call("evaluate", str(folder))[0] == 0
-        third = schema.read(folder / "result.json")
+        third = store.read(folder / "result.json")
         assert set(third["evaluated"]) == set(third["scores"])
         for key in set(first) - {"seconds", "scores", "encoders", "evaluated"}:
             assert third[key] == second[key] == first[key]
@@ -536,16 +536,16 @@ class TestEvaluate:
         assert call("run", TINY, "fedavg")[0] == 0
         monkeypatch.setattr("benchmark.experiment.run.Run.draw", lambda run: 1 / 0)  # nor does a picture lose a score
         assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
-        assert set(schema.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
+        assert set(store.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
         monkeypatch.undo()
         monkeypatch.setattr("eval.factories.embed", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
         line = refused("evaluate", str(folder), "protocols=embed/v1,spectrum/v1")
         assert "has its record, but without embed/v1: no map" in line
-        record = schema.read(folder / "result.json")
+        record = store.read(folder / "result.json")
         assert set(record["scores"]) == set(record["evaluated"]) == {"knn/v1", "geometry/v1", "spectrum/v1"}
         monkeypatch.setattr("eval.factories.spectrum", lambda *_: (_ for _ in ()).throw(EvalError("no spectrum")))
         assert "without spectrum/v1: no spectrum" in refused("evaluate", str(folder), "protocols=spectrum/v1")
-        assert schema.read(folder / "result.json")["scores"] == record["scores"]
+        assert store.read(folder / "result.json")["scores"] == record["scores"]
 
     def test_drift_is_measured_twice_alike(self, call, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"
@@ -553,7 +553,7 @@ class TestEvaluate:
         found = []
         for _ in range(2):
             assert call("evaluate", str(folder), "protocols=drift/v1")[0] == 0
-            found.append(schema.read(folder / "result.json")["scores"]["drift/v1"])
+            found.append(store.read(folder / "result.json")["scores"]["drift/v1"])
         assert found[0] == found[1]
 
     def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
@@ -575,7 +575,7 @@ class TestEvaluate:
         folder = str(tmp_path / "runs" / "tiny+federation.rounds=1" / "fedavg+optimizer.lr=0.1" / "seed0")
         assert call("evaluate", folder, "protocols=geometry/v1")[0] == 0
         assert call("resume", folder)[0] == 0
-        assert set(schema.read(Path(folder) / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
+        assert set(store.read(Path(folder) / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
 
     def test_an_unfinished_run_can_still_be_finished(self, call, tmp_path, monkeypatch):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
@@ -587,7 +587,7 @@ class TestEvaluate:
         assert (folder / "config.yaml").read_text() == begun  # the ranks of an evaluation are its own affair
         assert call("resume", str(folder))[0] == 0
         assert checkpoint(folder)["round"] == 3
-        assert schema.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
+        assert store.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
 
 
 class TestOneRunAFolder:
@@ -599,7 +599,7 @@ class TestOneRunAFolder:
         assert code == 0, err
         lines = (tmp_path / "call").read_text().splitlines()
         assert len(lines) == 2
-        assert set(lines) == {f"{LATER} is being used by another process"}
+        assert set(lines) == {f"{EX_TEMPFAIL} is being used by another process"}
         folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
         assert call("evaluate", str(folder))[0] == 0
         assert checkpoint(folder)["round"] == 3
@@ -619,7 +619,7 @@ class TestOneRunAFolder:
             assert "scenario: tiny -> other" in refused(command, str(folder), "scenario=other")
         assert call("evaluate", str(folder), f"data.cache={tmp_path / 'again'}", "protocols=geometry/v1")[0] == 0
         assert (tmp_path / "again").is_dir()
-        assert "geometry/v1" in schema.read(folder / "result.json")["scores"]
+        assert "geometry/v1" in store.read(folder / "result.json")["scores"]
 
     def test_who_is_refused_writes_nothing(self, tmp_path):
         common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
@@ -687,7 +687,7 @@ class TestTwoRanks:
         assert done.stdout.count("short scaffold seed 0: knn/v1") == 1
         assert done.stdout.count("seconds") == 1  # the heading of the board's column
         assert done.stderr.count("error: ") == 1
-        assert schema.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
+        assert store.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
 
     def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
         done = self.call(

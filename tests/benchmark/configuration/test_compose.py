@@ -8,12 +8,15 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
+from benchmark.configuration import identity as identity_module
 from benchmark.configuration import schema
 from benchmark.configuration.compose import compose, load, merge, save
 from benchmark.configuration.files import available, read, summary
+from benchmark.configuration.identity import differences, identity
 from benchmark.configuration.instantiate import locate
-from benchmark.configuration.schema import ConfigError, differences, fits, identity
-from benchmark.experiment.lock import folder
+from benchmark.configuration.naming import folder
+from benchmark.configuration.typecheck import fits
+from benchmark.errors import ConfigError
 from tests.playing import TINY, prepared
 
 LAYERS = ("scenario", "objective", "method", "adjust")
@@ -62,7 +65,7 @@ class TestLayers:
         shelf(layer)
         composed = compose("small", "mine")
         assert composed.training.epochs == LAYERS.index(layer) + 2
-        assert composed.training.batch_size == schema.Training().batch_size
+        assert composed.training.batch_size == schema.TrainingConfig().batch_size
 
     def test_epochs_and_steps_are_one_choice(self, tmp_path):
         """Whichever is said last counts a visit's work."""
@@ -270,9 +273,9 @@ class TestNames:
     def test_runtime_keys_change_no_name(self):
         typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
         typed |= {"executor": "side-by-side", "lanes": 2, "minutes": 1.5, "compile": False}
-        values = {key: typed.get(key, "x") for key in schema.RUNTIME}
+        values = {key: typed.get(key, "x") for key in identity_module.RUNTIME}
         composed = compose("digits", "fedavg", [f"{key}={value}" for key, value in values.items()])
-        assert {key: OmegaConf.select(composed, key) for key in schema.RUNTIME} == values
+        assert {key: OmegaConf.select(composed, key) for key in identity_module.RUNTIME} == values
         assert (composed.scenario, composed.row) == ("digits", "fedavg")
 
     def test_a_run_lives_by_scenario_row_and_seed(self, tmp_path):
@@ -296,7 +299,7 @@ class TestIdentity:
     def test_every_key_that_is_not_runtime_counts(self, key):
         changed = copy.deepcopy(SSD)
         OmegaConf.update(changed, key, "something else")
-        free = key in schema.RUNTIME or key.partition(".")[0] in ("evaluation", "row", "scenario")
+        free = key in identity_module.RUNTIME or key.partition(".")[0] in ("evaluation", "row", "scenario")
         assert (identity(changed) == identity(SSD)) == free
         assert (differences(SSD, changed) == []) == free
 
@@ -343,7 +346,9 @@ class TestThirdParty:
 
     def test_an_empty_file_is_the_defaults(self, tmp_path):
         (tmp_path / "mine.yaml").write_text("")
-        assert compose(str(tmp_path / "mine.yaml"), "fedavg").federation == OmegaConf.structured(schema.Federation)
+        assert compose(str(tmp_path / "mine.yaml"), "fedavg").federation == OmegaConf.structured(
+            schema.FederationConfig
+        )
 
     @pytest.mark.parametrize("text", ["a: [1", "- a\n", "seed: three\n", "sede: 3\n"])
     def test_a_runs_config_that_is_none(self, tmp_path, text):

@@ -9,19 +9,19 @@ import torch
 from lightning.fabric import Fabric
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmark.distributed import collectives
+from benchmark.distributed import strategy
 from benchmark.distributed.collectives import (
-    Ranks,
     broadcast,
-    by_first,
+    destroy_process_group,
     gather,
-    in_turn,
-    part,
-    share,
+    on_rank_zero,
+    raise_on_all_ranks,
+    rank_zero_first,
     sum_over_ranks,
-    together,
 )
-from benchmark.federation.aggregation import Reductions
+from benchmark.distributed.strategy import IndependentRanks
+from benchmark.federation.aggregation import Aggregation
+from benchmark.federation.scheduling import assign_clients
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
 from tests import playing
@@ -40,30 +40,33 @@ class TestShare:
     def test_by_hand(self):
         """7 to rank 0, 5 and then 4 to rank 1, 3 to rank 0 (7 < 9), 1 to rank 1 (9 < 10)."""
         clients = members(1, 3, 4, 5, 7)
-        assert [ids(share(clients, rank, 2)) for rank in (0, 1)] == [[4, 1], [3, 2, 0]]
+        assert [ids(assign_clients(clients, rank, 2)) for rank in (0, 1)] == [[4, 1], [3, 2, 0]]
 
     @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
     def test_everyone_once_and_the_loads_within_one_client_of_each_other(self, ranks):
         rng = random.Random(ranks)
         for count in (0, 1, 2, 7, 40):
             clients = members(*(rng.randint(1, 500) for _ in range(count)))
-            parts = [share(clients, rank, ranks) for rank in range(ranks)]
-            assert sorted(client for part in parts for client in ids(part)) == list(range(count))
-            loads = [sum(client.examples for client in part) for part in parts]
+            parts = [assign_clients(clients, rank, ranks) for rank in range(ranks)]
+            assert sorted(client for destroy_process_group in parts for client in ids(destroy_process_group)) == list(
+                range(count)
+            )
+            loads = [sum(client.examples for client in destroy_process_group) for destroy_process_group in parts]
             assert max(loads) - min(loads) <= max((client.examples for client in clients), default=0)
             assert all(
-                [client.examples for client in part] == sorted((c.examples for c in part), reverse=True)
-                for part in parts
+                [client.examples for client in destroy_process_group]
+                == sorted((c.examples for c in destroy_process_group), reverse=True)
+                for destroy_process_group in parts
             )
 
     def test_two_short_ones_make_up_for_a_long_one(self):
-        assert [ids(share(members(9, 5, 4), rank, 2)) for rank in (0, 1)] == [[0], [1, 2]]
+        assert [ids(assign_clients(members(9, 5, 4), rank, 2)) for rank in (0, 1)] == [[0], [1, 2]]
 
     def test_it_does_not_depend_on_the_order_of_the_members(self):
         clients = members(5, 5, 5, 9, 5, 2, 2)
         shuffled = random.Random(0).sample(clients, len(clients))
         for rank in range(3):
-            assert share(shuffled, rank, 3) == share(clients, rank, 3)
+            assert assign_clients(shuffled, rank, 3) == assign_clients(clients, rank, 3)
 
 
 class TestOneRank:
@@ -72,7 +75,7 @@ class TestOneRank:
         assert broadcast(fabric, lambda: tree) is tree
         assert gather(fabric, 5) == [5]
         assert sum_over_ranks(fabric, flat).tolist() == [1, 1, 1]
-        assert by_first(fabric, lambda: 5) == in_turn(fabric, lambda: 5) == 5
+        assert on_rank_zero(fabric, lambda: 5) == rank_zero_first(fabric, lambda: 5) == 5
 
 
 UPLINK = {
@@ -103,7 +106,7 @@ SERVER = {
 
 
 def combined(fabric, clients, replies):
-    totals = Reductions(UPLINK)
+    totals = Aggregation(UPLINK)
     for client in clients:
         visit = Visit(0, 1, Phase("fit"), Client(client, 3 + client), {}, {}, torch.Generator())
         totals.add(visit, replies(client), {})
@@ -113,7 +116,7 @@ def combined(fabric, clients, replies):
 
 def launched():
     torch.set_num_threads(1)
-    fabric = Fabric(accelerator="cpu", devices=2, strategy=Ranks())
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=IndependentRanks())
     fabric.launch()
     return fabric
 
@@ -125,7 +128,9 @@ def reduce_on_ranks(folder: Path, mine: tuple[tuple[int, ...], ...]) -> None:
     got["server"] = broadcast(fabric, lambda: SERVER)
     got["nothing"] = broadcast(fabric, dict)
     module = fabric.setup_module(torch.nn.Linear(2, 1))
-    got["synchronised"] = any(isinstance(part, DistributedDataParallel) for part in module.modules())
+    got["synchronised"] = any(
+        isinstance(destroy_process_group, DistributedDataParallel) for destroy_process_group in module.modules()
+    )
     torch.save(got, folder / f"rank{rank}.pt")
 
 
@@ -159,13 +164,13 @@ def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> Non
     fabric = launched()
     rank, got = fabric.global_rank, None
     try:
-        with together(fabric):
+        with raise_on_all_ranks(fabric):
             if mine[rank] is not None:
                 raise UnsendableError(mine[rank], rank) if isinstance(mine[rank], str) else mine[rank]
     except Exception as error:
         got = (type(error).__name__, str(error))
     torch.save({"caught": got, "still": gather(fabric, rank)}, folder / f"rank{rank}.pt")
-    part()
+    destroy_process_group()
 
 
 def fill_on_ranks(folder: Path) -> None:
@@ -183,28 +188,28 @@ def fill_on_ranks(folder: Path) -> None:
     def missing():
         raise ValueError(f"rank {fabric.global_rank} has no data")
 
-    got = {"turn": in_turn(fabric, read), "first": by_first(fabric, read), "caught": []}
-    for how, fails in ((in_turn, 1), (by_first, 0)):
+    got = {"turn": rank_zero_first(fabric, read), "first": on_rank_zero(fabric, read), "caught": []}
+    for how, fails in ((rank_zero_first, 1), (on_rank_zero, 0)):
         try:
             how(fabric, missing if fabric.global_rank == fails else read)
         except ValueError as error:
             got["caught"].append(str(error))
     torch.save(got, folder / f"rank{fabric.global_rank}.pt")
-    part()
+    destroy_process_group()
 
 
 def wait_on_ranks(folder: Path) -> None:
     """The second rank takes longer than ranks may take to find each other."""
-    collectives.GATHERING = timedelta(seconds=1)
+    strategy.GATHERING = timedelta(seconds=1)
     fabric = launched()
     time.sleep(2 * fabric.global_rank)
     torch.save(gather(fabric, fabric.global_rank), folder / f"rank{fabric.global_rank}.pt")
-    part()
+    destroy_process_group()
 
 
 def look_for_the_other(folder: Path) -> None:
-    collectives.GATHERING = timedelta(seconds=1)
-    with pytest.raises(collectives.RankError) as error:
+    strategy.GATHERING = timedelta(seconds=1)
+    with pytest.raises(strategy.RankError) as error:
         launched()
     (folder / "said").write_text(str(error.value))
 
@@ -291,8 +296,8 @@ class TestTwoRanks:
         overrides = ("federation.participation=0.25", f"federation.batch_norm={policy}")
         playing.on_two_ranks(tmp_path / "two", method, *overrides)
         both = playing.prepared(tmp_path / "two", method, *overrides)
-        both.federation.start()
+        both.loop.start()
         alone = playing.played(tmp_path / "one", method, *overrides)
-        assert alone.federation.ledger.visits[1] == 1
-        assert both.federation.round == 3
+        assert alone.loop.ledger.visits[1] == 1
+        assert both.loop.round == 3
         assert same(playing.state(both), playing.state(alone))

@@ -94,7 +94,7 @@ def pulse(monkeypatch):
     monkeypatch.setattr(heartbeat, "leave", lambda: left.append(True))
     monkeypatch.setattr(heartbeat.ranks, "end", lambda: None)
     mine, other = socket.socketpair()
-    one = heartbeat.Pulse({1: mine}, limit=1.0)
+    one = heartbeat.Heartbeat({1: mine}, limit=1.0)
     one.left, one.other = left, other
     one.start()
     yield one

@@ -10,10 +10,10 @@ import yaml
 
 from benchmark.cli.runs import first_rank
 from benchmark.configuration.compose import compose
-from benchmark.configuration.schema import ConfigError
 from benchmark.distributed import launch as ranks
-from benchmark.distributed.launch import Places
-from leaderboards import schema
+from benchmark.distributed.launch import RankLayout
+from benchmark.errors import ConfigError
+from leaderboards import store
 from tests.jobs import Job
 from tests.playing import TINY, by_hand, same
 
@@ -31,7 +31,7 @@ class TestSuite:
         job = Job(tmp_path / "x", "threads=null", words=[f"suite={suite}", *given])
         assert job.end() == [0], job.out.read_text()
         for row, threads in (("centralized", 2), ("fedavg", 1), ("half", 1)):
-            found = schema.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
+            found = store.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
             assert found["world_size"] == 2
             assert found["provenance"]["hardware"].endswith(f", {threads} threads")
             assert found["best"]["round"] == 1
@@ -120,7 +120,7 @@ class TestPlaces:
 
     def test_a_caller_from_python_keeps_its_one_process(self, launch):
         assert ranks.places(config("partition.clients=1000")) == (1, 1, False)
-        assert not ranks.begins(Places(2, 1, False))
+        assert not ranks.begins(RankLayout(2, 1, False))
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "found"),
@@ -182,13 +182,13 @@ class TestThreads:
     @pytest.mark.parametrize(
         ("overrides", "found", "threads", "alone"),
         [
-            (("threads=3",), Places(2, 1, False), 3, 3),
-            (("threads=3",), Places(1, 1, False), 3, 3),
-            ((), Places(1, 1, False), 5, 5),
-            ((), Places(2, 1, False), 4, 8),
-            ((), Places(4, 2, True), 2, 8),
-            (("federation.participation=0.75",), Places(4, 1, True), 2, 8),
-            (("federation.participation=0.25",), Places(4, 1, True), 8, 8),
+            (("threads=3",), RankLayout(2, 1, False), 3, 3),
+            (("threads=3",), RankLayout(1, 1, False), 3, 3),
+            ((), RankLayout(1, 1, False), 5, 5),
+            ((), RankLayout(2, 1, False), 4, 8),
+            ((), RankLayout(4, 2, True), 2, 8),
+            (("federation.participation=0.75",), RankLayout(4, 1, True), 2, 8),
+            (("federation.participation=0.25",), RankLayout(4, 1, True), 8, 8),
         ],
     )
     def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, found, threads, alone):

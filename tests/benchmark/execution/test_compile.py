@@ -3,14 +3,14 @@
 import pytest
 
 from benchmark.configuration.compose import compose
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 from benchmark.execution import compile as compilation
 from tests.playing import difference, played, prepared
 
 
 def compiled(run, visits=12):
-    federation = run.federation
-    return compilation.compile_networks(federation.work, federation.clients, visits, backend="eager")
+    loop = run.loop
+    return compilation.compile_networks(loop.work, loop.clients, visits, backend="eager")
 
 
 class Clock:
@@ -39,14 +39,14 @@ def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
     assert str(compiled(run)) == (
         "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"
     )
-    assert run.federation.method.objective._compiled_call_impl is not None
+    assert run.loop.method.objective._compiled_call_impl is not None
 
 
 def test_where_it_never_pays_it_says_so_and_lets_it_be(tmp_path, monkeypatch):
     run = prepared(tmp_path, "fedavg")
     with_clock(monkeypatch, run, after=4.0)
     assert str(compiled(run)).endswith("it never pays here")
-    assert run.federation.method.objective._compiled_call_impl is None
+    assert run.loop.method.objective._compiled_call_impl is None
 
 
 def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):
@@ -58,8 +58,8 @@ def test_the_run_is_the_same_afterwards(tmp_path, overrides):
     plain = played(tmp_path / "plain", "fedavg", *overrides)
     run = prepared(tmp_path / "compiled", "fedavg", *overrides)
     compiled(run)
-    run.federation.fit()
-    assert difference(run.federation.server, plain.federation.server) < 1e-5
+    run.loop.fit()
+    assert difference(run.loop.server, plain.loop.server) < 1e-5
 
 
 def test_it_does_not_go_with_lanes():

@@ -2,19 +2,19 @@
 
 import torch
 
-from benchmark.execution.flat_parameters import Resident
+from benchmark.execution.flat_parameters import FlatParameters
 from methods import trees
 from tests.playing import prepared
 
 
 def method(folder, *overrides):
-    return prepared(folder, "fedavg", *overrides).federation.method
+    return prepared(folder, "fedavg", *overrides).loop.method
 
 
 def test_the_model_is_the_same_and_what_travels_is_one_tensor(tmp_path):
     one, other = (method(tmp_path / name, "objective=byol", "training.channels_last=true") for name in "ab")
     before = {name: (tensor.clone(), tensor.stride()) for name, tensor in one.state_dict().items()}
-    resident = Resident(one)
+    resident = FlatParameters(one)
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, before[name][0])
         assert tensor.stride() == before[name][1]
@@ -29,7 +29,7 @@ def test_the_model_is_the_same_and_what_travels_is_one_tensor(tmp_path):
 def test_a_reset_puts_everything_back(tmp_path):
     one = method(tmp_path, "objective=byol")
     before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
-    resident = Resident(one)
+    resident = FlatParameters(one)
     for tensor in (*one.parameters(), *one.buffers()):
         tensor.data.fill_(7)
     resident.reset()
@@ -39,7 +39,7 @@ def test_a_reset_puts_everything_back(tmp_path):
 
 def test_weights_that_are_loaded_next_are_not_reset_and_nothing_else_is_left(tmp_path):
     one = method(tmp_path, "objective=byol")
-    resident = Resident(one)
+    resident = FlatParameters(one)
     coming = trees.map(lambda leaf: leaf + 1, trees.clone(one.weights()))
     for weights, left in ((trees.clone(coming), 7.0), ({"encoder": coming["encoder"]}, None), (None, None)):
         resident.flat.fill_(7)
@@ -52,7 +52,7 @@ def test_weights_that_are_loaded_next_are_not_reset_and_nothing_else_is_left(tmp
 
 def test_learning_moves_the_flat_tensor(tmp_path):
     one = method(tmp_path)
-    resident = Resident(one)
+    resident = FlatParameters(one)
     one.objective.encoder(torch.rand(4, 3, 8, 8)).sum().backward()
     torch.optim.SGD(one.objective.encoder.parameters(), lr=0.1).step()
     assert not torch.equal(resident.flat, resident.pristine)
@@ -60,5 +60,5 @@ def test_learning_moves_the_flat_tensor(tmp_path):
 
 def test_without_running_statistics_what_travels_still_is_one_tensor(tmp_path):
     one = method(tmp_path, "federation.batch_norm=local")
-    Resident(one)
+    FlatParameters(one)
     assert trees.span(one.weights()) is not None

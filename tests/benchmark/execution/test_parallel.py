@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.execution.parallel import Measured, SideBySide
-from benchmark.execution.sequential import Assignment, OneByOne
+from benchmark.execution.auto import AutotunedExecutor
+from benchmark.execution.base import PhaseInputs
+from benchmark.execution.parallel import ParallelExecutor
+from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
@@ -22,8 +24,8 @@ def recorded(folder, lanes, *overrides):
     """A run of FedAvg with recorded steps, and its tapes."""
     tapes = []
     run = prepared(folder, "fedavg", EVERYONE, *overrides)
-    run.federation.work = SideBySide(run.federation.work, lanes, tape.recorder(tapes))
-    run.federation.fit()
+    run.loop.work = ParallelExecutor(run.loop.work, lanes, tape.recorder(tapes))
+    run.loop.fit()
     return run, tapes
 
 
@@ -48,7 +50,7 @@ class TestRecordings:
         run, tapes = recorded(tmp_path / "recorded", 2, *overrides)
         plain = played(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
         bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 bits: one rounding apart, 12 steps on
-        assert difference(run.federation.server, plain.federation.server) < bound
+        assert difference(run.loop.server, plain.loop.server) < bound
         assert difference(state(run)["memory"], state(plain)["memory"]) < bound
         assert sum(one.replays for one in tapes) > 10
 
@@ -62,24 +64,24 @@ class TestRecordings:
         plain = played(tmp_path / "plain", "fedsc", *overrides)
         tapes = []
         run = prepared(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
-        run.federation.work = SideBySide(run.federation.work, 1, tape.recorder(tapes))
-        run.federation.fit()
-        assert difference(run.federation.server["weights"], plain.federation.server["weights"]) < 1e-5
+        run.loop.work = ParallelExecutor(run.loop.work, 1, tape.recorder(tapes))
+        run.loop.fit()
+        assert difference(run.loop.server["weights"], plain.loop.server["weights"]) < 1e-5
         assert len(tapes) >= 3
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
         run = prepared(tmp_path, "scaffold", EVERYONE)
-        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder([]))
-        run.federation.start()
-        run.federation.play(0)
-        sent = run.federation.server
+        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder([]))
+        run.loop.start()
+        run.loop.run_round(0)
+        sent = run.loop.server
         before = {name: tree.copy() for name, tree in sent["c"].items()}
         before = {part: {name: leaf.clone() for name, leaf in tree.items()} for part, tree in before.items()}
-        cohort = run.federation.clients
-        phase = run.federation.method.phases[0]
+        cohort = run.loop.clients
+        phase = run.loop.method.phases[0]
         inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
-        given = Assignment(run.federation.method, phase, 1, 3, inbox, run.federation.memory)
-        list(run.federation.work.run(given, cohort))
+        given = PhaseInputs(run.loop.method, phase, 1, 3, inbox, run.loop.memory)
+        list(run.loop.work.run(given, cohort))
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
@@ -93,11 +95,11 @@ class TestRecordings:
     def test_other_optimisers_are_not_recorded(self, tmp_path, make):
         plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
         run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
-        plain.federation.method.make_optimizer = run.federation.method.make_optimizer = make
+        plain.loop.method.make_optimizer = run.loop.method.make_optimizer = make
         tapes = []
-        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
         for one in (plain, run):
-            one.federation.fit()
+            one.loop.fit()
         assert same(state(run), state(plain))
         assert tapes == []
 
@@ -106,20 +108,20 @@ class TestRecordings:
         plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
         run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
         for one in (plain, run):
-            one.federation.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
+            one.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
         tapes = []
-        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
+        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
         for one in (plain, run):
-            one.federation.fit()
-        assert difference(run.federation.server, plain.federation.server) < 1e-4  # a tiny gradient's sign may turn
+            one.loop.fit()
+        assert difference(run.loop.server, plain.loop.server) < 1e-4  # a tiny gradient's sign may turn
         assert sum(one.replays for one in tapes) > 10
 
     def test_dropout_goes_one_by_one(self, tmp_path):
         run = prepared(tmp_path, "fedavg", EVERYONE)
-        run.federation.method.objective.projector.append(nn.Dropout(0.1))
+        run.loop.method.objective.projector.append(nn.Dropout(0.1))
         tapes = []
-        run.federation.work = SideBySide(run.federation.work, 2, tape.recorder(tapes))
-        run.federation.fit()
+        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
+        run.loop.fit()
         assert tapes == []
 
     @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ class TestRecordings:
         own = ("method.class=tests.benchmark.execution.test_parallel.Leaving", f"method.where={where}")
         run, tapes = recorded(tmp_path / "recorded", 1, *own)
         plain = played(tmp_path / "plain", "fedavg", EVERYONE, *own)
-        assert difference(run.federation.server, plain.federation.server) < 1e-5
+        assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
     def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path):
@@ -150,9 +152,9 @@ class TestRecordings:
 
         plain = played(tmp_path / "plain", "fedavg", EVERYONE)
         run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.federation.work = SideBySide(run.federation.work, 2, refuses)
-        run.federation.fit()
-        assert difference(run.federation.server, plain.federation.server) < 1e-5
+        run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
+        run.loop.fit()
+        assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch):
         def refuses(stream):
@@ -171,25 +173,25 @@ class TestRecordings:
 
         plain = played(tmp_path / "plain", "fedavg", EVERYONE)
         run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.federation.work = SideBySide(run.federation.work, 2, refuses)
-        run.federation.fit()
-        assert difference(run.federation.server, plain.federation.server) < 1e-5
+        run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
+        run.loop.fit()
+        assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = prepared(tmp_path, "fedavg")
-        run.federation.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
-        SideBySide(run.federation.work, 2, None)
+        run.loop.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
+        ParallelExecutor(run.loop.work, 2, None)
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
         run = prepared(tmp_path, "fedavg", EVERYONE)
-        work = SideBySide(run.federation.work, 4, None)
+        work = ParallelExecutor(run.loop.work, 4, None)
         clock = Clock()
         for lane in work.lanes:
             lane.clock = clock
             lane._train = lambda visit, lane=lane: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
-        run.federation.work = work
-        run.federation.start()
-        assert run.federation.play(0)["client_seconds"] == 4.0
+        run.loop.work = work
+        run.loop.start()
+        assert run.loop.run_round(0)["client_seconds"] == 4.0
 
 
 class Leaving(FedAvg):
@@ -259,10 +261,10 @@ class TestMeasured:
         executors = Named("one", one, clock), Named("several", several, clock)
         for executor in executors:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
-        measured = Measured(*executors, clock)
+        measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
         return [
-            list(measured.run(Assignment(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
+            list(measured.run(PhaseInputs(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
         ]
 
     def test_the_faster_is_kept(self):
@@ -321,11 +323,15 @@ class TestMeasured:
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
-    [((), OneByOne), (("executor=one-by-one",), OneByOne), (("executor=side-by-side", "lanes=3"), SideBySide)],
+    [
+        ((), SequentialExecutor),
+        (("executor=one-by-one",), SequentialExecutor),
+        (("executor=side-by-side", "lanes=3"), ParallelExecutor),
+    ],
 )
 def test_the_config_chooses(tmp_path, overrides, expected):
-    work = prepared(tmp_path, "fedavg", *overrides).federation.work
+    work = prepared(tmp_path, "fedavg", *overrides).loop.work
     assert type(work) is expected
-    if expected is SideBySide:
+    if expected is ParallelExecutor:
         assert len(work.lanes) == 3
         assert all(lane.recorder is None for lane in work.lanes)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.execution.sequential import isolated
 from benchmark.experiment import data
+from benchmark.rng import isolated
 from methods import trees
 from methods.base import MethodError
 from methods.fedavg import FedAvg
@@ -23,17 +23,17 @@ class Watch:
 
     def __init__(self, run, after=None):
         self.done, self.after = [], after
-        run.federation.callbacks = [self]
+        run.loop.callbacks = [self]
 
-    def on_visit_end(self, federation, done):
+    def on_visit_end(self, loop, done):
         self.done.append(done)
         if self.after:
-            self.after(federation.method)
+            self.after(loop.method)
 
 
 def each_step(run, monkeypatch, look):
     """Calls `look(method, batch, step)` before every training step."""
-    method = run.federation.method
+    method = run.loop.method
     step = method.training_step
 
     def training_step(batch, number):
@@ -68,18 +68,18 @@ class TestPristine:
         clean = played(tmp_path / "clean", method, *overrides)
         spoilt = prepared(tmp_path / "spoilt", method, *overrides)
         Watch(spoilt, after=poison)
-        spoilt.federation.fit()
+        spoilt.loop.fit()
         assert same(state(spoilt), state(clean))
-        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(clean.federation.server))
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(clean.loop.server))
 
     def test_byol_targets_start_at_the_received_weights(self, tmp_path, monkeypatch):
         run = prepared(tmp_path, "fedavg", "objective=byol", EVERYONE)
-        federation = run.federation
+        loop = run.loop
         received, started, moved = [], [], []
 
         def look(method, batch, step):
             if step == 0:
-                received.append(trees.clone(federation.server["weights"]))
+                received.append(trees.clone(loop.server["weights"]))
                 for target, source in method.objective.ema.items():
                     started.append(same(method.tensors(target), received[-1][source]))
 
@@ -93,7 +93,7 @@ class TestPristine:
 
         each_step(run, monkeypatch, look)
         Watch(run, after=at_the_end)
-        federation.fit()
+        loop.fit()
         assert started == moved == [True] * (3 * 4 * 2)  # rounds, clients, targets
         assert not same(received[0], received[-1])  # else targets that stayed at their initial weights would pass
 
@@ -101,7 +101,7 @@ class TestPristine:
     def test_batch_norm_statistics_at_the_start_of_a_visit(self, tmp_path, monkeypatch, policy):
         """The server's, or those the client left with; untouched ones at its first visit."""
         run = prepared(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
-        federation, method = run.federation, run.federation.method
+        loop, method = run.loop, run.loop.method
         fresh, left, met = trees.clone(method.statistics()), {}, []
 
         def look(method, batch, step):
@@ -111,13 +111,13 @@ class TestPristine:
         each_step(run, monkeypatch, look)
         watch = Watch(run)
         watch.after = lambda method: left.update({len(watch.done): trees.clone(method.statistics())})
-        federation.start()
-        federation.play(0)
+        loop.start()
+        loop.run_round(0)
         assert all(same(statistics, fresh) for statistics in met)
         order = [done.visit.client.id for done in watch.done]
         before = dict(zip(order, left.values(), strict=True))
-        sent = federation.server["weights"]
-        federation.play(1)
+        sent = loop.server["weights"]
+        loop.run_round(1)
         for client, statistics in zip(order, met[4:], strict=True):
             if policy == "local":
                 assert same(statistics, before[client])
@@ -134,7 +134,7 @@ class TestLocalWork:
         """Clients of these sizes, batches of 8."""
         run = prepared(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
         run.data.parts = [np.arange(size) for size in self.SIZES]
-        run.federation.clients = data.Clients(run.data.parts)
+        run.loop.clients = data.Clients(run.data.parts)
         return run
 
     def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ class TestLocalWork:
         seen = defaultdict(list)
         watch = Watch(run)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].append(len(batch.index)))
-        run.federation.fit()
+        run.loop.fit()
         batches = {2: [2], 8: [8], 9: [8], 10: [8, 2], 16: [8, 8], 17: [8, 8]}
         for position, done in enumerate(watch.done):
             epoch = batches[done.visit.client.examples]
@@ -152,13 +152,13 @@ class TestLocalWork:
 
     def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=10")
-        run.federation.clients = [client for client in run.federation.clients if client.examples == 9]
+        run.loop.clients = [client for client in run.loop.clients if client.examples == 9]
         left_out = []
         each_step(
             run, monkeypatch, lambda method, batch, step: left_out.append(set(range(9)) - set(batch.index.tolist()))
         )
-        run.federation.clients = [run.federation.clients[0]]
-        run.federation.fit()
+        run.loop.clients = [run.loop.clients[0]]
+        run.loop.fit()
         assert all(len(missing) == 1 for missing in left_out)
         assert len(left_out) == 10
         assert len(set.union(*left_out)) > 3
@@ -166,7 +166,7 @@ class TestLocalWork:
     def test_an_observing_pass_sees_every_image(self, tmp_path):
         run = self.resized(tmp_path, "method.passes=1", method="fedsc")
         watch = Watch(run)
-        run.federation.fit()
+        run.loop.fit()
         passes = [done for done in watch.done if done.visit.phase.work == "observe"]
         # two views of every image; and nothing was trained on
         assert {done.visit.client.examples: float(done.visit.observed["rows"]["n"]) / 2 for done in passes} == {
@@ -177,10 +177,10 @@ class TestLocalWork:
     @pytest.mark.parametrize("steps", [1, 5])
     def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
         run = self.resized(tmp_path, f"training.steps={steps}")
-        run.federation.work.pace = replace(run.federation.work.pace, epochs=3)  # as a scenario's file may say beside
+        run.loop.work.pace = replace(run.loop.work.pace, epochs=3)  # as a scenario's file may say beside
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
-        run.federation.fit()
+        run.loop.fit()
         assert [done.visit.steps for done in watch.done] == [steps] * len(self.SIZES)
         for position, done in enumerate(watch.done):
             assert done.images == len(seen[position])
@@ -190,18 +190,18 @@ class TestLocalWork:
     def test_the_loss_is_the_mean_over_steps_of_visits_and_the_lines(self, tmp_path, monkeypatch):
         run = prepared(tmp_path, "fedavg", EVERYONE)
         losses, watch = defaultdict(list), Watch(run)
-        finish = run.federation.method.on_train_batch_end
+        finish = run.loop.method.on_train_batch_end
 
         def taken(outputs, batch, step):
             losses[len(watch.done)].append(outputs["loss"].item())
             finish(outputs, batch, step)
 
-        monkeypatch.setattr(run.federation.method, "on_train_batch_end", taken)
-        run.federation.fit()
+        monkeypatch.setattr(run.loop.method, "on_train_batch_end", taken)
+        run.loop.fit()
         for position, done in enumerate(watch.done):
             assert len(losses[position]) == done.visit.steps
             assert done.loss == pytest.approx(np.mean(losses[position]), rel=1e-6)
-        for round, row in enumerate(run.federation.history):
+        for round, row in enumerate(run.loop.history):
             assert row["loss"] == pytest.approx(np.mean([d.loss for d in watch.done if d.visit.round == round]))
 
 
@@ -219,14 +219,14 @@ class TestLearningRate:
         given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
         run = prepared(tmp_path, "fedavg", *given, "training.epochs=2")
         watch, used = Watch(run), defaultdict(list)
-        before = run.federation.method.on_before_optimizer_step
+        before = run.loop.method.on_before_optimizer_step
 
         def look(optimizer):
             used[len(watch.done)].append(optimizer.param_groups[0]["lr"])
             before(optimizer)
 
-        monkeypatch.setattr(run.federation.method, "on_before_optimizer_step", look)
-        run.federation.fit()
+        monkeypatch.setattr(run.loop.method, "on_before_optimizer_step", look)
+        run.loop.fit()
         for position, done in enumerate(watch.done):
             steps = done.visit.steps
             moved = [step / steps if per == "step" else 0 for step in range(steps)]
@@ -241,12 +241,12 @@ class TestPrecision:
         both = ("federation.rounds=1", "federation.batch_norm=recalibrate")
         run = prepared(tmp_path, "fedavg", f"training.precision={precision}", *both)
         seen = set()
-        convolution = run.federation.method.objective.encoder.backbone[0]
+        convolution = run.loop.method.objective.encoder.backbone[0]
         convolution.register_forward_hook(
             lambda layer, given, out: seen.add((layer.training, layer.weight.dtype, out.dtype))
         )
         watch = Watch(run)
-        run.federation.fit()
+        run.loop.fit()
         assert seen == {(True, torch.float32, dtype), (False, torch.float32, dtype)}
         assert {leaf.dtype for _, leaf in trees.leaves(watch.done[0].message)} == {torch.float32}
 
@@ -262,7 +262,7 @@ class TestDropout:
 
     def masks(self, run, monkeypatch, order=1):
         """(round, client) -> the dropped features of its first step, `[16, 8]`."""
-        method, work, dropped, visit = run.federation.method, run.federation.work, {}, []
+        method, work, dropped, visit = run.loop.method, run.loop.work, {}, []
         begin, play = method.start_visit, work.run
 
         def start_visit(now, kept=None):
@@ -278,7 +278,7 @@ class TestDropout:
         monkeypatch.setattr(method, "start_visit", start_visit)
         monkeypatch.setattr(work, "run", in_order)
         method.objective.encoder.backbone[-1].register_forward_hook(look)
-        run.federation.fit()
+        run.loop.fit()
         return dropped
 
     def test_a_visit_draws_the_same_wherever_and_whenever_it_happens(self, tmp_path, monkeypatch):
@@ -315,7 +315,7 @@ class TestClipping:
     def norms(self, tmp_path, monkeypatch, *overrides):
         """The gradients' norm at every step, as the optimiser finds them."""
         run = prepared(tmp_path, "fedavg", "federation.rounds=1", *overrides)
-        method, norms = run.federation.method, []
+        method, norms = run.loop.method, []
         before = method.on_before_optimizer_step
 
         def look(optimizer):
@@ -324,7 +324,7 @@ class TestClipping:
             norms.append(float(torch.cat(gradients).norm()))
 
         monkeypatch.setattr(method, "on_before_optimizer_step", look)
-        run.federation.fit()
+        run.loop.fit()
         return norms
 
     def test_long_gradients_are_cut_and_short_ones_left(self, tmp_path, monkeypatch):
@@ -342,11 +342,11 @@ class TestRecalibration:
     def test_pooled_statistics_of_the_first_layer_by_hand(self, tmp_path):
         """Mean over batches on each client, then over clients by examples; E[x^2] - E[x]^2 for the variance."""
         run = prepared(tmp_path, "fedavg", "federation.batch_norm=recalibrate", EVERYONE, "federation.rounds=1")
-        federation, streams = run.federation, run.federation.streams
-        federation.fit()
-        weights = federation.server["weights"]["encoder"]
+        loop, streams = run.loop, run.loop.streams
+        loop.fit()
+        weights = loop.server["weights"]["encoder"]
         total, mean, second = 0, 0, 0
-        for client in federation.clients:
+        for client in loop.clients:
             key = {"round": 0, "phase": "recalibrate", "client": client.id}
             order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
             size = math.ceil(client.examples / math.ceil(client.examples / 8))  # near-equal, none short
@@ -366,12 +366,12 @@ class TestRecalibration:
     def test_it_measures_and_changes_nothing_else(self, tmp_path):
         """What clients remember and a layer's own momentum are afterwards what they were."""
         run = prepared(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
-        layer = run.federation.method.objective.encoder.backbone[1]
+        layer = run.loop.method.objective.encoder.backbone[1]
         layer.momentum = 0.01
         kept = defaultdict(list)
         watch = Watch(run)
         watch.after = lambda method: kept[watch.done[-1].visit.phase.name].append(trees.clone(watch.done[-1].kept))
-        run.federation.fit()
+        run.loop.fit()
         assert layer.momentum == 0.01
         assert len(kept["fit"]) == 3 * 4
         assert all(map(same, kept["fit"], kept["recalibrate"]))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmark.configuration.files import available
+from benchmark.evaluation.monitor import Monitor
 from benchmark.evaluation.protocols import expanded
-from benchmark.tracking.callbacks import Monitor
 from tests import playing
 
 METHODS = sorted(set(available("method")) - {"untrained"})
@@ -42,7 +42,7 @@ def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
     with_labels(noise, "train", shuffled(noise.data.source.train.labels))
     with_labels(noise, "test", shuffled(noise.data.source.test.labels))
     for run in (true, noise):
-        run.federation.fit()
+        run.loop.fit()
     assert playing.same(playing.state(true), playing.state(noise))
 
 
@@ -53,8 +53,8 @@ def test_where_labels_are_learned_from_they_matter(tmp_path):
     )
     with_labels(noise, "train", shuffled(noise.data.source.train.labels))
     for run in (true, noise):
-        run.federation.fit()
-    assert playing.difference(true.federation.server, noise.federation.server) > 0
+        run.loop.fit()
+    assert playing.difference(true.loop.server, noise.loop.server) > 0
 
 
 def test_no_choice_reads_a_test_label(tmp_path):
@@ -63,7 +63,7 @@ def test_no_choice_reads_a_test_label(tmp_path):
     protocols = expanded(["all"], "digits", drifts=False)
 
     def scores():
-        encoder = run.evaluator.encoder(run.federation.server["weights"], recalibrated=False)
+        encoder = run.evaluator.encoder(run.loop.server["weights"], recalibrated=False)
         return run.evaluator.scores(encoder, protocols)
 
     before = scores()
@@ -86,8 +86,8 @@ def test_the_monitor_reads_no_test_label(tmp_path):
         run = playing.prepared(tmp_path / name, "fedavg", *WORDS)
         if name == "noise":
             with_labels(run, "test", shuffled(run.data.source.test.labels))
-        run.federation.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]
-        run.federation.fit()
-        seen.append([{**row, "seconds": 0, "client_seconds": 0} for row in run.federation.history])
+        run.loop.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]
+        run.loop.fit()
+        seen.append([{**row, "seconds": 0, "client_seconds": 0} for row in run.loop.history])
     assert seen[0] == seen[1]
     assert all("monitor" in row for row in seen[0])

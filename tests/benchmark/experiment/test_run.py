@@ -16,15 +16,17 @@ from rich.console import Console
 from benchmark.cli.runs import main
 from benchmark.configuration.compose import compose, load
 from benchmark.configuration.files import available
-from benchmark.configuration.schema import ConfigError, identity, settings
+from benchmark.configuration.identity import identity, settings
+from benchmark.configuration.naming import folder
 from benchmark.configuration.suites import suite
-from benchmark.experiment.lock import folder
+from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run, opened
-from benchmark.federation.loop import DivergedError, Federation
-from benchmark.tracking.callbacks import Display, RoundLog
+from benchmark.federation.loop import DivergedError, FederatedLoop
+from benchmark.tracking.callbacks import RoundLog
+from benchmark.tracking.progress import Display
 from datamodules.partition import PartitionError
 from eval.features import EvalError
-from leaderboards import schema
+from leaderboards import store
 from methods import trees
 from tests.playing import TINY, same
 
@@ -50,10 +52,10 @@ def stop(monkeypatch, owner, moment, round):
     """Ctrl-C at a moment of a round."""
     told = getattr(owner, moment)
 
-    def stopping(self, federation, **news):
-        if federation.round == round:
+    def stopping(self, loop, **news):
+        if loop.round == round:
             raise KeyboardInterrupt
-        told(self, federation, **news)
+        told(self, loop, **news)
 
     monkeypatch.setattr(owner, moment, stopping)
 
@@ -61,11 +63,11 @@ def stop(monkeypatch, owner, moment, round):
 class TestGoingOn:
     def test_a_finished_run_is_only_read(self, tmp_path, monkeypatch):
         first, _ = run(tmp_path)
-        result = first.play()
+        result = first.execute()
         before = {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")}
-        monkeypatch.setattr(Federation, "fit", lambda self: pytest.fail("played again"))
+        monkeypatch.setattr(FederatedLoop, "fit", lambda self: pytest.fail("played again"))
         again, told = run(tmp_path)
-        assert again.play() == result
+        assert again.execute() == result
         assert "already done" in told.getvalue()
         assert {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")} == before
 
@@ -74,7 +76,7 @@ class TestGoingOn:
     def whole(cls, tmp_path_factory):
         torch.set_num_threads(1)
         one, _ = run(tmp_path_factory.mktemp("whole"), method="scaffold")
-        return one, one.play()
+        return one, one.execute()
 
     @pytest.mark.parametrize(
         ("owner", "moment", "round", "safe"),
@@ -89,25 +91,25 @@ class TestGoingOn:
         with monkeypatch.context() as patch:
             stop(patch, owner, moment, round)
             with pytest.raises(KeyboardInterrupt):
-                half.play()
+                half.execute()
         again, _ = run(tmp_path, method="scaffold")
         began = []
-        monkeypatch.setattr(Display, "on_phase_start", lambda self, federation, **_: began.append(federation.round))
-        result = again.play()
+        monkeypatch.setattr(Display, "on_phase_start", lambda self, loop, **_: began.append(loop.round))
+        result = again.execute()
         assert began == list(range(safe, 3))
         assert rounds(again.folder) == [1, 2, 3]
         unstopped, expected = whole
         assert {key: result[key] for key in ("scores", "bytes", "images")} == {
             key: expected[key] for key in ("scores", "bytes", "images")
         }
-        assert same(again.federation.server, unstopped.federation.server)
+        assert same(again.loop.server, unstopped.loop.server)
 
     def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path, monkeypatch):
         half, _ = run(tmp_path)
         with monkeypatch.context() as patch:
             stop(patch, Display, "on_visit_end", 2)
             with pytest.raises(KeyboardInterrupt):
-                half.play()
+                half.execute()
         run(tmp_path)[0].play()
         (file,) = half.folder.rglob("metrics.csv")
         header, *lines = file.read_text().splitlines()
@@ -124,7 +126,7 @@ class TestGoingOn:
     def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
         one, _ = run(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
         with pytest.raises(PartitionError, match="holds 1 image"):
-            one.play()
+            one.execute()
 
     def test_what_never_began_is_not_in_the_way_of_the_mended_file(self, tmp_path):
         """A scenario that cannot be run is mended and run: no folder has to be deleted by hand."""
@@ -135,28 +137,28 @@ class TestGoingOn:
             one, _ = run(tmp_path, scenario=str(scenario))
             if size == 64:
                 with pytest.raises(ConfigError, match="batch_size=64 is larger"):
-                    one.play()
-        assert one.play()["rounds"]["done"] == 3
+                    one.execute()
+        assert one.execute()["rounds"]["done"] == 3
 
     def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
         def stopped(machine, owner, moment, after=None, otherwise=False):
             one, _ = run(tmp_path)
             with monkeypatch.context() as patch:
                 patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
-                patch.setattr("benchmark.execution.sequential.OneByOne.rounds_otherwise", otherwise)
+                patch.setattr("benchmark.execution.sequential.SequentialExecutor.rounds_otherwise", otherwise)
                 if after is None:
                     patch.setattr(owner, moment, lambda *_: 1 / 0)
                 else:
                     stop(patch, owner, moment, after)
                 with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
-                    one.play()
+                    one.execute()
 
         stopped("A", RoundLog, "on_round_end", 1, otherwise=True)
         stopped("B", Run, "evaluate")
         one, _ = run(tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr("benchmark.experiment.run.hardware", lambda device: "where it is scored")
-            result = one.play()
+            result = one.execute()
         assert result["provenance"]["hardware"] == "B"
         assert {one["hardware"] for one in result["evaluated"].values()} == {"where it is scored"}
         assert result["deviations"] == [
@@ -166,12 +168,12 @@ class TestGoingOn:
 
     def test_a_folder_can_be_moved_and_opened(self, tmp_path):
         first, _ = run(tmp_path)
-        first.play()
+        first.execute()
         moved = first.folder.rename(tmp_path / "moved")
         again = opened(moved, Display(Console(file=io.StringIO())))
         again.prepare()
-        again.federation.start()
-        assert same(again.federation.server, first.federation.server)
+        again.loop.start()
+        assert same(again.loop.server, first.loop.server)
 
     def test_a_folder_that_is_no_run(self, tmp_path):
         with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
@@ -184,7 +186,7 @@ class TestWhatARunLeaves:
     def finished(cls, tmp_path_factory):
         torch.set_num_threads(1)
         one, _ = run(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
-        return one, one.play()
+        return one, one.execute()
 
     def test_files(self, finished):
         files = {file.relative_to(finished[0].folder).as_posix() for file in finished[0].folder.rglob("*.*")}
@@ -207,10 +209,10 @@ class TestWhatARunLeaves:
 
     def test_the_record(self, finished):
         one, result = finished
-        record = schema.read(one.folder / "result.json")
+        record = store.read(one.folder / "result.json")
         assert record == result
         lines = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
-        weights = trees.nbytes(one.federation.server["weights"])
+        weights = trees.nbytes(one.loop.server["weights"])
         assert record["rounds"] == {"done": 3, "planned": 3}
         assert record["images"] == sum(line["images"] for line in lines)
         assert record["bytes"]["visits"] == 3 * 2  # the warm-up calls everyone, and is no visit
@@ -242,34 +244,34 @@ class TestWhatARunLeaves:
         monkeypatch.syspath_prepend(str(tmp_path))
         one, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         digest = hashlib.sha256(code.encode()).hexdigest()
-        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.play()["deviations"]
+        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.execute()["deviations"]
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
-        with one.prepared() as federation:
-            federation.start()
+        with one.prepared() as loop:
+            loop.start()
             deviations = one.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
         again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
-            again.play()
+            again.execute()
         (tmp_path / "elsewhere.py").unlink()
         sys.modules.pop("elsewhere")
-        assert again.play()["deviations"]  # read, as nothing is left to compare it with
+        assert again.execute()["deviations"]  # read, as nothing is left to compare it with
         shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
-        assert shipped.play()["deviations"] == []
+        assert shipped.execute()["deviations"] == []
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
         one, _ = run(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
-        result = one.play()
+        result = one.execute()
         assert result["settings"]["method.threshold"] == "inf"
-        assert schema.read(one.folder / "result.json") == result
+        assert store.read(one.folder / "result.json") == result
         addon = "method.addons=[{class: methods.fedprox.Proximal, mu: .inf}]"
         other, _ = run(tmp_path, addon, "row=strong", "federation.rounds=0")
-        assert other.play()["settings"]["method.addons"][0]["mu"] == "inf"
+        assert other.execute()["settings"]["method.addons"][0]["mu"] == "inf"
 
     def test_a_run_without_a_round(self, tmp_path):
         one, _ = run(tmp_path, "federation.rounds=0")
-        result = one.play()
+        result = one.execute()
         assert result["rounds"] == {"done": 0, "planned": 0}
         assert result["bytes"] == {"up": {}, "down": {}, "visits": 0}
         assert rounds(one.folder) == []
@@ -290,7 +292,7 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
     one, _ = run(tmp_path, "logger=wandb", f"row={'long' * 20}")  # names of changed runs pass W&B's 64 letters of a tag
-    result = one.play()
+    result = one.execute()
     assert result["rounds"]["done"] == 3
     wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
     (log,) = one.folder.rglob("run-*.wandb")
@@ -306,7 +308,7 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
 def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     one, _ = run(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
-    one.play()
+    one.execute()
     assert main(["evaluate", str(one.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
     wandb.teardown()
     (log,) = one.folder.rglob("run-*.wandb")
@@ -319,10 +321,10 @@ def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     late = ("method.class=tests.benchmark.cli.test_main.Diverging", "federation.participation=1")  # in round 2
     broken, _ = run(tmp_path, "logger=wandb", *late)
     with pytest.raises(DivergedError):
-        broken.play()
+        broken.execute()
     assert wandb.run is None
     whole, _ = run(tmp_path, "logger=wandb", "federation.rounds=1")
-    whole.play()
+    whole.execute()
     wandb.teardown()
     assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
 
@@ -330,7 +332,7 @@ def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
 def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
     one, _ = run(tmp_path, "federation.rounds=1")
     one.prepare()
-    encoder = one.evaluator.encoder(one.federation.method.weights(), recalibrated=False)
+    encoder = one.evaluator.encoder(one.loop.method.weights(), recalibrated=False)
     with torch.no_grad():
         next(encoder.parameters()).fill_(float("nan"))
     with pytest.raises(EvalError, match="the monitor met features that are not finite"):

@@ -9,7 +9,7 @@ from benchmark.configuration.files import available, read, summary
 from benchmark.configuration.suites import suite
 from benchmark.experiment import factory
 from benchmark.experiment.run import Run
-from benchmark.tracking.callbacks import Display
+from benchmark.tracking.progress import Display
 from datamodules.sources import Source, Split
 
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
@@ -66,10 +66,10 @@ def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
     paper = name.partition("/")[0]
     common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
     run = Run(compose(name, paper, [*few(compose(name, paper)), *common]), Display(Console(quiet=True)))
-    with run.prepared() as federation:
-        federation.fit()
-    assert federation.round == 2
-    assert all(row["loss"] is not None and row["images"] for row in federation.history)
+    with run.prepared() as loop:
+        loop.fit()
+    assert loop.round == 2
+    assert all(row["loss"] is not None and row["images"] for row in loop.history)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -186,7 +186,7 @@ def test_flesds_studies_keep_the_local_epochs_in_all(name):
     configs = suite(name, {"scenarios": read("suite", name)["scenarios"][:6]}, [])
     assert len({(config.scenario, config.row) for config in configs}) == len(configs)
     training = [one for one in configs if one.method.name != "centralized"]
-    assert {one.federation.rounds * one.training.epochs for one in training} == {200}
+    assert {one.loop.rounds * one.training.epochs for one in training} == {200}
 
 
 def test_flesds_heads_are_the_papers():

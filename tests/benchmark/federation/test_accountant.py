@@ -3,8 +3,8 @@ import math
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
 
-from benchmark.configuration.schema import ConfigError
-from benchmark.federation.accountant import ORDERS, Account, epsilon
+from benchmark.errors import ConfigError
+from benchmark.federation.accountant import ORDERS, PrivacyAccountant, epsilon
 from methods.base import Client, Mean, MethodError, Phase
 from methods.fedsc import FedSC
 from tests import playing
@@ -52,17 +52,17 @@ class TestEpsilon:
 
 class TestAccount:
     def account(self, budget=None):
-        return Account(Releasing(), delta=1e-5, budget=budget)
+        return PrivacyAccountant(Releasing(), delta=1e-5, budget=budget)
 
     def test_it_grows_with_releases_only(self):
         account = self.account()
-        assert account.note(OTHER, [SMALL]) == set()
+        assert account.record_releases(OTHER, [SMALL]) == set()
         assert account.epsilon(SMALL.id) == 0
-        assert account.note(RELEASE, [SMALL]) == {SMALL.id}
+        assert account.record_releases(RELEASE, [SMALL]) == {SMALL.id}
         first = account.epsilon(SMALL.id)
-        account.note(RELEASE, [LARGE])
+        account.record_releases(RELEASE, [LARGE])
         assert account.epsilon(SMALL.id) == first > account.epsilon(LARGE.id) > 0
-        account.note(RELEASE, [SMALL])
+        account.record_releases(RELEASE, [SMALL])
         assert account.epsilon(SMALL.id) > first
         assert account.epsilon(SMALL.id) == epsilon(((1.0, 2),), 1e-5)
         assert account.covers == {"R"}
@@ -70,18 +70,18 @@ class TestAccount:
     def test_a_budget_refuses_the_round_that_would_exceed_it(self):
         account = self.account(budget=epsilon(((1.0, 2),), 1e-5) + 1e-6)
         for _ in range(2):
-            assert account.refusal([(RELEASE, [SMALL, LARGE])]) is None
-            account.note(RELEASE, [SMALL, LARGE])
-        assert "client 1 would spend" in account.refusal([(RELEASE, [SMALL, LARGE])])
-        assert account.refusal([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
-        assert "client 0 would spend" in account.refusal([(RELEASE, [LARGE])] * 40)
-        both = account.refusal([(RELEASE, [SMALL, LARGE])] * 40)  # it names who would spend most
+            assert account.over_budget_reason([(RELEASE, [SMALL, LARGE])]) is None
+            account.record_releases(RELEASE, [SMALL, LARGE])
+        assert "client 1 would spend" in account.over_budget_reason([(RELEASE, [SMALL, LARGE])])
+        assert account.over_budget_reason([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
+        assert "client 0 would spend" in account.over_budget_reason([(RELEASE, [LARGE])] * 40)
+        both = account.over_budget_reason([(RELEASE, [SMALL, LARGE])] * 40)  # it names who would spend most
         assert "client 1 would spend" in both
 
     def test_its_state_comes_back(self):
         account, other = self.account(), self.account()
-        account.note(RELEASE, [SMALL, LARGE])
-        account.note(RELEASE, [SMALL])
+        account.record_releases(RELEASE, [SMALL, LARGE])
+        account.record_releases(RELEASE, [SMALL])
         other.load(account.state())
         assert other.releases == account.releases
         assert other.covers == account.covers
@@ -98,17 +98,17 @@ class TestAccount:
     def test_a_method_that_misspells_its_noise_is_not_believed(self, noise, says, monkeypatch):
         monkeypatch.setattr(Releasing, "noise", lambda self, phase, client: noise)
         with pytest.raises(MethodError, match=says):
-            self.account().note(RELEASE, [SMALL])
+            self.account().record_releases(RELEASE, [SMALL])
 
 
 class TestRuns:
     def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
         run = playing.prepared(tmp_path, "fedsc", *NOISY)
-        record = run.play()
-        federation = run.federation
+        record = run.execute()
+        loop = run.loop
         seen = dict.fromkeys(range(4), 0)
-        for round, row in enumerate(federation.history):
-            present = range(4) if round == 0 else federation.streams.cohort(round, 4, 0.5)
+        for round, row in enumerate(loop.history):
+            present = range(4) if round == 0 else loop.streams.cohort(round, 4, 0.5)
             for client in present:
                 seen[client] += 1
             by_hand = {
@@ -121,16 +121,16 @@ class TestRuns:
         assert record["privacy"]["delta"] == 1e-5
 
     def test_a_budget_ends_the_run_before_it_is_exceeded(self, tmp_path):
-        free = playing.played(tmp_path / "free", "fedsc", *ALL).federation
+        free = playing.played(tmp_path / "free", "fedsc", *ALL).loop
         after = [max(free.history[k]["epsilon"].values()) for k in (0, 1)]
         assert after[1] > after[0]
         run = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
-        record = run.play()
+        record = run.execute()
         assert record["rounds"]["done"] == 1
         assert "budget" in record["rounds"]["ended"]
         assert record["epsilon"] == pytest.approx(after[0])
         again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
-        assert again.play() == record
+        assert again.execute() == record
 
     def test_misspelt_noise_is_found_before_anybody_trains(self, tmp_path, monkeypatch):
         monkeypatch.setattr(FedSC, "noise", lambda self, phase, client: {"momentz": 1.0})
@@ -140,7 +140,7 @@ class TestRuns:
     def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
         """Where the first release is in the second round, one round is played and nothing was spent."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
-        playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1").federation.fit()
+        playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1").loop.fit()
         run = playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1")
         run.config.privacy["epsilon"] = 5.0
         run.config.federation.rounds = 3
@@ -157,7 +157,7 @@ class TestRuns:
             playing.prepared(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
 
     def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
-        record = playing.prepared(tmp_path, "fedsc").play()
+        record = playing.prepared(tmp_path, "fedsc").execute()
         assert record["epsilon"] is None
         assert record["privacy"] == {}
         with pytest.raises(ConfigError, match="nothing with noise"):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from benchmark.federation.aggregation import Reductions, gather_batches
+from benchmark.execution.observations import gather_batches
+from benchmark.federation.aggregation import Aggregation
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Sum, Visit
 from tests.playing import same
@@ -27,7 +28,7 @@ def visit(client, examples, batches=1):
 
 def reduced(fabric, how, replies, server=None):
     """`replies`: (client, examples, batches, Tree of the entry "x"); the combined value."""
-    totals = Reductions({"x": how})
+    totals = Aggregation({"x": how})
     for client, examples, batches, tree in replies:
         totals.add(visit(client, examples, batches), {"x": tree}, server or {})
     return totals.merged(fabric, [totals.staged(fabric)])["x"]
@@ -100,7 +101,7 @@ def test_each_keeps_every_reply_under_its_client(fabric):
 
 
 def test_replies_name_their_clients_and_lack_what_nobody_sent(fabric):
-    totals = Reductions({"x": Mean(), "y": Cat(), "z": Each(), "s": Sum()})
+    totals = Aggregation({"x": Mean(), "y": Cat(), "z": Each(), "s": Sum()})
     for client in (5, 2):
         totals.add(visit(client, 1), {"x": {"w": torch.ones(1)}}, {})
     merged = totals.merged(fabric, [totals.staged(fabric)])
@@ -109,7 +110,7 @@ def test_replies_name_their_clients_and_lack_what_nobody_sent(fabric):
 
 
 def test_an_entry_only_some_send_is_the_mean_of_those(fabric):
-    totals = Reductions({"x": Mean("clients", over="clients"), "y": Mean("clients", over="clients")})
+    totals = Aggregation({"x": Mean("clients", over="clients"), "y": Mean("clients", over="clients")})
     totals.add(visit(0, 1), {"x": {"w": torch.tensor([1.0])}, "y": {"w": torch.tensor([4.0])}}, {})
     totals.add(visit(1, 1), {"x": {"w": torch.tensor([3.0])}}, {})
     merged = totals.merged(fabric, [totals.staged(fabric)])
@@ -117,7 +118,7 @@ def test_an_entry_only_some_send_is_the_mean_of_those(fabric):
 
 
 def test_an_undeclared_entry_is_refused_by_name():
-    totals = Reductions({"weights": Mean()})
+    totals = Aggregation({"weights": Mean()})
     with pytest.raises(
         MethodError, match="client 6 replied with labels, which phase 'fit' does not declare"
     ) as refused:
@@ -129,7 +130,7 @@ def test_an_undeclared_entry_is_refused_by_name():
 @pytest.mark.parametrize("how", [Mean(), Sum()])
 @pytest.mark.parametrize("other", [{"w": torch.ones(3)}, {"w": torch.ones(2, 1)}, {"v": torch.ones(2)}, {}])
 def test_another_architecture_is_refused(how, other):
-    totals = Reductions({"x": how})
+    totals = Aggregation({"x": how})
     totals.add(visit(0, 1), {"x": {"w": torch.ones(2)}}, {})
     with pytest.raises(MethodError, match="client 1 replied with 'x' of another shape"):
         totals.add(visit(1, 1), {"x": other}, {})
@@ -161,7 +162,7 @@ def test_the_order_of_clients_shows_in_no_bit(fabric, how):
 @pytest.mark.parametrize("how", [Mean(), Sum(), Cat(), Each()])
 def test_a_live_reply_may_change_once_it_is_added(fabric, how):
     live = torch.ones(1, 2)
-    totals = Reductions({"x": how})
+    totals = Aggregation({"x": how})
     totals.add(visit(0, 1), {"x": {"w": live}}, {})
     live.fill_(9)
     ((_, leaf),) = trees.leaves(totals.merged(fabric, [totals.staged(fabric)])["x"])
@@ -213,7 +214,7 @@ def test_a_reply_is_sent_to_other_ranks_once_and_not_with_every_leaf():
     class TwoRanks:
         world_size, device = 2, torch.device("cpu")
 
-    totals = Reductions({"x": Each()})
+    totals = Aggregation({"x": Each()})
     reply = {"x": {str(k): torch.ones(1000) for k in range(20)}}
     totals.add(visit(0, 1), reply, {})
     assert len(pickle.dumps(totals.staged(TwoRanks()))) < 1.5 * trees.nbytes(reply["x"])

@@ -3,7 +3,7 @@ import pickle
 import pytest
 import torch
 
-from benchmark.federation.client_state import Kept, Memory
+from benchmark.federation.client_state import ClientState, LocalParts
 from tests.playing import same
 
 TREE = {
@@ -22,7 +22,7 @@ def files(memory):
 
 @pytest.fixture
 def memory(tmp_path):
-    return Memory(tmp_path / "memory")
+    return ClientState(tmp_path / "memory")
 
 
 def keep(memory, round, **values):
@@ -87,7 +87,7 @@ def test_restoring_clears_what_a_broken_round_left(memory):
     for client in (1, 2):
         memory.write(client, 1, "fit", leaf(9.0))
     (memory.folder / "client3-round1-fit.pt").write_bytes(b"half a file")
-    again = Memory(memory.folder)
+    again = ClientState(memory.folder)
     again.restore(index)
     assert list(again) == [1]
     assert files(again) == [index[1]]
@@ -131,7 +131,7 @@ def test_nothing_is_unpickled(memory):
 
 def test_kept_shows_the_parts_that_stay_and_nothing_else(memory):
     memory.stage({4: memory.write(4, 0, "fit", TREE), 2: memory.write(2, 0, "fit", leaf(1.0))})
-    kept = Kept(memory)
+    kept = LocalParts(memory)
     assert (list(kept), len(kept)) == ([2, 4], 2)
     assert same(kept[4], TREE["stays"])
     assert kept[2] == {}

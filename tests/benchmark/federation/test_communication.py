@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmark.federation.communication import Ledger, sizes
+from benchmark.federation.communication import CommunicationLedger, sizes
 from methods.base import Client, Mail
 from tests.playing import same
 
@@ -15,7 +15,7 @@ def scale(numbers):
 
 
 def filled():
-    ledger = Ledger()
+    ledger = CommunicationLedger()
     mail = Mail({"weights": WEIGHTS, "scale": scale(10)}, {3: {"scale": scale(4)}, 8: {"scale": scale(1000)}})
     ledger.down(0, "fit", MEMBERS, mail)
     for client in range(2):
@@ -70,7 +70,7 @@ def test_asking_changes_nothing():
 
 
 def test_the_state_survives_a_checkpoint_file(tmp_path):
-    ledger, again = filled(), Ledger()
+    ledger, again = filled(), CommunicationLedger()
     torch.save(ledger.state(), tmp_path / "state.pt")
     again.load(torch.load(tmp_path / "state.pt", weights_only=True))
     assert (again.lines, again.visits) == (ledger.lines, ledger.visits)

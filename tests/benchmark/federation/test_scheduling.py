@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmark.distributed.collectives import share
-from benchmark.federation.scheduling import Costs
+from benchmark.federation.scheduling import VisitCosts, assign_clients
 from methods.base import Client, Phase
 from tests.playing import prepared
 
@@ -13,40 +12,41 @@ ALL = [Client(k, examples) for k, examples in enumerate((40, 10, 10, 20))]
 
 def shared(costs, ranks, phase=FIT):
     return [
-        [client.id for client in share(ALL, rank, ranks, lambda one: costs.of(phase, one))] for rank in range(ranks)
+        [client.id for client in assign_clients(ALL, rank, ranks, lambda one: costs.of(phase, one))]
+        for rank in range(ranks)
     ]
 
 
 def test_before_anything_is_measured_images_decide():
-    costs = Costs(lambda phase, client: client.examples)
+    costs = VisitCosts(lambda phase, client: client.examples)
     assert shared(costs, 2) == [[0], [3, 1, 2]]
 
 
 def test_what_was_measured_decides_and_others_are_guessed_at_its_pace():
-    costs = Costs(lambda phase, client: client.examples)
-    costs.note(FIT, ALL[1], 5.0)
+    costs = VisitCosts(lambda phase, client: client.examples)
+    costs.record_seconds(FIT, ALL[1], 5.0)
     assert [costs.of(FIT, client) for client in ALL] == [20.0, 5.0, 5.0, 10.0]
-    costs.note(FIT, ALL[0], 1.0)  # a fast one, however many images it holds
+    costs.record_seconds(FIT, ALL[0], 1.0)  # a fast one, however many images it holds
     assert costs.of(FIT, ALL[0]) == 1.0
     assert costs.of(FIT, ALL[3]) == pytest.approx(20 * 6 / 50)
-    costs.note(FIT, ALL[0], 30.0)
+    costs.record_seconds(FIT, ALL[0], 30.0)
     assert shared(costs, 2) == [[0], [3, 1, 2]]
     assert costs.of(LOOK, ALL[0]) == 40  # another phase knows nothing of it
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_everyone_is_visited_once(ranks):
-    parts = shared(Costs(lambda phase, client: client.examples), ranks)
+    parts = shared(VisitCosts(lambda phase, client: client.examples), ranks)
     assert sorted(client for part in parts for client in part) == [0, 1, 2, 3]
 
 
 def test_the_images_of_a_visit_follow_steps_epochs_and_phase(tmp_path):
-    work = prepared(tmp_path, "fedavg", "training.epochs=3").federation.work
+    work = prepared(tmp_path, "fedavg", "training.epochs=3").loop.work
     client = Client(0, 20)
     assert work.images(FIT, client) == 60
     assert work.images(Phase("fit", epochs=2), client) == 40
     assert work.images(LOOK, client) == 20
     assert work.images(Phase("say", work="none"), client) == 0
-    work = prepared(tmp_path / "steps", "fedavg", "training.steps=5").federation.work
+    work = prepared(tmp_path / "steps", "fedavg", "training.steps=5").loop.work
     assert work.images(FIT, client) == 5 * 8
     assert work.images(FIT, Client(0, 6)) == 5 * 6

@@ -19,7 +19,7 @@ def peak(folder: Path, method: str, clients: int) -> None:
     run = playing.played(
         folder, method, *OVERRIDES, f"partition.clients={clients}", f"federation.participation={10 / clients}"
     )
-    assert run.federation.ledger.visits == {0: 10, 1: 10}
+    assert run.loop.ledger.visits == {0: 10, 1: 10}
     (folder / "peak").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 

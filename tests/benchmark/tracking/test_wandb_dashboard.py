@@ -12,9 +12,9 @@ import wandb
 from wandb.proto import wandb_internal_pb2
 
 from benchmark.cli.runs import main
-from benchmark.configuration.schema import ConfigError
+from benchmark.errors import ConfigError
 from benchmark.tracking import wandb_dashboard
-from leaderboards import schema
+from leaderboards import store
 from tests.leaderboards.test_schema import record
 
 CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
@@ -28,7 +28,7 @@ RECORDS = [
 @pytest.fixture
 def results(tmp_path):
     for one in RECORDS:
-        schema.write(tmp_path / "leaderboards" / "results" / f"{schema.name(one)}.json", one)
+        store.write(tmp_path / "leaderboards" / "results" / f"{store.name(one)}.json", one)
     return tmp_path / "leaderboards" / "results"
 
 

@@ -10,8 +10,8 @@ import yaml
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from benchmark.configuration.files import read as read_config
+from benchmark.configuration.identity import settings as settings_of
 from benchmark.configuration.instantiate import defaults
-from benchmark.configuration.schema import settings as settings_of
 from eval.protocol import find
 from leaderboards.papers.tables import Ours, collect, read
 from leaderboards.papers.verdicts import differences

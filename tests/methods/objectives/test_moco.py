@@ -75,17 +75,17 @@ class TestMoCo(ObjectiveContract):
     def test_the_queue_stays_with_its_client(self, kept: bool, tmp_path) -> None:
         own = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(kept).lower()}")
         run = playing.played(tmp_path, "fedavg", *own, "federation.participation=1")
-        for client in run.federation.clients:
-            kept_parts = run.federation.memory.get(client.id, {}).get("stays", {})
+        for client in run.loop.clients:
+            kept_parts = run.loop.memory.get(client.id, {}).get("stays", {})
             if not kept:
                 assert kept_parts == {}
                 continue
             filled = int(kept_parts["queue"]["queue_filled"])
             seen = 2 * sum(size for size in (client.examples - client.examples % 8, client.examples % 8) if size > 1)
             assert filled == min(64, 3 * seen)
-        sent = {entry for direction in ("up", "down") for entry in run.federation.ledger.total(direction)}
+        sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
         assert sent == {"weights"}
-        assert set(run.federation.server["weights"]) == {"encoder", "projector"}
+        assert set(run.loop.server["weights"]) == {"encoder", "projector"}
 
     @pytest.mark.parametrize("wrong", [{"momentum": 1.5}, {"temperature": 0.0}, {"queue_size": 0}])
     def test_what_cannot_be_is_refused(self, wrong: dict[str, float]) -> None:

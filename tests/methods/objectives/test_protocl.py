@@ -96,7 +96,7 @@ def test_the_e_step_comes_before_each_epoch_and_sees_every_image(tmp_path, monke
     monkeypatch.setattr(ProtoCL, "start_epoch", start_epoch)
     own = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")
     run = playing.played(tmp_path, "fedavg", *own)
-    sizes = [client.examples for client in run.federation.clients]
+    sizes = [client.examples for client in run.loop.clients]
     assert sorted(seen) == sorted((False, False, size) for size in sizes for _ in range(2))
 
 
@@ -117,6 +117,6 @@ def test_prototypes_change_training_after_the_warm_up(tmp_path) -> None:
     one = playing.played(tmp_path / "a", "fedavg", "objective=protocl", *common)
     two = playing.played(tmp_path / "b", "fedavg", "objective=protocl", *common, "objective.warmup=9")
     moco = playing.played(tmp_path / "c", "fedavg", "objective=moco", "federation.rounds=2")
-    assert playing.difference(one.federation.server, two.federation.server) > 1e-6
-    assert playing.difference(two.federation.server, moco.federation.server) < 1e-6
-    assert all(math.isfinite(row["loss"]) for row in one.federation.history)
+    assert playing.difference(one.loop.server, two.loop.server) > 1e-6
+    assert playing.difference(two.loop.server, moco.loop.server) < 1e-6
+    assert all(math.isfinite(row["loss"]) for row in one.loop.history)

@@ -38,6 +38,6 @@ class TestRotation:
 
     def test_it_learns(self, tmp_path) -> None:
         run = playing.played(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
-        losses = [row["loss"] for row in run.federation.history]
+        losses = [row["loss"] for row in run.loop.history]
         assert losses[-1] < losses[0]
-        assert set(run.federation.server["weights"]) == {"encoder", "projector", "head"}
+        assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}

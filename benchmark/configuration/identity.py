@@ -1,0 +1,40 @@
+"""What makes a run the run it is: its settings, and their hash."""
+
+import hashlib
+import json
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+RUNTIME = (
+    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
+    "data.root", "data.cache", "data.download",
+)  # fmt: skip
+"""Keys that say where and how a run happens, not what it is: they are not part of its identity."""
+
+
+def identity(config: DictConfig) -> str:
+    """A hash of all that makes the run what it is; where it runs and what is measured on it is left out."""
+    return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(one: DictConfig, other: DictConfig) -> list[str]:
+    """`key: a -> b` for every key of the run's identity that differs."""
+    mine, theirs = settings(one), settings(other)
+    keys = sorted(mine.keys() | theirs.keys())
+    return [f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)]
+
+
+def settings(config: DictConfig) -> dict[str, Any]:
+    """Dotted key -> value of what a run is, the seed included."""
+    flat = _flatten(OmegaConf.to_container(config, resolve=True))
+    outside = (*RUNTIME, "row", "scenario")
+    return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}
+
+
+def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(content, dict):
+        return {prefix: content}
+    return {
+        k: v for key, value in content.items() for k, v in _flatten(value, f"{prefix}.{key}" if prefix else key).items()
+    }
