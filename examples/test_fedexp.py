@@ -2,7 +2,7 @@ import torch
 
 from methods import trees
 from methods.base import Replies
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 CONFIG = "examples/fedexp.yaml"
@@ -22,13 +22,13 @@ class TestFedExP(MethodContract):
 def test_one_client_is_fedavg(tmp_path):
     """Its change points in one direction: eta_g is 1."""
     alone = ("partition.clients=1", "federation.participation=1")
-    ours = playing.played(tmp_path / "ours", CONFIG, *alone)
-    theirs = playing.played(tmp_path / "theirs", "fedavg", *alone)
-    assert playing.difference(ours.loop.server, theirs.loop.server) < 1e-6
+    ours = run_helpers.train_run(tmp_path / "ours", CONFIG, *alone)
+    theirs = run_helpers.train_run(tmp_path / "theirs", "fedavg", *alone)
+    assert run_helpers.difference(ours.loop.server, theirs.loop.server) < 1e-6
 
 
 def test_one_step_by_hand(tmp_path):
-    method = playing.prepared(tmp_path, CONFIG, "method.epsilon=0").loop.method
+    method = run_helpers.build_run(tmp_path, CONFIG, "method.epsilon=0").loop.method
     start = trees.map(torch.zeros_like, method.weights(statistics=False))
     mean = trees.map(torch.ones_like, start)  # every weight has moved by 1 on average: the mean's squared norm is n
     n = sum(leaf.numel() for _, leaf in trees.leaves(start))

@@ -117,7 +117,7 @@ class Config:
     server_optimizer: dict[str, Any] = field(default_factory=dict)
     """What the server does with the clients' mean: a class of `methods.server`; empty: it takes it."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    loop: FederationConfig = field(default_factory=FederationConfig)
+    federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
     """What clients may spend where a method releases something with noise, see docs/privacy.md. epsilon: a budget,

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.jobs import Job
+from tests.command_helpers import Job
 
 
 @pytest.fixture(scope="session")

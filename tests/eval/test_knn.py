@@ -10,7 +10,7 @@ import torch
 
 from eval.features import EvalError, Features
 from eval.knn import knn, knn_by_k, knn_predict
-from tests import playing
+from tests import run_helpers
 
 GOLDEN_BANK = torch.tensor([[c, math.sqrt(1 - c * c)] for c in (0.9, 0.8, 0.7)])
 GOLDEN_QUERY = torch.tensor([[1.0, 0.0]])
@@ -110,8 +110,8 @@ def test_several_k_are_one_after_another():
 
 def test_fifty_thousand_rows_of_512_fit_into_two_gibibytes(tmp_path):
     """The whole process, libraries included; queries come in chunks, so that their number does not matter."""
-    child = playing.in_child(neighbours_of_a_large_bank, tmp_path / "peak")
-    assert playing.finish(child, 200) == 0
+    child = run_helpers.in_child(neighbours_of_a_large_bank, tmp_path / "peak")
+    assert run_helpers.finish(child, 200) == 0
     assert int((tmp_path / "peak").read_text()) < 2 * 2**30
 
 

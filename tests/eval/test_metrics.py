@@ -11,7 +11,7 @@ from eval.features import EvalError
 from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn_predict
 from eval.metrics import Alignment, EffectiveRank, KNNAccuracy, Uniformity
-from tests import playing
+from tests import run_helpers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -114,9 +114,9 @@ def test_metrics_take_part_in_a_lightning_loop():
 
 def by_two(values, folder):
     """What `values(rank)` is on each of two ranks that run it together."""
-    ranks = playing.by_hand({"RANK": "0"}, {"RANK": "1"})
-    children = [playing.in_child(one_rank, values, folder, environment=rank) for rank in ranks]
-    assert [playing.finish(child) for child in children] == [0, 0]
+    ranks = run_helpers.by_hand({"RANK": "0"}, {"RANK": "1"})
+    children = [run_helpers.in_child(one_rank, values, folder, environment=rank) for rank in ranks]
+    assert [run_helpers.finish(child) for child in children] == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 

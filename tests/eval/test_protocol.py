@@ -162,7 +162,7 @@ def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
         "clusters", "label_free_score", "spectrum",
     ):  # fmt: skip
         monkeypatch.setattr(factories, function, record)
-    monkeypatch.setattr(factories, "embed", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
+    monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     monkeypatch.setattr(factories, "drift", lambda *arguments: {})
     compared = subject.compared(0)
     subject = replace(subject, locals=lambda images: record(images) or compared)

@@ -18,7 +18,7 @@ from benchmark.experiment import factory
 from benchmark.federation import loop
 from methods import trees
 from methods.base import MethodError
-from tests import playing, tape
+from tests import run_helpers, tape
 
 Bill = dict[tuple[str, str, str], int]
 
@@ -51,11 +51,11 @@ class MethodContract:
     @classmethod
     def unbroken(cls, tmp_path_factory: pytest.TempPathFactory) -> Any:
         """The run all others are compared with, played once."""
-        return playing.played(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
+        return run_helpers.train_run(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
-        run = playing.prepared(tmp_path, self.method, *self.overrides)
-        seen = playing.watched(run, lambda done: (set(done.message), set(done.visit.phase.uplink)))
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
+        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(done.visit.phase.uplink)))
         run.loop.fit()
         assert seen
         assert all(sent == declared for sent, declared in seen)
@@ -73,7 +73,7 @@ class MethodContract:
         assert loop.ledger.lines == expected
 
     def test_memory_never_travels(self, tmp_path: Path) -> None:
-        run = playing.prepared(tmp_path, self.method, *self.overrides, "federation.participation=1")
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides, "federation.participation=1")
         loop, canary = run.loop, 12345.678
         loop.start()
         loop.run_round(0)
@@ -87,20 +87,20 @@ class MethodContract:
                 assert "canary" in done.visit.memory
             return trees.clone({"up": done.message, "down": done.visit.message})
 
-        sent = playing.watched(run, look)
+        sent = run_helpers.collect_visits(run, look)
         loop.run_round(1)
         leaves = [leaf for tree in (*sent, loop.server) for _, leaf in trees.leaves(tree)]
         assert sent
         assert not any((leaf == canary).any() for leaf in leaves)
 
-    @pytest.mark.parametrize("moment", playing.KILLS)
+    @pytest.mark.parametrize("moment", run_helpers.KILLS)
     def test_a_killed_run_resumed_is_the_unbroken_one(self, moment: str, tmp_path: Path, unbroken: Any) -> None:
         for round in (0, 1):
             for phase in unbroken.loop.method.plan(round):
                 folder = tmp_path / f"{round}-{phase.name}"
-                playing.killed(folder, self.method, moment, round, phase.name, *self.overrides)
-                resumed = playing.played(folder, self.method, *self.overrides)
-                assert playing.same(playing.state(resumed), playing.state(unbroken))
+                run_helpers.run_until_killed(folder, self.method, moment, round, phase.name, *self.overrides)
+                resumed = run_helpers.train_run(folder, self.method, *self.overrides)
+                assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(unbroken))
                 left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
                 assert left == set(resumed.loop.memory.index.values())
                 if moment in ("written", "renamed"):
@@ -108,36 +108,36 @@ class MethodContract:
 
     @pytest.mark.ranks
     def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
-        playing.on_two_ranks(tmp_path, self.method, *self.overrides)
-        both = playing.prepared(tmp_path, self.method, *self.overrides)
+        run_helpers.on_two_ranks(tmp_path, self.method, *self.overrides)
+        both = run_helpers.build_run(tmp_path, self.method, *self.overrides)
         both.loop.start()
         assert both.loop.round == unbroken.loop.rounds
-        assert playing.same(playing.state(both), playing.state(unbroken))
+        assert run_helpers.same(run_helpers.state(both), run_helpers.state(unbroken))
 
     def test_the_order_of_the_cohort_does_not_matter(
         self, tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        share = loop.share
-        monkeypatch.setattr(loop, "share", lambda *args: share(*args)[::-1])
-        reversed_run = playing.played(tmp_path, self.method, *self.overrides)
-        assert playing.same(playing.state(reversed_run), playing.state(unbroken))
+        assign_clients = loop.assign_clients
+        monkeypatch.setattr(loop, "assign_clients", lambda *args: assign_clients(*args)[::-1])
+        reversed_run = run_helpers.train_run(tmp_path, self.method, *self.overrides)
+        assert run_helpers.same(run_helpers.state(reversed_run), run_helpers.state(unbroken))
 
     def test_clients_side_by_side_give_the_bits_of_one_by_one(self, tmp_path: Path, unbroken: Any) -> None:
-        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
         run.loop.work = ParallelExecutor(run.loop.work, lanes=3, recorder=None)
         run.loop.fit()
-        assert playing.same(playing.state(run), playing.state(unbroken))
+        assert run_helpers.same(run_helpers.state(run), run_helpers.state(unbroken))
 
     def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
         self, tmp_path: Path, unbroken: Any
     ) -> None:
         tapes: list[tape.Tape] = []
-        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
         run.loop.work = ParallelExecutor(run.loop.work, lanes=2, recorder=tape.recorder(tapes))
         run.loop.fit()
-        recorded, plain = playing.state(run), playing.state(unbroken)
-        assert playing.difference(recorded["server"], plain["server"]) < 1e-5
-        assert playing.difference(recorded["memory"], plain["memory"]) < 1e-5
+        recorded, plain = run_helpers.state(run), run_helpers.state(unbroken)
+        assert run_helpers.difference(recorded["server"], plain["server"]) < 1e-5
+        assert run_helpers.difference(recorded["memory"], plain["memory"]) < 1e-5
         assert recorded["ledger"] == plain["ledger"]
         trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
         assert bool(tapes) == trains
@@ -145,13 +145,13 @@ class MethodContract:
         assert [one.looks for one in tapes] == [[]] * len(tapes)
 
     def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
-        again = playing.played(tmp_path / "again", self.method, *self.overrides)
-        assert playing.same(playing.state(again), playing.state(unbroken))
-        other = playing.played(tmp_path / "other", self.method, *self.overrides, "seed=1")
-        assert not playing.same(playing.state(other), playing.state(unbroken))
+        again = run_helpers.train_run(tmp_path / "again", self.method, *self.overrides)
+        assert run_helpers.same(run_helpers.state(again), run_helpers.state(unbroken))
+        other = run_helpers.train_run(tmp_path / "other", self.method, *self.overrides, "seed=1")
+        assert not run_helpers.same(run_helpers.state(other), run_helpers.state(unbroken))
 
     def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
-        run = playing.prepared(tmp_path, self.method, *self.overrides)
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
         method = factory.method(run.config, run.data.source)  # one that no Fabric has seen
         start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
         trainer = Trainer(
@@ -161,27 +161,27 @@ class MethodContract:
         if method.plan(0)[0].work == "train":
             trainer.fit(method, run.data)
             assert trainer.global_step == -(-sum(len(part) for part in run.data.parts) // 8)
-            assert playing.difference(start, {name: method.tensors(name) for name in start}) > 0
+            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0
         else:
             with pytest.raises(MethodError, match="first phase trains"):
                 trainer.fit(method, run.data)
-            assert playing.difference(start, {name: method.tensors(name) for name in start}) == 0
+            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) == 0
 
     @pytest.mark.parametrize("policy", ["average", "local", "recalibrate"])
     def test_batch_norm_policies(self, policy: str, tmp_path: Path) -> None:
         overrides = (*self.overrides, f"federation.batch_norm={policy}")
         if policy not in self.batch_norm:
             with pytest.raises(MethodError, match="batch_norm"):
-                playing.played(tmp_path, self.method, *overrides)
+                run_helpers.train_run(tmp_path, self.method, *overrides)
             return
-        run = playing.played(tmp_path, self.method, *overrides)
+        run = run_helpers.train_run(tmp_path, self.method, *overrides)
         sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
         assert ("statistics" in sent) == (policy == "recalibrate")
         assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
     @pytest.mark.timeout(120)
     def test_two_rounds_of_the_shipped_config(self, tmp_path: Path) -> None:
-        run = playing.prepared(
+        run = run_helpers.build_run(
             tmp_path, self.method, "federation.rounds=2", "evaluation.protocols=[knn/v1]", scenario="digits"
         )
         record = run.execute()

@@ -31,8 +31,8 @@ from methods.base import (
 from methods.hooks import PHASE_HOOKS
 from methods.networks import convnet
 from methods.objectives.simclr import SimCLR
-from tests import playing
-from tests.methods.toys import EVERYONE, FIT, Follow, Toy, played, prepared, tiny, visit_of
+from tests import run_helpers
+from tests.methods.toys import EVERYONE, FIT, Follow, Toy, prepared, tiny, train_run, visit_of
 
 # --- hooks that carry a phase's name
 
@@ -52,7 +52,7 @@ Suffixed = type("Suffixed", (Toy,), {"phases": PLAYED, "__module__": __name__, *
 
 def test_every_hook_may_carry_its_phases_name(tmp_path: Path) -> None:
     one = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
-    log = played(tmp_path, Suffixed, *one).loop.method.log
+    log = train_run(tmp_path, Suffixed, *one).loop.method.log
     look = [*["draw_look", "observe_look"] * 2, "reply_look", "update_look"]
     step = ["draw_fit", "training_step_fit", "loss_fit", "adjust_gradients_fit", "on_train_batch_end_fit"]
     assert log == [
@@ -128,7 +128,7 @@ class Pull(AddOn):
         return self.head
 
     def receive(self, visit: Visit, method: FederatedMethod) -> None:
-        self.log.append(("received", visit.round, visit.client.id, playing.difference(
+        self.log.append(("received", visit.round, visit.client.id, run_helpers.difference(
             {"pull": method.tensors("pull")}, {"pull": visit.message["weights"]["pull"]})))  # fmt: skip
 
     def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
@@ -146,7 +146,7 @@ def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> 
     assert method.travelling == ("encoder", "projector", "pull")
     assert method.views(FIT) == ("augment", "augment", "plain")
     assert method.views(Phase("look", work="observe")) == ("augment", "augment")
-    assert playing.difference(start, {"pull": server["weights"]["pull"]}) > 0
+    assert run_helpers.difference(start, {"pull": server["weights"]["pull"]}) > 0
     assert run.loop.ledger.total("up", 0)["weights"] == 2 * trees.nbytes(method.weights())
     log = method.addons["pull"].log
     received = [line for line in log if line[0] == "received"]
@@ -215,14 +215,14 @@ class Random(Toy):
 
 
 def test_draws_depend_on_seed_round_and_client_alone(tmp_path: Path) -> None:
-    half, again, other = (played(tmp_path / str(n), Random, f"seed={n // 2}") for n in range(3))
-    full = played(tmp_path / "full", Random, EVERYONE)
+    half, again, other = (train_run(tmp_path / str(n), Random, f"seed={n // 2}") for n in range(3))
+    full = train_run(tmp_path / "full", Random, EVERYONE)
 
     def noise(run: Run) -> dict[tuple[int, int], Tensor]:
         return {key: torch.cat([drawn for _, drawn, _ in log]) for key, log in run.loop.method.drawn.items()}
 
     assert len(noise(half)) == 6
-    assert playing.same(noise(half), noise(again))
+    assert run_helpers.same(noise(half), noise(again))
     assert all(torch.equal(noise(full)[key], drawn) for key, drawn in noise(half).items())
     firsts = [drawn[:8].tolist() for run in (full, other) for drawn in noise(run).values()]
     assert len({tuple(first) for first in firsts}) == len(firsts)
@@ -230,7 +230,7 @@ def test_draws_depend_on_seed_round_and_client_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["supervised", "simclr"])
 def test_labels_are_handed_out_on_demand_only(objective: str, tmp_path: Path) -> None:
-    run = played(tmp_path, Random, EVERYONE, "federation.rounds=1", objective=objective)
+    run = train_run(tmp_path, Random, EVERYONE, "federation.rounds=1", objective=objective)
     for (_, client), log in run.loop.method.drawn.items():
         for index, _, labels in log:
             if objective == "simclr":
@@ -283,7 +283,7 @@ class Counted(Toy):
 
 @pytest.mark.parametrize("per", ["round", "step"])
 def test_a_visit_counts_batches_steps_and_rates(per: str, tmp_path: Path) -> None:
-    run = played(tmp_path, Counted, "training.epochs=2", f"schedule.per={per}")
+    run = train_run(tmp_path, Counted, "training.epochs=2", f"schedule.per={per}")
     assert len(run.loop.method.log) == 6
     for visit in run.loop.method.log:
         full, rest = divmod(visit.client.examples, 8)

@@ -1,4 +1,4 @@
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -13,5 +13,5 @@ class TestCentralized(MethodContract):
         assert unbroken.loop.clients[0].examples == len(unbroken.data.source.train.labels)
 
     def test_it_is_fedavg_with_one_client(self, tmp_path, unbroken):
-        plain = playing.played(tmp_path, "fedavg", "partition.name=iid", "partition.clients=1")
-        assert playing.same(playing.state(plain), playing.state(unbroken))
+        plain = run_helpers.train_run(tmp_path, "fedavg", "partition.name=iid", "partition.clients=1")
+        assert run_helpers.same(run_helpers.state(plain), run_helpers.state(unbroken))

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from methods import trees
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -13,9 +13,11 @@ class TestFedAvg(MethodContract):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_the_update_is_the_mean_by_examples(self, tmp_path):
-        run = playing.prepared(tmp_path, self.method, "federation.participation=1")
+        run = run_helpers.build_run(tmp_path, self.method, "federation.participation=1")
         loop = run.loop
-        replies = playing.watched(run, lambda done: (done.visit.client.examples, trees.clone(done.message["weights"])))
+        replies = run_helpers.collect_visits(
+            run, lambda done: (done.visit.client.examples, trees.clone(done.message["weights"]))
+        )
         loop.start()
         loop.run_round(0)
         total = sum(examples for examples, _ in replies)
@@ -25,15 +27,17 @@ class TestFedAvg(MethodContract):
             np.testing.assert_allclose(leaf.numpy(), sum(n * x for n, x in each) / total, rtol=1e-6, atol=1e-7)
 
     def test_weighting_is_a_choice(self, tmp_path):
-        plain = playing.played(tmp_path / "a", self.method)
-        equal = playing.played(tmp_path / "b", self.method, "method.weighting=clients")
-        assert playing.difference(plain.loop.server, equal.loop.server) > 0
+        plain = run_helpers.train_run(tmp_path / "a", self.method)
+        equal = run_helpers.train_run(tmp_path / "b", self.method, "method.weighting=clients")
+        assert run_helpers.difference(plain.loop.server, equal.loop.server) > 0
 
     def test_one_client_is_a_plain_training_loop(self, tmp_path):
         """One client on one rank, against PyTorch written out by hand: the same bits."""
-        run = playing.prepared(tmp_path, self.method, "partition.name=iid", "partition.clients=1", "training.epochs=2")
+        run = run_helpers.build_run(
+            tmp_path, self.method, "partition.name=iid", "partition.clients=1", "training.epochs=2"
+        )
         loop, method, streams = run.loop, run.loop.method, run.loop.streams
-        reference = playing.prepared(tmp_path / "other", self.method, "partition.name=iid", "partition.clients=1")
+        reference = run_helpers.build_run(tmp_path / "other", self.method, "partition.name=iid", "partition.clients=1")
         model = reference.loop.method.objective
         for round in range(3):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (1 + np.cos(np.pi * round / 3)) / 2, momentum=0.9)

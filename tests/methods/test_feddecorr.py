@@ -4,7 +4,7 @@ import torch
 from methods.base import MethodError, Outputs
 from methods.feddecorr import Decorrelation
 from methods.maths import decorrelation
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -15,19 +15,19 @@ class TestFedDecorr(MethodContract):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_a_weight_of_zero_is_fedavg(self, tmp_path):
-        none = playing.played(tmp_path / "a", "feddecorr", "method.weight=0")
-        plain = playing.played(tmp_path / "b", "fedavg")
-        assert playing.same(none.loop.server, plain.loop.server)
+        none = run_helpers.train_run(tmp_path / "a", "feddecorr", "method.weight=0")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
+        assert run_helpers.same(none.loop.server, plain.loop.server)
 
     @pytest.mark.parametrize("override", ["method.weight=0", "method.on=z", "method.variant=paper"])
     def test_each_choice_changes_training(self, override, tmp_path, unbroken):
-        other = playing.played(tmp_path, "feddecorr", override)
-        assert playing.difference(other.loop.server, unbroken.loop.server) > 1e-6
+        other = run_helpers.train_run(tmp_path, "feddecorr", override)
+        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     @pytest.mark.parametrize(("override", "says"), [("on=x", "h or z"), ("variant=x", "code or paper")])
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "feddecorr", f"method.{override}")
+            run_helpers.build_run(tmp_path, "feddecorr", f"method.{override}")
 
 
 @pytest.mark.parametrize("on", ["h", "z"])

@@ -8,7 +8,7 @@ from methods.base import Client, MethodError, Visit
 from methods.fedema import FedEMA
 from methods.fedu import convolutions
 from methods.objectives.byol import BYOL
-from tests import playing
+from tests import run_helpers
 from tests.methods import toys
 from tests.methods.contract import WEIGHTS, MethodContract
 from tests.methods.objectives import encoder
@@ -39,17 +39,19 @@ class TestFedEMA(MethodContract):
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):
-        run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=0")
-        assert playing.difference(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server) < 1e-6
+        run = run_helpers.train_run(tmp_path / "a", "fedema", *ALL, "method.scale=0")
+        assert run_helpers.difference(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server) < 1e-6
 
     def test_an_infinite_scale_keeps_the_own_one(self, tmp_path):
-        run = playing.played(tmp_path / "a", "fedema", *ALL, "method.scale=.inf")
-        assert playing.difference(run.loop.server, limit(tmp_path / "b", Alone).loop.server) < 1e-6
+        run = run_helpers.train_run(tmp_path / "a", "fedema", *ALL, "method.scale=.inf")
+        assert run_helpers.difference(run.loop.server, limit(tmp_path / "b", Alone).loop.server) < 1e-6
 
     def test_the_autoscaler_sets_each_clients_scale_once(self, tmp_path):
-        first = playing.played(tmp_path / "a", "fedema", *ALL, "federation.rounds=1")
-        later = playing.played(tmp_path / "b", "fedema", *ALL, "federation.rounds=3", "schedule.name=constant")
-        constant = playing.played(tmp_path / "c", "fedema", *ALL, "federation.rounds=1", "schedule.name=constant")
+        first = run_helpers.train_run(tmp_path / "a", "fedema", *ALL, "federation.rounds=1")
+        later = run_helpers.train_run(tmp_path / "b", "fedema", *ALL, "federation.rounds=3", "schedule.name=constant")
+        constant = run_helpers.train_run(
+            tmp_path / "c", "fedema", *ALL, "federation.rounds=1", "schedule.name=constant"
+        )
         for client in range(4):
             memory = first.loop.memory[client]["memory"]
             assert float(memory["scale"] * memory["d"]) == pytest.approx(0.7)
@@ -59,8 +61,8 @@ class TestFedEMA(MethodContract):
             assert int(kept["round"]) == 2
 
     def test_variants_differ(self, tmp_path):
-        runs = [playing.played(tmp_path / v, "fedema", *ALL, f"method.variant={v}") for v in ("code", "paper")]
-        assert playing.difference(*(run.loop.server for run in runs)) > 1e-6
+        runs = [run_helpers.train_run(tmp_path / v, "fedema", *ALL, f"method.variant={v}") for v in ("code", "paper")]
+        assert run_helpers.difference(*(run.loop.server for run in runs)) > 1e-6
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -72,7 +74,7 @@ class TestFedEMA(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "fedema", override)
+            run_helpers.build_run(tmp_path, "fedema", override)
 
 
 def visited(method, sent, memory, kept, round):
@@ -151,5 +153,5 @@ def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
 
 def test_toys_are_what_they_say(tmp_path) -> None:
     """The limits above are not the plain method by accident."""
-    runs = [toys.played(tmp_path / m.__name__, m, *ALL, objective="byol") for m in (LocalTarget, Alone)]
-    assert playing.difference(*(run.loop.server for run in runs)) > 1e-6
+    runs = [toys.train_run(tmp_path / m.__name__, m, *ALL, objective="byol") for m in (LocalTarget, Alone)]
+    assert run_helpers.difference(*(run.loop.server for run in runs)) > 1e-6

@@ -4,7 +4,7 @@ import torch
 from methods import trees
 from methods.base import Client, Phase, Visit
 from methods.fedprox import Proximal
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -15,9 +15,9 @@ class TestFedProx(MethodContract):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_without_the_pull_it_is_fedavg(self, tmp_path):
-        prox = playing.played(tmp_path / "a", "fedprox", "method.mu=0")
-        plain = playing.played(tmp_path / "b", "fedavg")
-        assert playing.same(playing.state(prox), playing.state(plain))
+        prox = run_helpers.train_run(tmp_path / "a", "fedprox", "method.mu=0")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
+        assert run_helpers.same(run_helpers.state(prox), run_helpers.state(plain))
 
     def test_a_pull_changes_the_weights_and_keeps_them_nearer(self, tmp_path):
         def distance(run):
@@ -29,13 +29,13 @@ class TestFedProx(MethodContract):
             moved = trees.subtract(trainable, before)
             return sum(float(leaf.square().sum()) for _, leaf in trees.leaves(moved))
 
-        free = distance(playing.prepared(tmp_path / "a", "fedavg", "optimizer.momentum=0"))
-        pulled = distance(playing.prepared(tmp_path / "b", "fedprox", "method.mu=10", "optimizer.momentum=0"))
+        free = distance(run_helpers.build_run(tmp_path / "a", "fedavg", "optimizer.momentum=0"))
+        pulled = distance(run_helpers.build_run(tmp_path / "b", "fedprox", "method.mu=10", "optimizer.momentum=0"))
         assert pulled < 0.9 * free
 
     @pytest.fixture
     def pulled(self, tmp_path):
-        method = playing.prepared(tmp_path, "fedprox", "method.mu=0.3", "objective=byol").loop.method
+        method = run_helpers.build_run(tmp_path, "fedprox", "method.mu=0.3", "objective=byol").loop.method
         term = method.addons["proximal"]
         assert isinstance(term, Proximal)
         phase = Phase("fit")

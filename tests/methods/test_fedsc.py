@@ -4,7 +4,7 @@ import torch
 from methods import trees
 from methods.base import MethodError, Outputs
 from methods.maths import correlation
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -22,15 +22,15 @@ class TestFedSC(MethodContract):
 
     def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):
         one = ("partition.name=iid", "partition.clients=1")
-        fedsc = playing.played(tmp_path / "a", "fedsc", *one)
-        plain = playing.played(
+        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", *one)
+        plain = run_helpers.train_run(
             tmp_path / "b", "fedavg", "objective=spectral", "objective.negatives=correlation", "objective.mu=4", *one
         )
-        assert playing.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
+        assert run_helpers.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
 
     def test_with_alpha_one_the_others_do_not_count(self, tmp_path):
-        fedsc = playing.played(tmp_path / "a", "fedsc", "method.alpha_end=1")
-        plain = playing.played(
+        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", "method.alpha_end=1")
+        plain = run_helpers.train_run(
             tmp_path / "b",
             "fedavg",
             "objective=spectral",
@@ -38,7 +38,7 @@ class TestFedSC(MethodContract):
             "objective.mu=4",
             "method.weighting=clients",
         )
-        assert playing.difference(fedsc.loop.server["weights"], plain.loop.server["weights"]) < 1e-6
+        assert run_helpers.difference(fedsc.loop.server["weights"], plain.loop.server["weights"]) < 1e-6
 
     def test_everyone_correlates_in_round_0_and_the_cohort_later(self, unbroken):
         method = unbroken.loop.method
@@ -47,9 +47,11 @@ class TestFedSC(MethodContract):
         assert set(unbroken.loop.server["R"]) == {0, 1, 2, 3}
 
     def test_matrices_of_absent_clients_stay_and_others_is_the_mean_of_the_rest(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc")
+        run = run_helpers.build_run(tmp_path, "fedsc")
         loop, matrices = run.loop, []
-        seen = playing.watched(run, lambda done: (done.visit.client.id, done.visit.message["others"]["R"]), "fit")
+        seen = run_helpers.collect_visits(
+            run, lambda done: (done.visit.client.id, done.visit.message["others"]["R"]), "fit"
+        )
         loop.start()
         for round in range(2):
             loop.run_round(round)
@@ -64,7 +66,7 @@ class TestFedSC(MethodContract):
             torch.testing.assert_close(others[client], sum(rest) / 3)
 
     def test_the_shared_matrix_is_the_clipped_correlation_of_the_clients_own_views(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc", "method.passes=1", "objective.mu=0.5")
+        run = run_helpers.build_run(tmp_path, "fedsc", "method.passes=1", "objective.mu=0.5")
         loop = run.loop
         loop.start()
         loop.run_round(0)
@@ -76,7 +78,7 @@ class TestFedSC(MethodContract):
 
     def test_gradient_of_the_clients_losses_is_the_pooled_ones(self, tmp_path):
         """FedSC's decomposition: with alpha = q_j the clients' weighted losses have the pooled loss's gradient."""
-        method = playing.prepared(tmp_path, "fedsc").loop.method
+        method = run_helpers.build_run(tmp_path, "fedsc").loop.method
         generator = torch.Generator().manual_seed(0)
         views = [[torch.randn(n, 5, generator=generator) for _ in "ab"] for n in (3, 5)]
         pooled = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
@@ -92,7 +94,7 @@ class TestFedSC(MethodContract):
 
     def test_the_clients_losses_and_their_cross_terms_are_the_pooled_loss(self, tmp_path):
         """The decomposition itself: sum_j q_j L_j with alpha = q_j, less half the cross terms, which count twice."""
-        method = playing.prepared(tmp_path, "fedsc").loop.method
+        method = run_helpers.build_run(tmp_path, "fedsc").loop.method
         generator = torch.Generator().manual_seed(0)
         views = [[torch.randn(n, 5, generator=generator).double() for _ in "ab"] for n in (3, 5, 8)]
         method.context = {}
@@ -107,8 +109,8 @@ class TestFedSC(MethodContract):
         assert total == pytest.approx(float(pooled), abs=1e-6)
 
     def test_noise_is_on_what_is_shared_and_depends_on_the_client_alone(self, tmp_path):
-        noisy = playing.prepared(tmp_path / "a", "fedsc", "method.sigma=0.3").loop
-        plain = playing.prepared(tmp_path / "b", "fedsc").loop
+        noisy = run_helpers.build_run(tmp_path / "a", "fedsc", "method.sigma=0.3").loop
+        plain = run_helpers.build_run(tmp_path / "b", "fedsc").loop
         for loop in (noisy, plain):
             loop.start()
             loop.run_round(0)
@@ -118,13 +120,13 @@ class TestFedSC(MethodContract):
         assert abs(float((added[0] * added[1]).mean())) < 0.03
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc", "federation.rounds=4")
-        seen = playing.watched(run, lambda done: (done.visit.round, run.loop.method.alpha))
+        run = run_helpers.build_run(tmp_path, "fedsc", "federation.rounds=4")
+        seen = run_helpers.collect_visits(run, lambda done: (done.visit.round, run.loop.method.alpha))
         run.loop.fit()
         assert dict(seen) == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
 
     def test_matrices_are_in_full_precision_under_bf16(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc", "training.precision=bf16-mixed", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "fedsc", "training.precision=bf16-mixed", "federation.rounds=1")
         run.loop.fit()
         assert all(tree["R"].dtype == torch.float32 for tree in run.loop.server["R"].values())
         assert run.loop.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
@@ -132,7 +134,7 @@ class TestFedSC(MethodContract):
     def test_noise_is_drawn_anew_every_round(self, tmp_path):
         """Of a client whose networks stand still, so that its matrix moves by noise and views alone."""
         still = ("optimizer.lr=0", "federation.participation=1", "federation.rounds=2")
-        noisy = playing.prepared(tmp_path, "fedsc", *still, "method.sigma=0.3").loop
+        noisy = run_helpers.build_run(tmp_path, "fedsc", *still, "method.sigma=0.3").loop
         noise = []
         noisy.start()
         for round in range(2):
@@ -143,11 +145,11 @@ class TestFedSC(MethodContract):
 
     def test_noise_and_statistics_that_stay_are_refused(self, tmp_path):
         with pytest.raises(MethodError, match="batch_norm=local"):
-            playing.prepared(tmp_path, "fedsc", "method.sigma=0.3", "federation.batch_norm=local")
+            run_helpers.build_run(tmp_path, "fedsc", "method.sigma=0.3", "federation.batch_norm=local")
 
     def test_another_objective_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match="objective=spectral"):
-            playing.prepared(tmp_path, "fedsc", "objective=simclr")
+            run_helpers.build_run(tmp_path, "fedsc", "objective=simclr")
 
 
 class TestNoisyFedSC(MethodContract):

@@ -7,7 +7,7 @@ from methods.base import MethodError
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 from methods.networks import resnet18
-from tests import playing
+from tests import run_helpers
 from tests.methods import toys
 from tests.methods.contract import WEIGHTS, MethodContract
 
@@ -41,7 +41,7 @@ class LocalPredictor(FedAvg):
 
 
 def limit(folder, method):
-    return toys.played(folder, method, *ALL, objective="byol")
+    return toys.train_run(folder, method, *ALL, objective="byol")
 
 
 class TestFedU(MethodContract):
@@ -56,17 +56,17 @@ class TestFedU(MethodContract):
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
-        run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
-        assert playing.same(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server)
+        run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
+        assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server)
 
     def test_a_threshold_of_zero_never_does(self, tmp_path):
-        run = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
-        assert playing.same(run.loop.server, limit(tmp_path / "b", LocalPredictor).loop.server)
+        run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
+        assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalPredictor).loop.server)
 
     @pytest.mark.parametrize("variant", ["code", "paper"])
     def test_in_between_each_client_decides(self, variant, tmp_path):
         own = (*ALL, "schedule.name=constant", f"method.variant={variant}")
-        once = playing.played(tmp_path / "once", "fedu", *own, "federation.rounds=1").loop
+        once = run_helpers.train_run(tmp_path / "once", "fedu", *own, "federation.rounds=1").loop
         names = list(convolutions(once.method.objective.encoder))
         sent = once.server["weights"]["encoder"]
         distances = []
@@ -79,15 +79,15 @@ class TestFedU(MethodContract):
         distances.sort()
         between = (distances[1] + distances[2]) / 2
         runs = {
-            threshold: playing.played(
+            threshold: run_helpers.train_run(
                 tmp_path / str(threshold), "fedu", *own, "federation.rounds=2", f"method.threshold={threshold}"
             ).loop.server
             for threshold in (0, between, distances[3] * 1.01, distances[0] * 0.99, ".inf")
         }
-        assert playing.difference(runs[between], runs[0]) > 1e-6
-        assert playing.difference(runs[between], runs[".inf"]) > 1e-6
-        assert playing.same(runs[distances[3] * 1.01], runs[".inf"])
-        assert playing.same(runs[distances[0] * 0.99], runs[0])
+        assert run_helpers.difference(runs[between], runs[0]) > 1e-6
+        assert run_helpers.difference(runs[between], runs[".inf"]) > 1e-6
+        assert run_helpers.same(runs[distances[3] * 1.01], runs[".inf"])
+        assert run_helpers.same(runs[distances[0] * 0.99], runs[0])
 
     def test_what_a_client_keeps(self, unbroken):
         kept = unbroken.loop.memory
@@ -97,9 +97,9 @@ class TestFedU(MethodContract):
 
     def test_the_target_is_the_clients_own(self, tmp_path):
         """With the global predictor always taken, it is all that FedBYOL lacks."""
-        ours = playing.played(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
-        plain = playing.played(tmp_path / "b", "fedavg", *ALL, "objective=byol")
-        assert playing.difference(plain.loop.server, ours.loop.server) > 1e-6
+        ours = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *ALL, "objective=byol")
+        assert run_helpers.difference(plain.loop.server, ours.loop.server) > 1e-6
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -111,7 +111,7 @@ class TestFedU(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "fedu", override)
+            run_helpers.build_run(tmp_path, "fedu", override)
 
 
 class TestDivergence:

@@ -5,7 +5,7 @@ from methods import trees
 from methods.base import MethodError, Outputs
 from methods.fedu2 import UniformRegulariser, unified
 from methods.maths import sliced_wasserstein
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
 from tests.methods.objectives import batch
 
@@ -22,17 +22,17 @@ class TestFedU2(MethodContract):
 
     def test_one_client_without_the_regulariser_trains_as_it_does_alone(self, tmp_path):
         one = ("partition.clients=1", "federation.participation=1")
-        run = playing.played(tmp_path / "a", "fedu2", *one, "method.weight=0")
-        plain = playing.played(tmp_path / "b", "fedavg", *one)
-        assert playing.difference(run.loop.server, plain.loop.server) < 1e-5
+        run = run_helpers.train_run(tmp_path / "a", "fedu2", *one, "method.weight=0")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *one)
+        assert run_helpers.difference(run.loop.server, plain.loop.server) < 1e-5
 
     @pytest.mark.parametrize("override", ["weight=0", "variant=mean", "server_rate=0.5", "length=unit"])
     def test_each_choice_changes_training(self, override, tmp_path, unbroken):
-        other = playing.played(tmp_path, "fedu2", f"method.{override}")
-        assert playing.difference(other.loop.server, unbroken.loop.server) > 1e-6
+        other = run_helpers.train_run(tmp_path, "fedu2", f"method.{override}")
+        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     def test_the_server_steps_along_the_unified_update(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedu2", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "fedu2", "federation.rounds=1")
         deltas = []
 
         class Keep:
@@ -59,7 +59,7 @@ class TestFedU2(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "fedu2", override)
+            run_helpers.build_run(tmp_path, "fedu2", override)
 
 
 @pytest.mark.parametrize(("variant", "per"), [("code", 5 / 6), ("mean", 1.0)])

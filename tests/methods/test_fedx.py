@@ -5,7 +5,7 @@ from methods import trees
 from methods.base import MethodError
 from methods.fedx import CrossDistillation
 from methods.maths import global_contrastive, relational
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
 from tests.methods.objectives import views
 from tests.methods.test_fedu import PREDICTOR as BYOL_PREDICTOR
@@ -31,40 +31,40 @@ class TestFedX(MethodContract):
 
     @pytest.mark.parametrize("objective", ["simclr", "byol", "moco", "protocl"])
     def test_without_its_terms_it_is_its_base(self, objective, tmp_path):
-        bare = playing.played(tmp_path / "a", "fedx", f"objective={objective}", *NOTHING)
-        base = playing.played(tmp_path / "b", "fedavg", f"objective={objective}")
-        assert playing.same(playing.state(bare), playing.state(base))
+        bare = run_helpers.train_run(tmp_path / "a", "fedx", f"objective={objective}", *NOTHING)
+        base = run_helpers.train_run(tmp_path / "b", "fedavg", f"objective={objective}")
+        assert run_helpers.same(run_helpers.state(bare), run_helpers.state(base))
 
     def test_without_its_terms_over_fedu_it_is_fedu(self, tmp_path):
         addon = "{class: methods.fedx.CrossDistillation, local_relation: 0, global_contrast: 0, global_relation: 0}"
-        bare = playing.played(tmp_path / "a", "fedu", f"method.addons=[{addon}]")
-        base = playing.played(tmp_path / "b", "fedu")
-        assert playing.same(playing.state(bare), playing.state(base))
+        bare = run_helpers.train_run(tmp_path / "a", "fedu", f"method.addons=[{addon}]")
+        base = run_helpers.train_run(tmp_path / "b", "fedu")
+        assert run_helpers.same(run_helpers.state(bare), run_helpers.state(base))
 
     @pytest.mark.parametrize("term", TERMS)
     def test_each_term_changes_training(self, term, tmp_path, unbroken):
-        without = playing.played(tmp_path, "fedx", f"method.{term}=0")
-        assert playing.difference(networks(without), networks(unbroken)) > 1e-6
+        without = run_helpers.train_run(tmp_path, "fedx", f"method.{term}=0")
+        assert run_helpers.difference(networks(without), networks(unbroken)) > 1e-6
 
     def test_variants_differ(self, tmp_path, unbroken):
-        paper = playing.played(tmp_path, "fedx", "method.variant=paper")
-        assert playing.difference(networks(paper), networks(unbroken)) > 1e-6
+        paper = run_helpers.train_run(tmp_path, "fedx", "method.variant=paper")
+        assert run_helpers.difference(networks(paper), networks(unbroken)) > 1e-6
 
     @pytest.mark.parametrize(
         ("method", "objective"), [("fedu-fedx", "byol"), ("fedprox-fedx", "simclr"), ("scaffold-fedx", "simclr")]
     )
     def test_it_sits_on_other_methods(self, method, objective, tmp_path):
-        run = playing.played(tmp_path, method)
+        run = run_helpers.train_run(tmp_path, method)
         assert run.config.objective["name"] == objective
         assert "fedx" in [term.name for term in run.loop.method.terms]
         assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
     def test_the_predictor_learns_and_is_there_for_the_global_terms_alone(self, tmp_path, unbroken):
-        start = playing.prepared(tmp_path / "a", "fedx")
+        start = run_helpers.build_run(tmp_path / "a", "fedx")
         start.loop.start()
         first = start.loop.server["weights"]["fedx"]
-        assert playing.difference(unbroken.loop.server["weights"]["fedx"], first) > 1e-6
-        local = playing.played(tmp_path / "b", "fedx", "method.global_contrast=0", "method.global_relation=0")
+        assert run_helpers.difference(unbroken.loop.server["weights"]["fedx"], first) > 1e-6
+        local = run_helpers.train_run(tmp_path / "b", "fedx", "method.global_contrast=0", "method.global_relation=0")
         assert "fedx" not in local.loop.server["weights"]
 
     @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ class TestFedX(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "fedx", override)
+            run_helpers.build_run(tmp_path, "fedx", override)
 
     def test_a_method_that_sends_no_model_has_no_teacher(self, tmp_path):
         addon = "method.addons=[{class: methods.fedx.CrossDistillation}]"
         with pytest.raises(MethodError, match="sends no encoder"):
-            playing.played(tmp_path / "a", "local", addon)
+            run_helpers.train_run(tmp_path / "a", "local", addon)
         only_local = addon.replace("}", ", global_contrast: 0, global_relation: 0}")
-        playing.played(tmp_path / "b", "local", only_local)
+        run_helpers.train_run(tmp_path / "b", "local", only_local)
 
 
 class TestOverFedU(MethodContract):

@@ -8,7 +8,7 @@ from datamodules.federated import Batch
 from methods import trees
 from methods.base import MethodError, Visit
 from methods.maths import ensemble_similarity, similarity, similarity_distillation
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 SHORT = ("method.distil_epochs=2", "method.distil_batch_size=8", "method.anchors=12")
@@ -49,19 +49,19 @@ class TestFLESD(MethodContract):
         assert not any(client < 0 for client in unbroken.loop.memory.index)
 
     def test_what_the_server_trains_on_is_told_apart_from_what_clients_do(self, tmp_path):
-        run = playing.prepared(tmp_path, "flesd", *SHORT)
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT)
         record = run.execute()
         epochs = run.loop.method.distil_epochs
         assert record["server"]["images"] == run.loop.rounds * epochs * len(run.data.public)
         assert record["server"]["seconds"] > 0
         assert record["images"] == sum(row["images"] for row in run.loop.history)
-        assert playing.prepared(tmp_path, "fedavg").execute()["server"] == {}
+        assert run_helpers.build_run(tmp_path, "fedavg").execute()["server"] == {}
 
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
         """Its similarities are those of its own networks: of the student it was sent they would be other."""
-        run = playing.prepared(tmp_path, "flesd", *SHORT, "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "federation.rounds=1")
         loop = run.loop
-        sent = playing.watched(
+        sent = run_helpers.collect_visits(
             run, lambda done: (done.visit.client.id, done.message["similarity"]["values"].clone()), "infer"
         )
         loop.fit()
@@ -77,8 +77,8 @@ class TestFLESD(MethodContract):
     @pytest.mark.parametrize("clients", [1, 2])
     def test_the_servers_targets_are_the_sharpened_ensemble_of_what_was_sent(self, clients, tmp_path, monkeypatch):
         words = ("partition.name=iid", f"partition.clients={clients + 1}", EVERYONE, "method.teacher_temperature=0.3")
-        run = playing.prepared(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
-        seen = playing.watched(run, lambda done: trees.clone({**done.visit.message, **done.message}))
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
+        seen = run_helpers.collect_visits(run, lambda done: trees.clone({**done.visit.message, **done.message}))
         run.loop.fit()
         sent = [one["similarity"]["values"] for one in seen if "similarity" in one]
         taught = [one["targets"]["M"] for one in seen if "targets" in one]
@@ -87,37 +87,37 @@ class TestFLESD(MethodContract):
         torch.testing.assert_close(taught[0], by_hand)
 
     def test_the_distillations_rate_is_its_own_whatever_the_clients_schedule(self, tmp_path):
-        run = playing.prepared(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
-        seen = playing.watched(run, lambda done: done.visit)
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
+        seen = run_helpers.collect_visits(run, lambda done: done.visit)
         run.loop.fit()
         fit, distil = ([one.lr_sum / one.steps for one in seen if one.phase.name == name] for name in ("fit", "distil"))
         assert distil == pytest.approx([0.002] * 3)
         assert fit[-1] < fit[0]
 
     def test_the_cc_form_is_one_round(self, tmp_path):
-        once = playing.played(tmp_path / "a", "flesd-cc", *SHORT)
-        plain = playing.played(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")
-        assert playing.same(playing.state(once), playing.state(plain))
+        once = run_helpers.train_run(tmp_path / "a", "flesd-cc", *SHORT)
+        plain = run_helpers.train_run(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")
+        assert run_helpers.same(run_helpers.state(once), run_helpers.state(plain))
 
     def test_everything_kept_is_no_quantisation(self, tmp_path, unbroken):
         """As values and columns, all of every row makes the same ensemble and the same student."""
-        most = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
-        assert playing.difference(most.loop.server, unbroken.loop.server) < 1e-5
+        most = run_helpers.train_run(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
+        assert run_helpers.difference(most.loop.server, unbroken.loop.server) < 1e-5
         sent = most.loop.ledger.total("up")["similarity"]
         assert sent == 2 * unbroken.loop.ledger.total("up")["similarity"]
 
     def test_what_is_kept_is_sent_as_values_and_columns_and_billed_so(self, tmp_path, unbroken):
-        run = playing.played(tmp_path, "flesd", *SHORT, "method.kept=0.1")
+        run = run_helpers.train_run(tmp_path, "flesd", *SHORT, "method.kept=0.1")
         n = examples(run)
         k = int(0.1 * n) + 1
         assert run.loop.ledger.lines[0, "infer", "up", "similarity"] == 2 * (4 + 4) * n * k  # two clients a round
-        assert playing.difference(run.loop.server, unbroken.loop.server) > 1e-4
+        assert run_helpers.difference(run.loop.server, unbroken.loop.server) > 1e-4
 
     @pytest.mark.parametrize("name", ["in-domain", "other"])
     def test_public_images_of_a_dataset(self, name, tmp_path):
         public = ("public.name=synthetic", "public.share=0.2") if name == "in-domain" else ("public.name=digits",)
         given = ("data.options={examples: 100, classes: 3, channels: 1}",) if name == "other" else ()
-        run = playing.played(tmp_path, "flesd", *SHORT, *public, *given, "federation.rounds=1")
+        run = run_helpers.train_run(tmp_path, "flesd", *SHORT, *public, *given, "federation.rounds=1")
         assert len(run.loop.clients) == 4
         held = set(run.data.parts.indices.tolist())
         if name == "in-domain":
@@ -148,11 +148,11 @@ class TestFLESD(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, overrides, error, says, tmp_path):
         with pytest.raises(error, match=says):
-            playing.prepared(tmp_path, "flesd", *overrides)
+            run_helpers.build_run(tmp_path, "flesd", *overrides)
 
     def test_without_public_images_it_says_what_to_set(self, tmp_path):
         with pytest.raises(ValueError, match=r"public\.name"):
-            playing.played(tmp_path, "flesd", *SHORT, "public.name=null")
+            run_helpers.train_run(tmp_path, "flesd", *SHORT, "public.name=null")
 
 
 class TestQuantisedFLESD(MethodContract):
@@ -172,7 +172,7 @@ class TestTwoArchitectures:
     @pytest.fixture(scope="class")
     @classmethod
     def run(cls, tmp_path_factory):
-        return playing.played(tmp_path_factory.mktemp("two"), "flesd", *SHORT, *OTHER, EVERYONE)
+        return run_helpers.train_run(tmp_path_factory.mktemp("two"), "flesd", *SHORT, *OTHER, EVERYONE)
 
     def test_both_train_and_distil(self, run):
         assert set(run.loop.server["students"]) == {"default", "wide"}
@@ -182,12 +182,12 @@ class TestTwoArchitectures:
             run.loop.work.of[kind].resident.reset()
             student = run.loop.server["students"][kind]
             moved = {part: student[part] for part in fresh}
-            assert playing.difference(moved, fresh) > 1e-3
+            assert run_helpers.difference(moved, fresh) > 1e-3
         widths = [run.loop.server["students"][kind]["encoder"] for kind in ("default", "wide")]
         assert [next(iter(one.values())).shape[0] for one in widths] == [6, 10]
 
     def test_each_is_evaluated_by_its_own_network(self, tmp_path):
-        record = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").execute()
+        record = run_helpers.build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").execute()
         assert set(record["encoders"]) == {"global", "wide"}
         assert record["scores"]["knn/v1"]["accuracy"] == min(
             scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()
@@ -195,24 +195,24 @@ class TestTwoArchitectures:
 
     @pytest.mark.ranks
     def test_two_ranks_give_the_same(self, run, tmp_path):
-        playing.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
-        both = playing.prepared(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
+        run_helpers.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
+        both = run_helpers.build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
         both.loop.start()
-        assert playing.same(playing.state(both), playing.state(run))
+        assert run_helpers.same(run_helpers.state(both), run_helpers.state(run))
 
     def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
         words = (*SHORT, *OTHER, EVERYONE, "federation.batch_norm=local", "encoder.norm=group", "heads.head_norm=false")
-        assert playing.prepared(tmp_path / "a", "flesd", *words).recalibrated
+        assert run_helpers.build_run(tmp_path / "a", "flesd", *words).recalibrated
         plain = (*words, "federation.encoders.wide.norm=group")
-        assert not playing.prepared(tmp_path / "b", "flesd", *plain).recalibrated
+        assert not run_helpers.build_run(tmp_path / "b", "flesd", *plain).recalibrated
 
     def test_a_method_that_averages_refuses(self, tmp_path):
         with pytest.raises(ConfigError, match="run one architecture"):
-            playing.prepared(tmp_path, "fedavg", *OTHER)
+            run_helpers.build_run(tmp_path, "fedavg", *OTHER)
 
     def test_clients_side_by_side_are_refused(self, tmp_path):
         with pytest.raises(ConfigError, match="one by one"):
-            playing.prepared(tmp_path, "flesd", *OTHER, "executor=side-by-side")
+            run_helpers.build_run(tmp_path, "flesd", *OTHER, "executor=side-by-side")
 
 
 class TestDistillation:
@@ -220,7 +220,7 @@ class TestDistillation:
 
     @pytest.fixture
     def seat(self, tmp_path):
-        run = playing.prepared(
+        run = run_helpers.build_run(
             tmp_path, "flesd", "method.anchors=64", "method.momentum=0", "method.distil_lr=0", EVERYONE
         )
         run.loop.start()
@@ -335,9 +335,9 @@ def embedded(run):
 
 
 def test_a_students_start_is_the_common_one(tmp_path):
-    flesd = playing.prepared(tmp_path / "a", "flesd")
-    fedavg = playing.prepared(tmp_path / "b", "fedavg")
+    flesd = run_helpers.build_run(tmp_path / "a", "flesd")
+    fedavg = run_helpers.build_run(tmp_path / "b", "fedavg")
     for run in (flesd, fedavg):
         run.loop.start()
     student = flesd.loop.server["students"]["default"]
-    assert playing.same(trees.clone(student), trees.clone(fedavg.loop.server["weights"]))
+    assert run_helpers.same(trees.clone(student), trees.clone(fedavg.loop.server["weights"]))

@@ -4,7 +4,7 @@ import torch
 from methods import trees
 from methods.base import MethodError
 from methods.ldawa import layer_weights
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -16,13 +16,13 @@ class TestLDAWA(MethodContract):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
 
     def test_before_its_start_it_is_fedavg(self, tmp_path, unbroken):
-        late = playing.played(tmp_path / "a", "ldawa", "method.start=3")
-        plain = playing.played(tmp_path / "b", "fedavg")
-        assert playing.same(late.loop.server, plain.loop.server)
-        assert playing.difference(unbroken.loop.server, plain.loop.server) > 1e-6
+        late = run_helpers.train_run(tmp_path / "a", "ldawa", "method.start=3")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
+        assert run_helpers.same(late.loop.server, plain.loop.server)
+        assert run_helpers.difference(unbroken.loop.server, plain.loop.server) > 1e-6
 
     def test_one_round_by_hand(self, tmp_path):
-        run = playing.prepared(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
         replies = []
 
         class Keep:
@@ -46,25 +46,25 @@ class TestLDAWA(MethodContract):
     def test_one_client_is_scaled_by_its_own_cosine(self, tmp_path):
         """And not taken over, as a mean over the cosines would."""
         alone = ("partition.clients=1", "federation.participation=1", "federation.rounds=1")
-        ours = playing.played(tmp_path / "a", "ldawa", "method.start=0", *alone).loop
-        theirs = playing.played(tmp_path / "b", "fedavg", *alone).loop
-        start = playing.prepared(tmp_path / "c", "fedavg", *alone).loop
+        ours = run_helpers.train_run(tmp_path / "a", "ldawa", "method.start=0", *alone).loop
+        theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *alone).loop
+        start = run_helpers.build_run(tmp_path / "c", "fedavg", *alone).loop
         start.start()
         trained = ours.method.trainable()
         cosines = layer_weights(theirs.server["weights"], start.server["weights"], trained)
         expected = trees.map(lambda leaf, cosine: leaf * cosine, theirs.server["weights"], cosines)
-        assert playing.difference(ours.server["weights"], expected) < 1e-6
-        assert playing.difference(ours.server["weights"], theirs.server["weights"]) > 1e-3
+        assert run_helpers.difference(ours.server["weights"], expected) < 1e-6
+        assert run_helpers.difference(ours.server["weights"], theirs.server["weights"]) > 1e-3
 
     def test_unchanged_clients_leave_the_model(self, tmp_path):
-        run = playing.prepared(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
         run.loop.start()
         before = trees.clone(run.loop.method.trainable())
         run.loop.run_round(0)
         after = run.loop.server["weights"]
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
-        assert playing.difference(trained, before) < 1e-6
+        assert run_helpers.difference(trained, before) < 1e-6
 
     def test_a_negative_start_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match="at least 0"):
-            playing.prepared(tmp_path, "ldawa", "method.start=-1")
+            run_helpers.build_run(tmp_path, "ldawa", "method.start=-1")

@@ -1,5 +1,5 @@
 from methods import trees
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import MethodContract
 
 
@@ -16,12 +16,12 @@ class TestLocal(MethodContract):
 
     def test_a_client_alone_trains_as_it_does_among_others(self, tmp_path, unbroken):
         """With everyone present, client 0's networks are those of FedAvg over that one client."""
-        together = playing.played(tmp_path / "a", "local", "federation.participation=1")
-        alone = playing.prepared(tmp_path / "b", "fedavg", "federation.participation=1")
+        together = run_helpers.train_run(tmp_path / "a", "local", "federation.participation=1")
+        alone = run_helpers.build_run(tmp_path / "b", "fedavg", "federation.participation=1")
         alone.loop.clients = alone.loop.clients[:1]
         alone.loop.fit()
         ours = together.loop.memory[0]["stays"]
-        assert playing.same(ours, alone.loop.server["weights"])
+        assert run_helpers.same(ours, alone.loop.server["weights"])
 
     def test_every_client_that_trained_is_exported(self, unbroken):
         loop = unbroken.loop
@@ -30,7 +30,7 @@ class TestLocal(MethodContract):
         assert set(exported) == {f"client{client}" for client in kept}
         assert len(kept) > 1
         first, second = list(exported.values())[:2]
-        assert playing.difference(first, second) > 0
+        assert run_helpers.difference(first, second) > 0
 
     def test_networks_are_read_one_at_a_time(self, unbroken):
         """A thousand clients' networks do not fit into memory together."""
@@ -47,7 +47,7 @@ class TestLocal(MethodContract):
             assert read == {"client3": [3], "client5": [3, 5]}[name]
 
     def test_the_record_has_the_worst_client_and_the_mean(self, tmp_path):
-        run = playing.prepared(tmp_path, "local")
+        run = run_helpers.build_run(tmp_path, "local")
         record = run.execute()
         each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
         assert len(each) == len(run.loop.memory)
@@ -55,7 +55,9 @@ class TestLocal(MethodContract):
         assert record["scores"]["knn/v1"]["accuracy_mean"] == sum(each) / len(each)
 
     def test_initial_weights_are_the_same_for_all(self, tmp_path):
-        run = playing.prepared(tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1")
+        run = run_helpers.build_run(
+            tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1"
+        )
         run.loop.fit()
         kept = [run.loop.memory[k]["stays"] for k in run.loop.memory]
         trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in kept]

@@ -10,7 +10,7 @@ from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
 from methods.maths import gaussian_sigma, global_clusters
 from methods.objectives.clustering import Clustering
 from methods.orchestra import Orchestra
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
 from tests.methods.objectives import batch, encoder, views
 
@@ -41,16 +41,16 @@ class TestOrchestra(MethodContract):
         }
 
     def test_the_first_exchange_leaves_the_networks_alone(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1")
         run.loop.start()
         before = trees.clone(run.loop.method.trainable())
         run.loop.run_round(0)
         after = run.loop.server["weights"]
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
-        assert playing.difference(trained, before) < 1e-6
+        assert run_helpers.difference(trained, before) < 1e-6
 
     def test_centroids_are_unit_rows_that_move_with_the_rounds(self, tmp_path, unbroken):
-        first = playing.played(tmp_path, "orchestra", *SMALL, "federation.rounds=1").loop.server
+        first = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "federation.rounds=1").loop.server
         now = unbroken.loop.server["centroids"]["mu"]
         torch.testing.assert_close(now.norm(dim=1), torch.ones(6))
         assert float((now - first["centroids"]["mu"]).abs().max()) > 1e-3
@@ -64,16 +64,16 @@ class TestOrchestra(MethodContract):
         ],
     )
     def test_what_a_variant_does_not_send(self, override, bytes_up, tmp_path, unbroken):
-        run = playing.played(tmp_path, "orchestra", *SMALL, override)
+        run = run_helpers.train_run(tmp_path, "orchestra", *SMALL, override)
         assert run.loop.ledger.total("up")["weights"] == bytes_up * sum(run.loop.ledger.visits.values())
         same = {part: run.loop.server["weights"][part] for part in ("encoder", "projector")}
         full = {part: unbroken.loop.server["weights"][part] for part in ("encoder", "projector")}
-        assert playing.difference(same, full) > 1e-6
+        assert run_helpers.difference(same, full) > 1e-6
 
     @pytest.mark.parametrize("phase", ["initialise", "fit", "cluster"])
     def test_the_server_groups_what_was_sent_from_its_last_centroids_on(self, phase, tmp_path):
         words = ("method.server_lr=0.3", "objective.temperature=0.2")
-        run = playing.prepared(tmp_path, "orchestra", *SMALL, *words)
+        run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, *words)
         run.loop.start()
         server, method = run.loop.server, run.loop.method
         rows = random(9, 8)
@@ -85,7 +85,7 @@ class TestOrchestra(MethodContract):
         assert not torch.equal(moved, server["centroids"]["mu"])
 
     def test_the_first_clusters_are_made_of_mixed_batches(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *SMALL)
+        run = run_helpers.build_run(tmp_path, "orchestra", *SMALL)
         method, seen = run.loop.method, []
         observe = method.observe_initialise
 
@@ -102,14 +102,14 @@ class TestOrchestra(MethodContract):
 
     def test_the_target_of_a_client_that_keeps_one_starts_at_its_first_training(self, tmp_path):
         words = (*SMALL, "method.stateful=true", "objective.momentum=1", "federation.rounds=3")
-        run, apart = playing.prepared(tmp_path, "orchestra", *words), {}
+        run, apart = run_helpers.build_run(tmp_path, "orchestra", *words), {}
 
         def look(done):
             sent, kept = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
             keys = [key for key in sent if "running" not in key]
             return done.visit.client.id, max(float((sent[key] - kept[key]).abs().max()) for key in keys)
 
-        seen = playing.watched(run, look, "fit")
+        seen = run_helpers.collect_visits(run, look, "fit")
         run.loop.fit()
         for client, most in seen:
             apart.setdefault(client, []).append(most)
@@ -118,7 +118,7 @@ class TestOrchestra(MethodContract):
 
     def test_another_method_does_not_take_its_objective(self, tmp_path):
         with pytest.raises(MethodError, match="a part of Orchestra"):
-            playing.prepared(tmp_path, "fedavg", "objective=orchestra")
+            run_helpers.build_run(tmp_path, "fedavg", "objective=orchestra")
 
     @pytest.mark.parametrize(
         ("method", "objective", "says"),
@@ -128,20 +128,22 @@ class TestOrchestra(MethodContract):
         self, method, objective, says, tmp_path
     ):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, method, f"objective={objective}", scenario="digits")
+            run_helpers.build_run(tmp_path, method, f"objective={objective}", scenario="digits")
 
     def test_single_rows_are_not_promised_company(self, tmp_path):
         with pytest.raises(MethodError, match="means nothing with method"):
-            playing.prepared(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
+            run_helpers.build_run(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
-        run = playing.played(tmp_path, "orchestra", *SMALL, "method.stateful=true")
+        run = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "method.stateful=true")
         kept = run.loop.memory
         for client in kept.index:
             assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
 
     def test_the_whole_bank_can_be_sent(self, tmp_path):
-        run = playing.played(tmp_path, "orchestra", *SMALL[:2], "method.local_clusters=null", "federation.rounds=1")
+        run = run_helpers.train_run(
+            tmp_path, "orchestra", *SMALL[:2], "method.local_clusters=null", "federation.rounds=1"
+        )
         assert run.loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
     @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ class TestOrchestra(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "orchestra", override)
+            run_helpers.build_run(tmp_path, "orchestra", override)
 
 
 class TestOrchestraStateful(MethodContract):
@@ -197,9 +199,9 @@ class TestOrchestraPrivate(MethodContract):
         assert unbroken.loop.ledger.lines == expected
 
     def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
+        run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
         loop = run.loop
-        seen = playing.watched(
+        seen = run_helpers.collect_visits(
             run,
             lambda done: (done.visit.client.id, done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]),
             "cluster",
@@ -233,10 +235,10 @@ class TestOrchestraPrivate(MethodContract):
     def test_an_exchanged_image_moves_its_own_clients_sums_alone_and_by_two_at_most(self, tmp_path):
         sums = []
         for exchanged in (False, True):
-            run = playing.prepared(
+            run = run_helpers.build_run(
                 tmp_path / str(exchanged), "orchestra", *self.overrides, "federation.participation=1"
             )
-            seen = playing.watched(
+            seen = run_helpers.collect_visits(
                 run, lambda done: (done.visit.client.id, done.visit.observed["sums"]["z"]), "cluster"
             )
             run.loop.start()
@@ -255,13 +257,13 @@ class TestOrchestraPrivate(MethodContract):
     def test_a_budget_holds_though_the_first_round_releases_nothing(self, tmp_path):
         multiplier = gaussian_sigma(1, 1e-3)
         words = (*self.overrides, "federation.participation=1", f"privacy.epsilon={epsilon(((multiplier, 1),), 1e-5)}")
-        record = playing.prepared(tmp_path, "orchestra", *words).execute()
+        record = run_helpers.build_run(tmp_path, "orchestra", *words).execute()
         assert record["rounds"]["done"] == 2
         assert "budget" in record["rounds"]["ended"]
 
     def test_starts_are_global_centroids_and_differ_between_clients(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *self.overrides, "federation.rounds=2")
-        starts = playing.watched(
+        run = run_helpers.build_run(tmp_path, "orchestra", *self.overrides, "federation.rounds=2")
+        starts = run_helpers.collect_visits(
             run, lambda done: {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}, "cluster"
         )
         run.loop.start()
@@ -279,7 +281,7 @@ class TestOrchestraPrivate(MethodContract):
         ]  # fmt: skip
 
     def test_every_clients_releases_are_in_the_record(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *self.overrides)
+        run = run_helpers.build_run(tmp_path, "orchestra", *self.overrides)
         record = run.execute()
         loop, multiplier = run.loop, gaussian_sigma(1, 1e-3)
         number = dict.fromkeys(range(4), 1)
@@ -301,7 +303,7 @@ class TestOrchestraPrivate(MethodContract):
     )
     def test_what_would_make_it_untrue_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "orchestra", *self.overrides, override)
+            run_helpers.build_run(tmp_path, "orchestra", *self.overrides, override)
 
 
 class TestRelease:
@@ -396,8 +398,8 @@ class TestAnonymity:
         assert notes == {"anonymity": 1, "anonymity_claimed": 1}
 
     def test_it_is_in_the_rounds_lines_and_the_least_in_the_record(self, tmp_path):
-        run = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1")
-        loop, visits = run.loop, playing.watched(run, lambda done: done.visit)
+        run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "federation.participation=1")
+        loop, visits = run.loop, run_helpers.collect_visits(run, lambda done: done.visit)
         loop.fit()
         sizes = [client.examples for client in loop.clients]
         for round, row in enumerate(loop.history):
@@ -408,7 +410,7 @@ class TestAnonymity:
                 summed = {"least": min(values), "mean": sum(values) / len(told), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
             assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
-        record = playing.prepared(tmp_path, "orchestra", *SMALL, "federation.participation=1").execute()
+        record = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "federation.participation=1").execute()
         assert record["privacy"] == {
             "anonymity": min(visit.notes["anonymity"] for visit in visits),
             "anonymity_claimed": pytest.approx(min(sizes) / 3),

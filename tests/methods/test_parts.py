@@ -13,8 +13,8 @@ from methods.base import (
     Visit,
 )
 from methods.networks import convnet
-from tests import playing
-from tests.methods.toys import EVERYONE, FIT, Follow, Toy, played, prepared, tiny, visit_of
+from tests import run_helpers
+from tests.methods.toys import EVERYONE, FIT, Follow, Toy, prepared, tiny, train_run, visit_of
 
 # --- what stays with a client
 
@@ -51,12 +51,12 @@ def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: 
     visits = {client: max(n for k, n, _ in log if k == client) + 1 for client in range(4)}
     assert sum(visits.values()) == 15
     for client, count in visits.items():
-        assert playing.same(log[client, 0, "start"], pristine)
+        assert run_helpers.same(log[client, 0, "start"], pristine)
         for visit in range(1, count):
-            assert playing.same(log[client, visit, "start"], log[client, visit - 1, "end"])
-            assert playing.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
+            assert run_helpers.same(log[client, visit, "start"], log[client, visit - 1, "end"])
+            assert run_helpers.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
     for one, other in itertools.combinations(range(4), 2):
-        assert playing.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
+        assert run_helpers.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
     assert set(run.loop.server["weights"]) == {"encoder"}
     assert set(run.loop.ledger.total("up")) == {"weights"} | ({"statistics"} if policy == "recalibrate" else set())
 
@@ -100,17 +100,17 @@ def test_a_target_follows_its_source(momentum: float) -> None:
 class Followed(Toy):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         self.log.append((self.tensors("target"), self.tensors("projector"), self.objective.bank_filled.item()))
-        assert playing.same(*self.log[-1][:2])  # the visit starts with the target at its source, statistics and all
+        assert run_helpers.same(*self.log[-1][:2])  # the visit starts with the target at its source, statistics and all
         return super().configure_optimizers()
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        assert playing.difference(self.tensors("target"), self.tensors("projector")) > 0
+        assert run_helpers.difference(self.tensors("target"), self.tensors("projector")) > 0
         assert self.objective.bank_filled == min(25, visit.client.examples)
         return super().reply(visit)
 
 
 def test_targets_start_at_their_source_and_queues_empty_at_each_visit(tmp_path: Path) -> None:
-    log = played(tmp_path, Followed, objective=Follow).loop.method.log
+    log = train_run(tmp_path, Followed, objective=Follow).loop.method.log
     assert len(log) == 6
     assert [filled for *_, filled in log] == [0] * 6
 
@@ -130,7 +130,7 @@ class Hoarder(Toy):
 
 
 def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path: Path) -> None:
-    run = played(tmp_path, Hoarder, EVERYONE, objective=Follow)
+    run = train_run(tmp_path, Hoarder, EVERYONE, objective=Follow)
     log = {line[:3]: line[3] for line in run.loop.method.log}
     for client in range(4):
         assert log[client, 0, "start"][1] == 0
@@ -165,7 +165,7 @@ def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
     before = trees.clone(method.weights())
     new = {"projector": {"0.weight": torch.full((5, 6), 2.0), "1.running_var": torch.full((5,), 3.0)}}
     method.load(new)
-    assert playing.same(trees.clone(method.weights()), trees.overlay(before, new))
+    assert run_helpers.same(trees.clone(method.weights()), trees.overlay(before, new))
     new["projector"]["0.weight"].fill_(0)
     assert method.objective.projector[0].weight.eq(2).all()
 
@@ -173,9 +173,9 @@ def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
 def test_export_and_adopt_are_each_others_way_back() -> None:
     method = tiny()
     server = {"weights": trees.clone(method.weights()), "c": {"x": torch.ones(1)}}
-    assert playing.same(method.adopt(server, method.export(server, {})), server)
+    assert run_helpers.same(method.adopt(server, method.export(server, {})), server)
     other = trees.map(torch.zeros_like, server["weights"])
-    assert playing.same(method.adopt(server, {"global": other}), {**server, "weights": other})
+    assert run_helpers.same(method.adopt(server, {"global": other}), {**server, "weights": other})
 
 
 def test_receive_adds_to_a_fresh_context() -> None:
@@ -184,4 +184,4 @@ def test_receive_adds_to_a_fresh_context() -> None:
     method.context = {"stale": {}}
     method.start_visit(visit_of(FIT, {"weights": weights, "hint": {"x": torch.ones(1)}}))
     assert set(method.context) == {"hint"}
-    assert playing.same(trees.clone(method.weights()), weights)
+    assert run_helpers.same(trees.clone(method.weights()), weights)

@@ -4,7 +4,7 @@ import torch
 from methods import trees
 from methods.base import MethodError
 from methods.scaffold import effective_steps
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, WEIGHTS, MethodContract
 
 
@@ -22,29 +22,29 @@ class TestScaffold(MethodContract):
 
     def test_with_zero_controls_it_is_fedavg(self, tmp_path):
         """Before any client has a control variate a round is FedAvg's; sums of deltas differ in the last bit only."""
-        scaffold = playing.prepared(tmp_path / "a", "scaffold")
-        plain = playing.prepared(tmp_path / "b", "fedavg", "method.weighting=clients")
+        scaffold = run_helpers.build_run(tmp_path / "a", "scaffold")
+        plain = run_helpers.build_run(tmp_path / "b", "fedavg", "method.weighting=clients")
         for run in (scaffold, plain):
             run.loop.start()
             run.loop.run_round(0)
         ours, theirs = (run.loop.server["weights"] for run in (scaffold, plain))
-        assert playing.difference(ours, theirs) < 1e-6
+        assert run_helpers.difference(ours, theirs) < 1e-6
 
     def test_the_server_control_is_the_mean_of_all_clients(self, tmp_path):
-        run = playing.prepared(tmp_path, "scaffold")
+        run = run_helpers.build_run(tmp_path, "scaffold")
         loop = run.loop
         loop.start()
         for round in range(3):
             loop.run_round(round)
             kept = [loop.memory[k]["memory"]["c"] for k in loop.memory]
             mean = trees.map(lambda *each: sum(each) / len(loop.clients), kept[0], *kept[1:])
-            assert playing.difference(loop.server["c"], mean) < 1e-6
+            assert run_helpers.difference(loop.server["c"], mean) < 1e-6
         assert len(kept) == len(loop.clients)  # half of them a round: by now everyone has been there
 
     def test_one_step_of_plain_sgd_makes_the_control_the_gradient(self, tmp_path):
         """Option II with K = 1 from zero controls: c_i+ is the gradient at x."""
         overrides = ("optimizer.momentum=0", "training.steps=1")
-        run = playing.prepared(tmp_path, "scaffold", *overrides)
+        run = run_helpers.build_run(tmp_path, "scaffold", *overrides)
         seen = {}
         loop = run.loop
         loop.start()
@@ -57,15 +57,15 @@ class TestScaffold(MethodContract):
 
         spy.__func__ = adjust
         method.adjust_gradients = spy
-        checked = playing.watched(run, lambda done: playing.difference(done.kept["memory"]["c"], seen))
+        checked = run_helpers.collect_visits(run, lambda done: run_helpers.difference(done.kept["memory"]["c"], seen))
         loop.run_round(0)
         assert len(checked) == 2
         assert max(checked) < 1e-5
 
     def test_controls_change_training_from_the_second_round_on(self, tmp_path):
-        scaffold = playing.played(tmp_path / "a", "scaffold")
-        plain = playing.played(tmp_path / "b", "fedavg", "method.weighting=clients")
-        assert playing.difference(scaffold.loop.server["weights"], plain.loop.server["weights"]) > 1e-4
+        scaffold = run_helpers.train_run(tmp_path / "a", "scaffold")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", "method.weighting=clients")
+        assert run_helpers.difference(scaffold.loop.server["weights"], plain.loop.server["weights"]) > 1e-4
 
     @pytest.mark.parametrize(("steps", "golden"), [(1, 1.0), (10, 41.3811), (100, 910.0024)])
     def test_effective_steps_under_momentum(self, steps, golden):
@@ -82,8 +82,8 @@ class TestScaffold(MethodContract):
 
     def test_other_optimisers_are_refused(self, tmp_path):
         with pytest.raises(MethodError, match="SGD"):
-            playing.played(tmp_path, "scaffold", "optimizer.class=torch.optim.Adam", "optimizer.lr=0.001")
+            run_helpers.train_run(tmp_path, "scaffold", "optimizer.class=torch.optim.Adam", "optimizer.lr=0.001")
 
     def test_momentum_with_a_rate_that_moves_within_a_visit_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match=r"schedule\.per"):
-            playing.played(tmp_path, "scaffold", "schedule.per=step")
+            run_helpers.train_run(tmp_path, "scaffold", "schedule.per=step")

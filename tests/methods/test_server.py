@@ -6,7 +6,7 @@ import torch
 from methods import trees
 from methods.base import MethodError
 from methods.server import Adam, Momentum, Yogi
-from tests import playing
+from tests import run_helpers
 
 SGD = ("server_optimizer.class=methods.server.Momentum",)
 
@@ -44,27 +44,27 @@ def test_adaptive_steps_by_hand(kind) -> None:
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "ssd", "fedsc", "fedema", "ldawa"])
 def test_momentum_of_zero_is_the_mean(method, tmp_path) -> None:
     own = () if method != "fedsc" else ("method.passes=1",)
-    plain = playing.played(tmp_path / "a", method, *own)
-    none = playing.played(tmp_path / "b", method, *own, *SGD, "server_optimizer.momentum=0")
+    plain = run_helpers.train_run(tmp_path / "a", method, *own)
+    none = run_helpers.train_run(tmp_path / "b", method, *own, *SGD, "server_optimizer.momentum=0")
     server = {key: value for key, value in none.loop.server.items() if key != "optimizer"}
-    assert playing.difference(server, plain.loop.server) < 1e-5
+    assert run_helpers.difference(server, plain.loop.server) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["Momentum", "Adam", "Yogi"])
 def test_a_run_is_resumed_to_the_same_bits_and_sends_nothing_more(kind, tmp_path) -> None:
     own = (f"server_optimizer.class=methods.server.{kind}",)
-    whole = playing.played(tmp_path / "a", "fedavg", *own)
-    plain = playing.played(tmp_path / "c", "fedavg")
-    assert playing.difference(whole.loop.server["weights"], plain.loop.server["weights"]) > 1e-6
+    whole = run_helpers.train_run(tmp_path / "a", "fedavg", *own)
+    plain = run_helpers.train_run(tmp_path / "c", "fedavg")
+    assert run_helpers.difference(whole.loop.server["weights"], plain.loop.server["weights"]) > 1e-6
     assert whole.loop.ledger.lines == plain.loop.ledger.lines
-    playing.killed(tmp_path / "b", "fedavg", "written", 1, "fit", *own)
-    resumed = playing.played(tmp_path / "b", "fedavg", *own)
-    assert playing.same(playing.state(resumed), playing.state(whole))
+    run_helpers.run_until_killed(tmp_path / "b", "fedavg", "written", 1, "fit", *own)
+    resumed = run_helpers.train_run(tmp_path / "b", "fedavg", *own)
+    assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(whole))
 
 
 def test_running_statistics_take_the_mean(tmp_path) -> None:
-    run = playing.played(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
-    plain = playing.played(tmp_path / "b", "fedavg", "federation.rounds=1")
+    run = run_helpers.train_run(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
+    plain = run_helpers.train_run(tmp_path / "b", "fedavg", "federation.rounds=1")
     for (path, one), (_, other) in zip(
         trees.leaves(run.loop.server["weights"]), trees.leaves(plain.loop.server["weights"]), strict=True
     ):
@@ -80,9 +80,9 @@ def test_running_statistics_take_the_mean(tmp_path) -> None:
 )
 def test_what_cannot_be_is_refused(override, says, tmp_path) -> None:
     with pytest.raises(MethodError, match=says):
-        playing.prepared(tmp_path, "fedavg", *SGD, override)
+        run_helpers.build_run(tmp_path, "fedavg", *SGD, override)
 
 
 def test_a_method_with_a_step_of_its_own_is_refused(tmp_path) -> None:
     with pytest.raises(MethodError, match="a step of its own"):
-        playing.prepared(tmp_path, "scaffold", *SGD)
+        run_helpers.build_run(tmp_path, "scaffold", *SGD)

@@ -3,7 +3,7 @@ import torch
 
 from methods import trees
 from methods.base import Client, MethodError, Outputs, Visit
-from tests import playing
+from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
 
@@ -32,23 +32,23 @@ class TestSSD(MethodContract):
         [("fedprox", ()), ("fedu2", ()), ("scaffold", ()), ("fedavg", ("server_optimizer.class=methods.server.Adam",))],
     )
     def test_no_projector_goes_with_other_methods_too(self, method, overrides, tmp_path):
-        run = playing.played(tmp_path, method, "objective=align_uniform", "objective.projector=[]", *overrides)
+        run = run_helpers.train_run(tmp_path, method, "objective=align_uniform", "objective.projector=[]", *overrides)
         assert set(run.loop.server["weights"]) == {"encoder"}
 
     def test_without_its_terms_it_is_fedavg_over_align_uniform(self, tmp_path):
-        ssd = playing.played(tmp_path / "a", "ssd", "method.dsr_weight=0", "method.pd_weight=0")
-        plain = playing.played(tmp_path / "b", "fedavg", "objective=align_uniform")
-        assert playing.same(ssd.loop.server["weights"], plain.loop.server["weights"])
+        ssd = run_helpers.train_run(tmp_path / "a", "ssd", "method.dsr_weight=0", "method.pd_weight=0")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", "objective=align_uniform")
+        assert run_helpers.same(ssd.loop.server["weights"], plain.loop.server["weights"])
 
     @pytest.mark.parametrize("term", ["dsr_weight", "pd_weight"])
     def test_each_term_changes_training(self, term, tmp_path, unbroken):
-        without = playing.played(tmp_path, "ssd", f"method.{term}=0")
-        assert playing.difference(without.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+        without = run_helpers.train_run(tmp_path, "ssd", f"method.{term}=0")
+        assert run_helpers.difference(without.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
 
     def test_a_stretch_of_one_leaves_training_alone(self, tmp_path):
-        one = playing.played(tmp_path / "a", "ssd", "method.alpha=1")
-        none = playing.played(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
-        assert playing.difference(one.loop.server["weights"], none.loop.server["weights"]) < 1e-5
+        one = run_helpers.train_run(tmp_path / "a", "ssd", "method.alpha=1")
+        none = run_helpers.train_run(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
+        assert run_helpers.difference(one.loop.server["weights"], none.loop.server["weights"]) < 1e-5
 
     def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
         loop = unbroken.loop
@@ -63,13 +63,13 @@ class TestSSD(MethodContract):
     def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, tmp_path, unbroken):
         Q = unbroken.loop.server["basis"]["Q"]
         torch.testing.assert_close(Q @ Q.T, torch.eye(8), rtol=1e-5, atol=1e-5)
-        axis = playing.played(tmp_path, "ssd", "method.basis=axis")
+        axis = run_helpers.train_run(tmp_path, "ssd", "method.basis=axis")
         assert "basis" not in axis.loop.server
         assert set(axis.loop.ledger.total("down")) == {"scale", "weights"}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
     def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
-        run = playing.played(tmp_path, "ssd", f"method.basis={basis}", "federation.participation=1")
+        run = run_helpers.train_run(tmp_path, "ssd", f"method.basis={basis}", "federation.participation=1")
         Q = run.loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         for client in range(4):
             method, scale = at(run, client), run.loop.server["scales"][client]
@@ -77,8 +77,8 @@ class TestSSD(MethodContract):
             torch.testing.assert_close(stretch @ Q, Q * scale, rtol=1e-4, atol=1e-5)
 
     def test_the_basis_changes_training(self, tmp_path, unbroken):
-        axis = playing.played(tmp_path, "ssd", "method.basis=axis")
-        assert playing.difference(axis.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+        axis = run_helpers.train_run(tmp_path, "ssd", "method.basis=axis")
+        assert run_helpers.difference(axis.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
 
     def test_the_scale_is_sent_once(self, unbroken):
         rounds = {round for round, _, _, entry in unbroken.loop.ledger.lines if entry in ("scale", "basis")}
@@ -88,7 +88,7 @@ class TestSSD(MethodContract):
     def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
         """Neither the loss nor its gradient knows of them; in its own dimensions it is the objective's."""
         own = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", "federation.participation=1")
-        run = playing.played(tmp_path, "ssd", *own)
+        run = run_helpers.train_run(tmp_path, "ssd", *own)
         loop = run.loop
         Q = loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         generator = torch.Generator().manual_seed(0)
@@ -106,17 +106,17 @@ class TestSSD(MethodContract):
                 assert float((one.grad @ Q)[:, mine > 0].abs().max()) > 1e-3
 
     def test_hard_separation_differs_from_soft(self, tmp_path, unbroken):
-        hard = playing.played(tmp_path, "ssd", "method.separation=hard")
-        assert playing.difference(hard.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
+        hard = run_helpers.train_run(tmp_path, "ssd", "method.separation=hard")
+        assert run_helpers.difference(hard.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
 
     def test_without_a_projector(self, tmp_path):
-        run = playing.played(tmp_path, "ssd", "objective.projector=[]", "method.pd_weight=0")
+        run = run_helpers.train_run(tmp_path, "ssd", "objective.projector=[]", "method.pd_weight=0")
         assert run.loop.method.width == run.loop.method.objective.encoder.dim
         assert set(run.loop.server["weights"]) == {"encoder"}
 
     def test_variants_differ(self, tmp_path, unbroken):
-        paper = playing.played(tmp_path, "ssd", "method.variant=paper")
-        assert playing.difference(paper.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
+        paper = run_helpers.train_run(tmp_path, "ssd", "method.variant=paper")
+        assert run_helpers.difference(paper.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -129,11 +129,11 @@ class TestSSD(MethodContract):
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
         with pytest.raises(MethodError, match=says):
-            playing.prepared(tmp_path, "ssd", override)
+            run_helpers.build_run(tmp_path, "ssd", override)
 
     def test_more_clients_than_dimensions_are_refused(self, tmp_path):
         few = ("partition.clients=10", "partition.name=iid", "training.batch_size=2")
-        run = playing.prepared(tmp_path, "ssd", *few)
+        run = run_helpers.build_run(tmp_path, "ssd", *few)
         with pytest.raises(MethodError, match="8 dimensions among 10 clients"):
             run.loop.start()
 

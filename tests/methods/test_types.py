@@ -26,8 +26,8 @@ from methods.base import (
     Turn,
     Visit,
 )
-from tests import playing
-from tests.methods.toys import EVERYONE, FIT, Toy, played, prepared
+from tests import run_helpers
+from tests.methods.toys import EVERYONE, FIT, Toy, prepared, train_run
 
 
 class Distil(Toy):
@@ -64,7 +64,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
     log = {kind: [line[1:] for line in run.loop.method.log if line[0] == kind] for kind in ("sent", "step")}
     ((before, members),) = log["sent"]
     assert [seat.kind for seat in members] == ["student"]
-    assert playing.difference(before, server["weights"]) > 0
+    assert run_helpers.difference(before, server["weights"]) > 0
     assert len(log["step"]) == 2 * 2  # 11 images in batches of 6, twice
     images = plain(torch.from_numpy(run.data.source.train.images[public]), run.data.recipe)
     for index, view, hint in log["step"]:
@@ -79,7 +79,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
 
 def test_a_public_phase_without_public_images_says_so(tmp_path: Path) -> None:
     with pytest.raises(PartitionError, match="public images"):
-        played(tmp_path, Distil)
+        train_run(tmp_path, Distil)
 
 
 class Impostor(Distil):
@@ -114,7 +114,7 @@ class Look(Toy):
 
 
 def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
-    run = played(tmp_path, Look, "federation.rounds=2")
+    run = train_run(tmp_path, Look, "federation.rounds=2")
     sizes = [len(part) for part in run.data.parts]
     for turn, replies in run.loop.method.log:
         ids = [client.id for client in turn.members]
@@ -133,7 +133,7 @@ class Mumble(Look):
 
 def test_observations_that_are_not_gathered_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MethodError, match=r"observe gave \['count'\], the phase gathers \['count', 'last'\]"):
-        played(tmp_path, Mumble)
+        train_run(tmp_path, Mumble)
 
 
 class Post(Toy):
@@ -161,7 +161,7 @@ def _tensors(tree: Any) -> Any:
 
 
 def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path: Path) -> None:
-    run = played(tmp_path, Post)
+    run = train_run(tmp_path, Post)
     expected = []
     cohorts = [run.loop.streams.cohort(round, 4, 0.5) for round in range(3)]
     assert len({tuple(cohort) for cohort in cohorts}) > 1  # someone sits out a round after having taken part in one
@@ -181,4 +181,4 @@ class Blabbing(Toy):
 
 def test_an_undeclared_entry_is_an_error_that_names_client_and_phase(tmp_path: Path) -> None:
     with pytest.raises(MethodError, match=r"client \d replied with secret, which phase 'fit' does not declare"):
-        played(tmp_path, Blabbing)
+        train_run(tmp_path, Blabbing)

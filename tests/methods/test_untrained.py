@@ -1,9 +1,9 @@
-from tests import playing
+from tests import run_helpers
 
 
 def test_the_floor_is_the_initial_encoder_measured_by_the_same_probes(tmp_path):
-    run = playing.prepared(tmp_path, "untrained")
-    start = playing.prepared(tmp_path / "other", "fedavg").loop
+    run = run_helpers.build_run(tmp_path, "untrained")
+    start = run_helpers.build_run(tmp_path / "other", "fedavg").loop
     start.start()
     record = run.execute()
     assert record["rounds"] == {"done": 3, "planned": 3}
@@ -11,4 +11,4 @@ def test_the_floor_is_the_initial_encoder_measured_by_the_same_probes(tmp_path):
     assert record["bytes"]["visits"] == 0
     assert "BatchNorm" in record["deviations"][0]
     assert set(record["scores"]) == {"knn/v1"}
-    assert playing.same(run.loop.server["weights"], start.server["weights"])
+    assert run_helpers.same(run.loop.server["weights"], start.server["weights"])

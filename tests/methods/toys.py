@@ -23,7 +23,7 @@ from methods.base import (
 from methods.maths import nt_xent
 from methods.networks import Encoder, convnet, mlp
 from methods.objectives.simclr import SimCLR
-from tests import playing
+from tests import run_helpers
 
 FIT = Phase("fit", uplink={"weights": Mean("examples")})
 EVERYONE = "federation.participation=1"
@@ -43,10 +43,10 @@ def prepared(
     listed = ", ".join(f"{{class: {addon.__module__}.{addon.__name__}}}" for addon in addons)
     text = f"objective: {objective}\nmethod:\n  class: {method.__module__}.{method.__name__}\n  addons: [{listed}]\n"
     file.write_text(text)
-    return playing.prepared(folder, str(file), *overrides)
+    return run_helpers.build_run(folder, str(file), *overrides)
 
 
-def played(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run:
+def train_run(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run:
     run = prepared(folder, method, *overrides, **kwargs)
     run.loop.fit()
     return run

@@ -11,7 +11,7 @@ from benchmark.federation.accountant import epsilon
 from leaderboards.pages.privacy import Entry, filled, read
 from methods import trees
 from methods.base import Cat, Client, FederatedMethod, Mean, MethodError, Phase, Sum
-from tests import playing
+from tests import run_helpers
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = {method.name: method for method in read(ROOT / "leaderboards" / "privacy.json").methods}
@@ -142,7 +142,7 @@ def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch
     )
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
     heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
-    run = playing.played(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
+    run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
     method = privacy_sheet.asked(name, [encoder, *heads, *few])

@@ -109,7 +109,7 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "docs" / "studies").mkdir()
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(golden, "played", lambda *_: golden.read())
+    monkeypatch.setattr(golden, "measured", lambda *_: golden.read())
     monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads((folder / "measured.json").read_text()))
     assert main(["board"]) == 0
     return tmp_path
@@ -149,7 +149,7 @@ def test_a_golden_number_and_a_measured_one_are_named(checkout, monkeypatch, cap
     rows, cells = golden.read(), json.loads((checkout / "leaderboards" / "measured.json").read_text())
     rows["ssd"]["loss"][0] += 0.5
     place = next(iter(cells))
-    monkeypatch.setattr(golden, "played", lambda *_: rows)
+    monkeypatch.setattr(golden, "measured", lambda *_: rows)
     monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, place: [9.0, *cells[place][1:]]})
     assert main(["regress", "table=moved.md"]) == 2
     said = (checkout / "moved.md").read_text()

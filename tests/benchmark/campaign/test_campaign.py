@@ -37,7 +37,7 @@ from benchmark.errors import ConfigError
 from leaderboards import store
 from leaderboards.schema import INCIDENTAL
 from tests.leaderboards.test_schema import record
-from tests.playing import TINY
+from tests.run_helpers import TINY
 
 PART = {"scenarios": [TINY], "methods": ["fedavg", "ssd"], "seeds": [0, 1]}
 

@@ -29,7 +29,7 @@ from leaderboards.pages import methods as pages
 from leaderboards.pages import privacy, reproduction
 from methods.fedavg import FedAvg
 from methods.scaffold import Scaffold
-from tests.playing import TINY, same
+from tests.run_helpers import TINY, same
 
 ROOT = Path(__file__).parents[3]
 
@@ -352,7 +352,7 @@ class TestTime:
                     loop.deadline = 0.0
                 begin(loop, seconds)
 
-            monkeypatch.setattr(FederatedLoop, "in_time", in_time)
+            monkeypatch.setattr(FederatedLoop, "check_deadline", in_time)
 
         return ends
 
@@ -538,7 +538,7 @@ class TestEvaluate:
         assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
         assert set(store.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
         monkeypatch.undo()
-        monkeypatch.setattr("eval.factories.embed", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
+        monkeypatch.setattr("eval.factories.tsne", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
         line = refused("evaluate", str(folder), "protocols=embed/v1,spectrum/v1")
         assert "has its record, but without embed/v1: no map" in line
         record = store.read(folder / "result.json")

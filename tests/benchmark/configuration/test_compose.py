@@ -17,7 +17,7 @@ from benchmark.configuration.instantiate import locate
 from benchmark.configuration.naming import folder
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
-from tests.playing import TINY, prepared
+from tests.run_helpers import TINY, build_run
 
 LAYERS = ("scenario", "objective", "method", "adjust")
 
@@ -145,7 +145,7 @@ UNKNOWN = [
 class TestUnknownKeys:
     @pytest.mark.parametrize(("method", "override", "words"), UNKNOWN, ids=[line[1] for line in UNKNOWN])
     def test_the_nearest_known_one_is_named(self, tmp_path, method, override, words):
-        line = refused(lambda: prepared(tmp_path, method, override))
+        line = refused(lambda: build_run(tmp_path, method, override))
         assert f"unknown key {words}" in line
 
     def test_another_partition_keeps_what_both_know(self):
@@ -157,7 +157,7 @@ class TestUnknownKeys:
         assert known == {"name": "dirichlet", "clients": 4, "alpha": 5.0, "min_size": 9}
 
     def test_what_is_possible_is_listed_where_nothing_is_near(self, tmp_path):
-        line = refused(lambda: prepared(tmp_path, "fedavg", "optimizer.zzz=1"))
+        line = refused(lambda: build_run(tmp_path, "fedavg", "optimizer.zzz=1"))
         assert "did you mean" not in line
         assert "weight_decay" in line
 
@@ -333,7 +333,7 @@ class TestThirdParty:
         objective = write(tmp_path / "loss.yaml", {"objective": {"class": "methods.objectives.simsiam.SimSiam"}})
         composed = compose(TINY, "fedavg", [f"objective={objective}"])
         assert composed.objective["class"] == "methods.objectives.simsiam.SimSiam"
-        run = prepared(tmp_path / "x", "fedavg", f"objective={objective}")
+        run = build_run(tmp_path / "x", "fedavg", f"objective={objective}")
         assert run.folder.parent == tmp_path / "x" / "runs" / "tiny" / "fedavg-loss"
 
     def test_a_missing_file(self):
@@ -372,7 +372,7 @@ class TestValues:
 
     @pytest.mark.parametrize("section", ["partition", "views", "encoder", "heads", "method", "optimizer"])
     def test_a_section_is_no_single_value(self, tmp_path, section):
-        assert section in refused(lambda: prepared(tmp_path, "fedavg", f"{section}=3"))
+        assert section in refused(lambda: build_run(tmp_path, "fedavg", f"{section}=3"))
 
     @pytest.mark.parametrize(
         "override",
@@ -386,7 +386,7 @@ class TestValues:
     def test_what_cannot_be_built_is_the_users_mistake(self, tmp_path, override):
         """The package's own errors, so that the command line shows them in one line."""
         with pytest.raises(ValueError, match=override.partition(".")[0]) as error:
-            prepared(tmp_path, "fedavg", override)
+            build_run(tmp_path, "fedavg", override)
         assert type(error.value).__module__.partition(".")[0] in ("benchmark", "datamodules", "methods")
         assert "\n" not in str(error.value)
 

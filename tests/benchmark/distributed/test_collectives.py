@@ -24,8 +24,8 @@ from benchmark.federation.aggregation import Aggregation
 from benchmark.federation.scheduling import assign_clients
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, Message, MethodError, Phase, Sum, Visit
-from tests import playing
-from tests.playing import by_hand, same
+from tests import run_helpers
+from tests.run_helpers import by_hand, same
 
 
 def members(*sizes):
@@ -217,8 +217,8 @@ def look_for_the_other(folder: Path) -> None:
 def on_two_ranks(folder, function, *args):
     """What `function` saved on each of two ranks over gloo, as `playing.on_two_ranks` starts them."""
     environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
-    children = [playing.in_child(function, folder, *args, environment=own) for own in environments]
-    assert [playing.finish(child, 60) for child in children] == [0, 0]
+    children = [run_helpers.in_child(function, folder, *args, environment=own) for own in environments]
+    assert [run_helpers.finish(child, 60) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 
@@ -279,7 +279,7 @@ class TestTwoRanks:
 
     def test_one_that_does_not_come_is_missed(self, tmp_path):
         (environment, _) = by_hand({"LOCAL_RANK": "0"}, {})
-        assert playing.finish(playing.in_child(look_for_the_other, tmp_path, environment=environment), 60) == 0
+        assert run_helpers.finish(run_helpers.in_child(look_for_the_other, tmp_path, environment=environment), 60) == 0
         line = (tmp_path / "said").read_text()
         assert line.startswith("rank 0 of 2 does not find the others: ")
         assert "\n" not in line
@@ -294,10 +294,10 @@ class TestTwoRanks:
     def test_a_rank_without_a_client_plays_on(self, tmp_path, method, policy):
         """One client a round on two ranks."""
         overrides = ("federation.participation=0.25", f"federation.batch_norm={policy}")
-        playing.on_two_ranks(tmp_path / "two", method, *overrides)
-        both = playing.prepared(tmp_path / "two", method, *overrides)
+        run_helpers.on_two_ranks(tmp_path / "two", method, *overrides)
+        both = run_helpers.build_run(tmp_path / "two", method, *overrides)
         both.loop.start()
-        alone = playing.played(tmp_path / "one", method, *overrides)
+        alone = run_helpers.train_run(tmp_path / "one", method, *overrides)
         assert alone.loop.ledger.visits[1] == 1
         assert both.loop.round == 3
-        assert same(playing.state(both), playing.state(alone))
+        assert same(run_helpers.state(both), run_helpers.state(alone))

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from benchmark.distributed import heartbeat
-from tests import playing
-from tests.jobs import Job
-from tests.playing import by_hand, same
+from tests import run_helpers
+from tests.command_helpers import Job
+from tests.run_helpers import by_hand, same
 
 
 @pytest.mark.ranks
@@ -57,7 +57,7 @@ class TestDeath:
     def test_ranks_that_somebody_else_started(self, tmp_path, fate, dead):
         environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
         job = Job(tmp_path / "x", environments=environments, FATE=fate, DEAD=str(dead), FULCRUM_SILENCE="1")
-        assert playing.finish(job.children[1 - dead], 20) == 1
+        assert run_helpers.finish(job.children[1 - dead], 20) == 1
         job.children[dead].kill()
         job.end()
         (line,) = job.errors

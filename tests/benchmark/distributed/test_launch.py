@@ -14,8 +14,8 @@ from benchmark.distributed import launch as ranks
 from benchmark.distributed.launch import RankLayout
 from benchmark.errors import ConfigError
 from leaderboards import store
-from tests.jobs import Job
-from tests.playing import TINY, by_hand, same
+from tests.command_helpers import Job
+from tests.run_helpers import TINY, by_hand, same
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,19 +6,19 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.evaluation.drift import drifts, revisit
 from methods import trees
-from tests import playing
+from tests import run_helpers
 
 EVERYONE = "federation.participation=1"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return playing.played(tmp_path_factory.mktemp("run"), "fedavg")
+    return run_helpers.train_run(tmp_path_factory.mktemp("run"), "fedavg")
 
 
 def test_everyone_of_the_last_cohort_is_visited_from_the_final_model(tmp_path):
     """At a rate of nothing nobody moves: all are the model that the run ended with, its BatchNorm statistics apart."""
-    run = playing.played(tmp_path, "fedavg", EVERYONE, "optimizer.lr=0", "optimizer.momentum=0")
+    run = run_helpers.train_run(tmp_path, "fedavg", EVERYONE, "optimizer.lr=0", "optimizer.momentum=0")
     found = revisit(run.loop)
     assert len(found.local) == 4
     final = dict(trees.leaves(run.loop.server["weights"]))
@@ -33,7 +33,7 @@ def test_everyone_of_the_last_cohort_is_visited_from_the_final_model(tmp_path):
 def test_clients_have_moved_and_their_model_is_their_mean(run):
     found = revisit(run.loop)
     assert len(found.local) == 2
-    assert all(playing.difference(weights, found.made) > 1e-6 for weights in found.local)
+    assert all(run_helpers.difference(weights, found.made) > 1e-6 for weights in found.local)
     cohort = [run.loop.clients[k].examples for k in run.loop.cohort(run.loop.round - 1)]
     for path, leaf in trees.leaves(found.made):
         if leaf.is_floating_point():
@@ -44,42 +44,42 @@ def test_clients_have_moved_and_their_model_is_their_mean(run):
 
 @pytest.mark.parametrize("method", ["fedu", "fedema", "scaffold", "ssd"])  # whose clients keep something
 def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_path):
-    run = playing.played(tmp_path, method, EVERYONE)
-    before = playing.state(run)
+    run = run_helpers.train_run(tmp_path, method, EVERYONE)
+    before = run_helpers.state(run)
     before = {**before, "server": trees.clone(before["server"])}
     files = {file.name: file.read_bytes() for file in run.loop.memory.folder.iterdir()}
     first = revisit(run.loop)
-    assert playing.same(playing.state(run), before)
+    assert run_helpers.same(run_helpers.state(run), before)
     assert {file.name: file.read_bytes() for file in run.loop.memory.folder.iterdir()} == files
     assert files
     assert {file.name for file in run.loop.memory.folder.parent.iterdir()} == {"memory", "state.pt"}
     assert not run.loop.callbacks
     again = revisit(run.loop)
-    assert all(playing.same(one, other) for one, other in zip(first.local, again.local, strict=True))
+    assert all(run_helpers.same(one, other) for one, other in zip(first.local, again.local, strict=True))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedu2"])
 def test_a_change_that_is_sent_tells_the_weights_too(method, tmp_path):
     """With one client there is nothing to combine: the model is its network."""
-    run = playing.played(tmp_path, method, "partition.clients=1", EVERYONE)
+    run = run_helpers.train_run(tmp_path, method, "partition.clients=1", EVERYONE)
     found = revisit(run.loop)
     (local,) = found.local
-    assert playing.difference(local, found.made) == pytest.approx(0, abs=1e-5)
-    assert playing.difference(local, run.loop.server["weights"]) > 1e-4
+    assert run_helpers.difference(local, found.made) == pytest.approx(0, abs=1e-5)
+    assert run_helpers.difference(local, run.loop.server["weights"]) > 1e-4
 
 
 @pytest.mark.parametrize("policy", ["local", "recalibrate"])
 def test_a_network_without_its_statistics_is_not_compared(policy, tmp_path):
-    run = playing.played(tmp_path, "fedavg", f"federation.batch_norm={policy}")
+    run = run_helpers.train_run(tmp_path, "fedavg", f"federation.batch_norm={policy}")
     assert not drifts(run.loop)
     without = ("encoder.norm=group", "heads.head_norm=false")
-    run = playing.played(tmp_path, "fedavg", f"federation.batch_norm={policy}", *without)
+    run = run_helpers.train_run(tmp_path, "fedavg", f"federation.batch_norm={policy}", *without)
     assert drifts(run.loop)
 
 
 @pytest.mark.parametrize("method", ["local", "untrained", "flesd"])
 def test_without_a_model_made_of_weights_nobody_has_drifted(method, tmp_path):
-    run = playing.played(tmp_path, method)
+    run = run_helpers.train_run(tmp_path, method)
     assert not drifts(run.loop)
     with pytest.raises(ConfigError, match="no global model of whole networks that clients sent"):
         revisit(run.loop)

@@ -5,7 +5,7 @@ import pytest
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.execution import compile as compilation
-from tests.playing import difference, played, prepared
+from tests.run_helpers import build_run, difference, train_run
 
 
 def compiled(run, visits=12):
@@ -34,7 +34,7 @@ def with_clock(monkeypatch, run, after):
 
 
 def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
-    run = prepared(tmp_path, "fedavg", "training.steps=5")
+    run = build_run(tmp_path, "fedavg", "training.steps=5")
     with_clock(monkeypatch, run, after=1.0)
     assert str(compiled(run)) == (
         "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"
@@ -43,20 +43,20 @@ def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
 
 
 def test_where_it_never_pays_it_says_so_and_lets_it_be(tmp_path, monkeypatch):
-    run = prepared(tmp_path, "fedavg")
+    run = build_run(tmp_path, "fedavg")
     with_clock(monkeypatch, run, after=4.0)
     assert str(compiled(run)).endswith("it never pays here")
     assert run.loop.method.objective._compiled_call_impl is None
 
 
 def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):
-    assert compiled(prepared(tmp_path, "untrained")) is None
+    assert compiled(build_run(tmp_path, "untrained")) is None
 
 
 @pytest.mark.parametrize("overrides", [(), ("objective=byol",), ("training.precision=bf16-mixed",)])
 def test_the_run_is_the_same_afterwards(tmp_path, overrides):
-    plain = played(tmp_path / "plain", "fedavg", *overrides)
-    run = prepared(tmp_path / "compiled", "fedavg", *overrides)
+    plain = train_run(tmp_path / "plain", "fedavg", *overrides)
+    run = build_run(tmp_path / "compiled", "fedavg", *overrides)
     compiled(run)
     run.loop.fit()
     assert difference(run.loop.server, plain.loop.server) < 1e-5

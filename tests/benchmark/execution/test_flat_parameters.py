@@ -4,11 +4,11 @@ import torch
 
 from benchmark.execution.flat_parameters import FlatParameters
 from methods import trees
-from tests.playing import prepared
+from tests.run_helpers import build_run
 
 
 def method(folder, *overrides):
-    return prepared(folder, "fedavg", *overrides).loop.method
+    return build_run(folder, "fedavg", *overrides).loop.method
 
 
 def test_the_model_is_the_same_and_what_travels_is_one_tensor(tmp_path):

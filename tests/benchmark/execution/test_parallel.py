@@ -15,7 +15,7 @@ from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
-from tests.playing import difference, played, prepared, same, state
+from tests.run_helpers import build_run, difference, same, state, train_run
 
 EVERYONE = "federation.participation=1"
 
@@ -23,7 +23,7 @@ EVERYONE = "federation.participation=1"
 def recorded(folder, lanes, *overrides):
     """A run of FedAvg with recorded steps, and its tapes."""
     tapes = []
-    run = prepared(folder, "fedavg", EVERYONE, *overrides)
+    run = build_run(folder, "fedavg", EVERYONE, *overrides)
     run.loop.work = ParallelExecutor(run.loop.work, lanes, tape.recorder(tapes))
     run.loop.fit()
     return run, tapes
@@ -48,7 +48,7 @@ class TestRecordings:
     )
     def test_they_equal_the_reference(self, tmp_path, overrides):
         run, tapes = recorded(tmp_path / "recorded", 2, *overrides)
-        plain = played(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
         bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 bits: one rounding apart, 12 steps on
         assert difference(run.loop.server, plain.loop.server) < bound
         assert difference(state(run)["memory"], state(plain)["memory"]) < bound
@@ -61,16 +61,16 @@ class TestRecordings:
 
     def test_a_number_that_changes_is_recorded_anew(self, tmp_path):
         overrides = (EVERYONE, "partition.name=iid")
-        plain = played(tmp_path / "plain", "fedsc", *overrides)
+        plain = train_run(tmp_path / "plain", "fedsc", *overrides)
         tapes = []
-        run = prepared(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
+        run = build_run(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
         run.loop.work = ParallelExecutor(run.loop.work, 1, tape.recorder(tapes))
         run.loop.fit()
         assert difference(run.loop.server["weights"], plain.loop.server["weights"]) < 1e-5
         assert len(tapes) >= 3
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
-        run = prepared(tmp_path, "scaffold", EVERYONE)
+        run = build_run(tmp_path, "scaffold", EVERYONE)
         run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder([]))
         run.loop.start()
         run.loop.run_round(0)
@@ -93,8 +93,8 @@ class TestRecordings:
         ids=["dampening", "another"],
     )
     def test_other_optimisers_are_not_recorded(self, tmp_path, make):
-        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
-        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain = build_run(tmp_path / "plain", "fedavg", EVERYONE)
+        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
         plain.loop.method.make_optimizer = run.loop.method.make_optimizer = make
         tapes = []
         run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
@@ -105,8 +105,8 @@ class TestRecordings:
 
     @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
     def test_adam_is(self, tmp_path, make):
-        plain = prepared(tmp_path / "plain", "fedavg", EVERYONE)
-        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain = build_run(tmp_path / "plain", "fedavg", EVERYONE)
+        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
         for one in (plain, run):
             one.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
         tapes = []
@@ -117,7 +117,7 @@ class TestRecordings:
         assert sum(one.replays for one in tapes) > 10
 
     def test_dropout_goes_one_by_one(self, tmp_path):
-        run = prepared(tmp_path, "fedavg", EVERYONE)
+        run = build_run(tmp_path, "fedavg", EVERYONE)
         run.loop.method.objective.projector.append(nn.Dropout(0.1))
         tapes = []
         run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
@@ -139,7 +139,7 @@ class TestRecordings:
         """What cannot be copied into place is not recorded; a new number or module is recorded anew."""
         own = ("method.class=tests.benchmark.execution.test_parallel.Leaving", f"method.where={where}")
         run, tapes = recorded(tmp_path / "recorded", 1, *own)
-        plain = played(tmp_path / "plain", "fedavg", EVERYONE, *own)
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *own)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
@@ -150,8 +150,8 @@ class TestRecordings:
 
             return record
 
-        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
-        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
+        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
         run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
         run.loop.fit()
         assert difference(run.loop.server, plain.loop.server) < 1e-5
@@ -171,19 +171,19 @@ class TestRecordings:
         def refused(*args):
             raise RuntimeError("operation not permitted when stream is capturing")
 
-        plain = played(tmp_path / "plain", "fedavg", EVERYONE)
-        run = prepared(tmp_path / "recorded", "fedavg", EVERYONE)
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
+        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
         run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
         run.loop.fit()
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
-        run = prepared(tmp_path, "fedavg")
+        run = build_run(tmp_path, "fedavg")
         run.loop.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
         ParallelExecutor(run.loop.work, 2, None)
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
-        run = prepared(tmp_path, "fedavg", EVERYONE)
+        run = build_run(tmp_path, "fedavg", EVERYONE)
         work = ParallelExecutor(run.loop.work, 4, None)
         clock = Clock()
         for lane in work.lanes:
@@ -330,7 +330,7 @@ class TestMeasured:
     ],
 )
 def test_the_config_chooses(tmp_path, overrides, expected):
-    work = prepared(tmp_path, "fedavg", *overrides).loop.work
+    work = build_run(tmp_path, "fedavg", *overrides).loop.work
     assert type(work) is expected
     if expected is ParallelExecutor:
         assert len(work.lanes) == 3

@@ -13,7 +13,7 @@ from methods import trees
 from methods.base import MethodError
 from methods.fedavg import FedAvg
 from methods.networks import Encoder
-from tests.playing import played, prepared, same, state
+from tests.run_helpers import build_run, same, state, train_run
 
 EVERYONE = "federation.participation=1"
 
@@ -65,15 +65,15 @@ class TestPristine:
     )
     def test_nothing_of_the_previous_client_is_left(self, tmp_path, method, overrides):
         """Every number in the resident model is spoilt after each visit, to no effect."""
-        clean = played(tmp_path / "clean", method, *overrides)
-        spoilt = prepared(tmp_path / "spoilt", method, *overrides)
+        clean = train_run(tmp_path / "clean", method, *overrides)
+        spoilt = build_run(tmp_path / "spoilt", method, *overrides)
         Watch(spoilt, after=poison)
         spoilt.loop.fit()
         assert same(state(spoilt), state(clean))
         assert all(leaf.isfinite().all() for _, leaf in trees.leaves(clean.loop.server))
 
     def test_byol_targets_start_at_the_received_weights(self, tmp_path, monkeypatch):
-        run = prepared(tmp_path, "fedavg", "objective=byol", EVERYONE)
+        run = build_run(tmp_path, "fedavg", "objective=byol", EVERYONE)
         loop = run.loop
         received, started, moved = [], [], []
 
@@ -100,7 +100,7 @@ class TestPristine:
     @pytest.mark.parametrize("policy", ["average", "local"])
     def test_batch_norm_statistics_at_the_start_of_a_visit(self, tmp_path, monkeypatch, policy):
         """The server's, or those the client left with; untouched ones at its first visit."""
-        run = prepared(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
+        run = build_run(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
         loop, method = run.loop, run.loop.method
         fresh, left, met = trees.clone(method.statistics()), {}, []
 
@@ -132,7 +132,7 @@ class TestLocalWork:
 
     def resized(self, tmp_path, *overrides, method="fedavg"):
         """Clients of these sizes, batches of 8."""
-        run = prepared(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
+        run = build_run(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
         run.data.parts = [np.arange(size) for size in self.SIZES]
         run.loop.clients = data.Clients(run.data.parts)
         return run
@@ -188,7 +188,7 @@ class TestLocalWork:
                 assert sorted(seen[position][: 16 * (steps // 2)]) == sorted(list(range(16)) * (steps // 2))
 
     def test_the_loss_is_the_mean_over_steps_of_visits_and_the_lines(self, tmp_path, monkeypatch):
-        run = prepared(tmp_path, "fedavg", EVERYONE)
+        run = build_run(tmp_path, "fedavg", EVERYONE)
         losses, watch = defaultdict(list), Watch(run)
         finish = run.loop.method.on_train_batch_end
 
@@ -217,7 +217,7 @@ class TestLearningRate:
     @pytest.mark.parametrize("per", ["round", "step"])
     def test_the_schedule_by_hand(self, tmp_path, monkeypatch, name, per):
         given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
-        run = prepared(tmp_path, "fedavg", *given, "training.epochs=2")
+        run = build_run(tmp_path, "fedavg", *given, "training.epochs=2")
         watch, used = Watch(run), defaultdict(list)
         before = run.loop.method.on_before_optimizer_step
 
@@ -239,7 +239,7 @@ class TestPrecision:
     @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("32-true", torch.float32)])
     def test_activations_in_training_and_observing(self, tmp_path, precision, dtype):
         both = ("federation.rounds=1", "federation.batch_norm=recalibrate")
-        run = prepared(tmp_path, "fedavg", f"training.precision={precision}", *both)
+        run = build_run(tmp_path, "fedavg", f"training.precision={precision}", *both)
         seen = set()
         convolution = run.loop.method.objective.encoder.backbone[0]
         convolution.register_forward_hook(
@@ -283,9 +283,9 @@ class TestDropout:
 
     def test_a_visit_draws_the_same_wherever_and_whenever_it_happens(self, tmp_path, monkeypatch):
         torch.manual_seed(1)
-        first = self.masks(prepared(tmp_path / "a", "fedavg", *self.OWN), monkeypatch)
+        first = self.masks(build_run(tmp_path / "a", "fedavg", *self.OWN), monkeypatch)
         torch.manual_seed(2)
-        second = self.masks(prepared(tmp_path / "b", "fedavg", *self.OWN), monkeypatch, order=-1)
+        second = self.masks(build_run(tmp_path / "b", "fedavg", *self.OWN), monkeypatch, order=-1)
         assert len(first) == 12
         assert list(first) != list(second)
         assert same(first, second)
@@ -296,7 +296,7 @@ class TestDropout:
         for seed in (1, 2):
             torch.manual_seed(seed)
             before = torch.get_rng_state()
-            runs.append(played(tmp_path / str(seed), "fedavg", *self.OWN))
+            runs.append(train_run(tmp_path / str(seed), "fedavg", *self.OWN))
             assert torch.equal(torch.get_rng_state(), before)
         assert same(*(state(run) for run in runs))
 
@@ -314,7 +314,7 @@ class TestDropout:
 class TestClipping:
     def norms(self, tmp_path, monkeypatch, *overrides):
         """The gradients' norm at every step, as the optimiser finds them."""
-        run = prepared(tmp_path, "fedavg", "federation.rounds=1", *overrides)
+        run = build_run(tmp_path, "fedavg", "federation.rounds=1", *overrides)
         method, norms = run.loop.method, []
         before = method.on_before_optimizer_step
 
@@ -341,7 +341,7 @@ class TestClipping:
 class TestRecalibration:
     def test_pooled_statistics_of_the_first_layer_by_hand(self, tmp_path):
         """Mean over batches on each client, then over clients by examples; E[x^2] - E[x]^2 for the variance."""
-        run = prepared(tmp_path, "fedavg", "federation.batch_norm=recalibrate", EVERYONE, "federation.rounds=1")
+        run = build_run(tmp_path, "fedavg", "federation.batch_norm=recalibrate", EVERYONE, "federation.rounds=1")
         loop, streams = run.loop, run.loop.streams
         loop.fit()
         weights = loop.server["weights"]["encoder"]
@@ -365,7 +365,7 @@ class TestRecalibration:
 
     def test_it_measures_and_changes_nothing_else(self, tmp_path):
         """What clients remember and a layer's own momentum are afterwards what they were."""
-        run = prepared(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
+        run = build_run(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
         layer = run.loop.method.objective.encoder.backbone[1]
         layer.momentum = 0.01
         kept = defaultdict(list)
@@ -386,4 +386,4 @@ class Twice(FedAvg):
 class TestPhases:
     def test_two_of_one_name_are_refused(self, tmp_path):
         with pytest.raises(MethodError, match=r"share a name \(fit, fit\)"):
-            played(tmp_path, "fedavg", "method.class=tests.benchmark.execution.test_sequential.Twice")
+            train_run(tmp_path, "fedavg", "method.class=tests.benchmark.execution.test_sequential.Twice")

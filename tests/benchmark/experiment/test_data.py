@@ -6,8 +6,8 @@ import pytest
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment import data, factory
-from tests import playing
-from tests.playing import TINY
+from tests import run_helpers
+from tests.run_helpers import TINY
 
 PARTS = [np.arange(k + 2) for k in range(5)]
 
@@ -97,4 +97,6 @@ def refused(words):
 def test_an_architecture_is_run_by_clients_there_are(clients, says, tmp_path):
     small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")
     with pytest.raises(ConfigError, match=says):
-        playing.prepared(tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small))
+        run_helpers.build_run(
+            tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small)
+        )

@@ -8,7 +8,7 @@ import pytest
 from benchmark.configuration.files import available
 from benchmark.evaluation.monitor import Monitor
 from benchmark.evaluation.protocols import expanded
-from tests import playing
+from tests import run_helpers
 
 METHODS = sorted(set(available("method")) - {"untrained"})
 SHORT = {"flesd-two": ["federation.encoders.half.clients=[1]"]}
@@ -37,29 +37,29 @@ def shuffled(labels, seed=0):
 def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
     """Bit for bit: the partition is made by then, and nothing else may read a label."""
     true, noise = (
-        playing.prepared(tmp_path / name, method, *WORDS, *SHORT.get(method, ())) for name in ("true", "noise")
+        run_helpers.build_run(tmp_path / name, method, *WORDS, *SHORT.get(method, ())) for name in ("true", "noise")
     )
     with_labels(noise, "train", shuffled(noise.data.source.train.labels))
     with_labels(noise, "test", shuffled(noise.data.source.test.labels))
     for run in (true, noise):
         run.loop.fit()
-    assert playing.same(playing.state(true), playing.state(noise))
+    assert run_helpers.same(run_helpers.state(true), run_helpers.state(noise))
 
 
 def test_where_labels_are_learned_from_they_matter(tmp_path):
     """Else the test above could not fail."""
     true, noise = (
-        playing.prepared(tmp_path / name, "fedavg", "objective=supervised", *WORDS) for name in ("true", "noise")
+        run_helpers.build_run(tmp_path / name, "fedavg", "objective=supervised", *WORDS) for name in ("true", "noise")
     )
     with_labels(noise, "train", shuffled(noise.data.source.train.labels))
     for run in (true, noise):
         run.loop.fit()
-    assert playing.difference(true.loop.server, noise.loop.server) > 0
+    assert run_helpers.difference(true.loop.server, noise.loop.server) > 0
 
 
 def test_no_choice_reads_a_test_label(tmp_path):
     """Whatever a protocol chooses, it chooses the same when test labels are noise; only accuracies differ."""
-    run = playing.played(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
+    run = run_helpers.train_run(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
     protocols = expanded(["all"], "digits", drifts=False)
 
     def scores():
@@ -83,7 +83,7 @@ def test_the_monitor_reads_no_test_label(tmp_path):
     """So neither does the best round, which is the monitor's."""
     seen = []
     for name in ("true", "noise"):
-        run = playing.prepared(tmp_path / name, "fedavg", *WORDS)
+        run = run_helpers.build_run(tmp_path / name, "fedavg", *WORDS)
         if name == "noise":
             with_labels(run, "test", shuffled(run.data.source.test.labels))
         run.loop.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]

@@ -28,7 +28,7 @@ from datamodules.partition import PartitionError
 from eval.features import EvalError
 from leaderboards import store
 from methods import trees
-from tests.playing import TINY, same
+from tests.run_helpers import TINY, same
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ class TestGoingOn:
             one, _ = run(tmp_path)
             with monkeypatch.context() as patch:
                 patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
-                patch.setattr("benchmark.execution.sequential.SequentialExecutor.rounds_otherwise", otherwise)
+                patch.setattr("benchmark.execution.sequential.SequentialExecutor.rounds_differently", otherwise)
                 if after is None:
                     patch.setattr(owner, moment, lambda *_: 1 / 0)
                 else:

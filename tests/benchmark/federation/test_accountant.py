@@ -7,7 +7,7 @@ from benchmark.errors import ConfigError
 from benchmark.federation.accountant import ORDERS, PrivacyAccountant, epsilon
 from methods.base import Client, Mean, MethodError, Phase
 from methods.fedsc import FedSC
-from tests import playing
+from tests import run_helpers
 
 NOISY = ("method.sigma=0.5",)
 ALL = (*NOISY, "federation.participation=1")
@@ -103,7 +103,7 @@ class TestAccount:
 
 class TestRuns:
     def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
-        run = playing.prepared(tmp_path, "fedsc", *NOISY)
+        run = run_helpers.build_run(tmp_path, "fedsc", *NOISY)
         record = run.execute()
         loop = run.loop
         seen = dict.fromkeys(range(4), 0)
@@ -121,27 +121,27 @@ class TestRuns:
         assert record["privacy"]["delta"] == 1e-5
 
     def test_a_budget_ends_the_run_before_it_is_exceeded(self, tmp_path):
-        free = playing.played(tmp_path / "free", "fedsc", *ALL).loop
+        free = run_helpers.train_run(tmp_path / "free", "fedsc", *ALL).loop
         after = [max(free.history[k]["epsilon"].values()) for k in (0, 1)]
         assert after[1] > after[0]
-        run = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        run = run_helpers.build_run(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
         record = run.execute()
         assert record["rounds"]["done"] == 1
         assert "budget" in record["rounds"]["ended"]
         assert record["epsilon"] == pytest.approx(after[0])
-        again = playing.prepared(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
+        again = run_helpers.build_run(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
         assert again.execute() == record
 
     def test_misspelt_noise_is_found_before_anybody_trains(self, tmp_path, monkeypatch):
         monkeypatch.setattr(FedSC, "noise", lambda self, phase, client: {"momentz": 1.0})
         with pytest.raises(MethodError, match="speaks of 'momentz'"):
-            playing.prepared(tmp_path, "fedsc")
+            run_helpers.build_run(tmp_path, "fedsc")
 
     def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
         """Where the first release is in the second round, one round is played and nothing was spent."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
-        playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1").loop.fit()
-        run = playing.prepared(tmp_path, "orchestra", *words, "federation.rounds=1")
+        run_helpers.build_run(tmp_path, "orchestra", *words, "federation.rounds=1").loop.fit()
+        run = run_helpers.build_run(tmp_path, "orchestra", *words, "federation.rounds=1")
         run.config.privacy["epsilon"] = 5.0
         run.config.federation.rounds = 3
         run.prepare()
@@ -150,20 +150,20 @@ class TestRuns:
         """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
         with pytest.raises(ConfigError, match="first release is too dear"):
-            playing.prepared(tmp_path, "orchestra", *words, "privacy.epsilon=5")
+            run_helpers.build_run(tmp_path, "orchestra", *words, "privacy.epsilon=5")
 
     def test_a_budget_that_the_first_round_exceeds_is_refused(self, tmp_path):
         with pytest.raises(ConfigError, match="first release is too dear"):
-            playing.prepared(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
+            run_helpers.build_run(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
 
     def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
-        record = playing.prepared(tmp_path, "fedsc").execute()
+        record = run_helpers.build_run(tmp_path, "fedsc").execute()
         assert record["epsilon"] is None
         assert record["privacy"] == {}
         with pytest.raises(ConfigError, match="nothing with noise"):
-            playing.prepared(tmp_path, "fedsc", "privacy.epsilon=8")
+            run_helpers.build_run(tmp_path, "fedsc", "privacy.epsilon=8")
 
     @pytest.mark.parametrize("words", ["privacy.delta=1", "privacy.epsilon=0", "privacy.epsilon=much"])
     def test_what_no_account_can_be_is_refused(self, words, tmp_path):
         with pytest.raises(ConfigError, match=words.partition("=")[0]):
-            playing.prepared(tmp_path, "fedsc", *NOISY, words)
+            run_helpers.build_run(tmp_path, "fedsc", *NOISY, words)

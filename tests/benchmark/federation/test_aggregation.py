@@ -11,7 +11,7 @@ from benchmark.execution.observations import gather_batches
 from benchmark.federation.aggregation import Aggregation
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Sum, Visit
-from tests.playing import same
+from tests.run_helpers import same
 
 SIZES, BATCHES = [7, 30, 1, 12], [2, 5, 1, 3]
 

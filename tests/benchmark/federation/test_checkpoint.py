@@ -5,7 +5,7 @@ import torch
 
 from benchmark.federation import checkpoint
 from benchmark.federation.checkpoint import Checkpoint, CheckpointError
-from tests.playing import same
+from tests.run_helpers import same
 
 STATE = {
     "round": 3,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmark.federation.client_state import ClientState, LocalParts
-from tests.playing import same
+from tests.run_helpers import same
 
 TREE = {
     "memory": {"c": {"w": torch.tensor([1.0, 2.0])}},

@@ -4,7 +4,7 @@ import torch
 
 from benchmark.federation.communication import CommunicationLedger, sizes
 from methods.base import Client, Mail
-from tests.playing import same
+from tests.run_helpers import same
 
 MEMBERS = [Client(0, 5), Client(3, 7)]
 WEIGHTS = {"encoder": {"w": torch.zeros(2, 3), "b": torch.zeros(())}}  # 28 bytes

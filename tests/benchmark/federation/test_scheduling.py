@@ -4,7 +4,7 @@ import pytest
 
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from methods.base import Client, Phase
-from tests.playing import prepared
+from tests.run_helpers import build_run
 
 FIT, LOOK = Phase("fit"), Phase("look", work="observe")
 ALL = [Client(k, examples) for k, examples in enumerate((40, 10, 10, 20))]
@@ -41,12 +41,12 @@ def test_everyone_is_visited_once(ranks):
 
 
 def test_the_images_of_a_visit_follow_steps_epochs_and_phase(tmp_path):
-    work = prepared(tmp_path, "fedavg", "training.epochs=3").loop.work
+    work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.work
     client = Client(0, 20)
     assert work.images(FIT, client) == 60
     assert work.images(Phase("fit", epochs=2), client) == 40
     assert work.images(LOOK, client) == 20
     assert work.images(Phase("say", work="none"), client) == 0
-    work = prepared(tmp_path / "steps", "fedavg", "training.steps=5").loop.work
+    work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.work
     assert work.images(FIT, client) == 5 * 8
     assert work.images(FIT, Client(0, 6)) == 5 * 6

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import playing
+from tests import run_helpers
 
 OVERRIDES = (
     "data.options.examples=4000", "partition.name=iid", "federation.rounds=2", "training.steps=2",
@@ -16,7 +16,7 @@ OVERRIDES = (
 
 def peak(folder: Path, method: str, clients: int) -> None:
     """Plays two rounds with 10 clients each and writes down the process's largest resident set, in MiB."""
-    run = playing.played(
+    run = run_helpers.train_run(
         folder, method, *OVERRIDES, f"partition.clients={clients}", f"federation.participation={10 / clients}"
     )
     assert run.loop.ledger.visits == {0: 10, 1: 10}
@@ -28,7 +28,7 @@ def test_a_thousand_clients_take_the_memory_of_ten(tmp_path, method):
     measured = {}
     for clients in (10, 1000):
         folder = tmp_path / str(clients)
-        assert playing.finish(playing.in_child(peak, folder, method, clients)) == 0
+        assert run_helpers.finish(run_helpers.in_child(peak, folder, method, clients)) == 0
         measured[clients] = float((folder / "peak").read_text())
     few, many = measured.values()
     assert many < 1.1 * few, f"{method}: 10 clients peak at {few:.0f} MiB, 1,000 clients at {many:.0f} MiB"

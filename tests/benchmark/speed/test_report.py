@@ -11,7 +11,7 @@ from benchmark.runtime import spin_briefly
 from benchmark.speed import report
 from benchmark.speed.__main__ import NAMES, main
 from benchmark.speed.timing import Line, Spread, interleaved, process, ratio, spread
-from tests.playing import TINY
+from tests.run_helpers import TINY
 
 
 def test_contenders_run_in_turn_and_every_other_time_backwards():

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 from methods.base import MethodError, Outputs
 from methods.maths import info_nce
 from methods.objectives.moco import MoCo
-from tests import playing
+from tests import run_helpers
 from tests.methods.objectives import ObjectiveContract, batch, encoder, step
 
 
@@ -74,7 +74,7 @@ class TestMoCo(ObjectiveContract):
     @pytest.mark.parametrize("kept", [True, False])
     def test_the_queue_stays_with_its_client(self, kept: bool, tmp_path) -> None:
         own = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(kept).lower()}")
-        run = playing.played(tmp_path, "fedavg", *own, "federation.participation=1")
+        run = run_helpers.train_run(tmp_path, "fedavg", *own, "federation.participation=1")
         for client in run.loop.clients:
             kept_parts = run.loop.memory.get(client.id, {}).get("stays", {})
             if not kept:

@@ -10,7 +10,7 @@ from methods.base import Client, FederatedMethod, MethodError, Outputs, Visit
 from methods.maths import prototype_nce
 from methods.objectives.moco import MoCo
 from methods.objectives.protocl import ProtoCL
-from tests import playing
+from tests import run_helpers
 from tests.methods.objectives import ObjectiveContract, batch, encoder, views
 
 PICTURES = 24
@@ -95,13 +95,13 @@ def test_the_e_step_comes_before_each_epoch_and_sees_every_image(tmp_path, monke
 
     monkeypatch.setattr(ProtoCL, "start_epoch", start_epoch)
     own = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")
-    run = playing.played(tmp_path, "fedavg", *own)
+    run = run_helpers.train_run(tmp_path, "fedavg", *own)
     sizes = [client.examples for client in run.loop.clients]
     assert sorted(seen) == sorted((False, False, size) for size in sizes for _ in range(2))
 
 
 def test_under_trainer_an_epoch_stands_for_a_round(tmp_path) -> None:
-    run = playing.prepared(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
+    run = run_helpers.build_run(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
     method = factory.method(run.config, run.data.source)
     for epochs, found in ((1, False), (2, True)):
         trainer = Trainer(
@@ -114,9 +114,9 @@ def test_under_trainer_an_epoch_stands_for_a_round(tmp_path) -> None:
 
 def test_prototypes_change_training_after_the_warm_up(tmp_path) -> None:
     common = ("federation.rounds=2", "objective.clusters=[3,5]")
-    one = playing.played(tmp_path / "a", "fedavg", "objective=protocl", *common)
-    two = playing.played(tmp_path / "b", "fedavg", "objective=protocl", *common, "objective.warmup=9")
-    moco = playing.played(tmp_path / "c", "fedavg", "objective=moco", "federation.rounds=2")
-    assert playing.difference(one.loop.server, two.loop.server) > 1e-6
-    assert playing.difference(two.loop.server, moco.loop.server) < 1e-6
+    one = run_helpers.train_run(tmp_path / "a", "fedavg", "objective=protocl", *common)
+    two = run_helpers.train_run(tmp_path / "b", "fedavg", "objective=protocl", *common, "objective.warmup=9")
+    moco = run_helpers.train_run(tmp_path / "c", "fedavg", "objective=moco", "federation.rounds=2")
+    assert run_helpers.difference(one.loop.server, two.loop.server) > 1e-6
+    assert run_helpers.difference(two.loop.server, moco.loop.server) < 1e-6
     assert all(math.isfinite(row["loss"]) for row in one.loop.history)

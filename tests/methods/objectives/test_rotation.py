@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from datamodules.federated import Batch
 from methods.base import Outputs
 from methods.objectives.rotation import Rotation
-from tests import playing
+from tests import run_helpers
 from tests.methods.objectives import encoder, views
 
 
@@ -37,7 +37,7 @@ class TestRotation:
         assert travelling == set(objective.parameters())
 
     def test_it_learns(self, tmp_path) -> None:
-        run = playing.played(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
+        run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
         losses = [row["loss"] for row in run.loop.history]
         assert losses[-1] < losses[0]
         assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}

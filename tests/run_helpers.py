@@ -26,7 +26,7 @@ from methods import trees
 TINY = str(Path(__file__).parent / "tiny.yaml")
 
 
-def prepared(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
+def build_run(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
     """A run with data, method and loop in place, not yet started."""
     torch.set_num_threads(1)
     common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", "threads=1"]
@@ -36,14 +36,14 @@ def prepared(folder: Path, method: str, *overrides: str, scenario: str = TINY) -
     return run
 
 
-def played(folder: Path, method: str, *overrides: str) -> Run:
+def train_run(folder: Path, method: str, *overrides: str) -> Run:
     """A run whose rounds are all played; nothing is evaluated."""
-    run = prepared(folder, method, *overrides)
+    run = build_run(folder, method, *overrides)
     run.loop.fit()
     return run
 
 
-def watched(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> list[Any]:
+def collect_visits(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> list[Any]:
     """Fills, while the run plays, with what `look` makes of each visit that is done, of one phase or of all."""
     seen: list[Any] = []
 
@@ -83,7 +83,7 @@ def difference(one: trees.Tree, other: trees.Tree) -> float:
 
 
 _CHILDREN = multiprocessing.get_context("forkserver")
-_CHILDREN.set_forkserver_preload(["tests.playing"])
+_CHILDREN.set_forkserver_preload(["tests.run_helpers"])
 
 
 def in_child(function: Callable[..., None], *args: Any, environment: dict[str, str] | None = None) -> Any:
@@ -118,28 +118,30 @@ def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:
     """Plays a run on two ranks that talk over gloo."""
     given = (*overrides, "devices=2", "accelerator=cpu")
     ranks = by_hand(*({"LOCAL_RANK": str(k), "NODE_RANK": "0"} for k in (0, 1)))
-    children = [in_child(_play, folder, method, given, environment=rank) for rank in ranks]
+    children = [in_child(_train, folder, method, given, environment=rank) for rank in ranks]
     codes = [finish(child) for child in children]
     assert codes == [0, 0], f"ranks ended with {codes}"
 
 
-def _play(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
-    played(folder, method, *overrides)
+def _train(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
+    train_run(folder, method, *overrides)
 
 
 KILLS = ("visit", "reply", "written", "renamed")
 """Moments a run can die at: within a phase, between work and update, before the checkpoint's rename, right after it."""
 
 
-def killed(folder: Path, method: str, moment: str, round: int, phase: str, *overrides: str) -> None:
+def run_until_killed(folder: Path, method: str, moment: str, round: int, phase: str, *overrides: str) -> None:
     """Plays a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead."""
-    child = in_child(_play_to_death, folder, method, moment, round, phase, overrides)
+    child = in_child(_train_until_killed, folder, method, moment, round, phase, overrides)
     code = finish(child)
     assert code == -signal.SIGKILL, f"the run was to be killed at {moment} in phase {phase}, but ended with {code}"
 
 
-def _play_to_death(folder: Path, method: str, moment: str, round: int, phase: str, overrides: tuple[str, ...]) -> None:
-    run = prepared(folder, method, *overrides)
+def _train_until_killed(
+    folder: Path, method: str, moment: str, round: int, phase: str, overrides: tuple[str, ...]
+) -> None:
+    run = build_run(folder, method, *overrides)
     loop = run.loop
 
     def die(*_: Any, **__: Any) -> None:

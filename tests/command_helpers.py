@@ -18,8 +18,8 @@ from benchmark.cli.runs import main
 from benchmark.distributed import launch
 from methods.base import Message, Tree, Visit
 from methods.fedavg import FedAvg
-from tests import playing
-from tests.playing import TINY
+from tests import run_helpers
+from tests.run_helpers import TINY
 
 
 class Fated(FedAvg):
@@ -48,7 +48,7 @@ FATES = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 OWN = (
     "fedavg",
-    "method.class=tests.jobs.Fated",
+    "method.class=tests.command_helpers.Fated",
     "row=own",
     "scenario=all",
     "federation.participation=1",
@@ -88,12 +88,12 @@ class Job:
         for own in environments or [{}] if start else []:
             mine = environment | own | {"PIDS": str(folder / "pids")}
             self.children.append(
-                playing.in_child(command, self.words, self.out, environments is None, environment=mine)
+                run_helpers.in_child(command, self.words, self.out, environments is None, environment=mine)
             )
 
     def end(self, seconds: float = 60) -> list[int]:
         """Exit codes; none of the processes is left a second later."""
-        codes = [playing.finish(child, seconds) for child in self.children]
+        codes = [run_helpers.finish(child, seconds) for child in self.children]
         deadline = time.monotonic() + 1
         while left := [pid for pid in self.pids() if running(pid)]:
             assert time.monotonic() < deadline, f"{left} are left"
