@@ -1,14 +1,14 @@
-"""The command line: parse, call, nothing else."""
+"""Entry point of `python -m benchmark`."""
 
 import gc
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # until a run has imported what it needs: `starting.collect_from_here`
-    from benchmark.runtime import BEGAN, keep_freed_memory, spin_briefly
+    gc.disable()  # until a run has imported its modules: `runtime.enable_garbage_collection`
+    from benchmark.runtime import STARTED, keep_freed_memory, spin_briefly
 
     spin_briefly()
     keep_freed_memory()
-    from benchmark.cli.runs import main
+    from benchmark.cli.main import main
 
-    sys.exit(main(since=BEGAN))
+    sys.exit(main(started=STARTED))

@@ -1,7 +1,7 @@
 """Every random generator of a run, derived from (seed, round, phase, client, purpose).
 
-Nothing in a run seeds a global generator. Because a stream depends on its purpose alone, neither the order of clients,
-nor the number of ranks, nor an interruption can change what is drawn.
+A stream depends on this key alone, so neither the order of clients, nor the number of ranks, nor an interruption
+changes what is drawn.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ class Streams:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def number(self, purpose: str, *, round: int = -1, phase: str = "", client: int = -1) -> int:
-        """The 63-bit seed of a stream, for libraries that bring their own generators."""
+    def seed_for(self, purpose: str, *, round: int = -1, phase: str = "", client: int = -1) -> int:
+        """The 63-bit seed of a stream, for libraries with their own generators."""
         key = f"{self.seed}/{round}/{phase}/{client}/{purpose}"
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
     def generator(self, purpose: str, *, round: int = -1, phase: str = "", client: int = -1) -> torch.Generator:
         """A fresh generator at the start of the stream."""
-        return torch.Generator().manual_seed(self.number(purpose, round=round, phase=phase, client=client))
+        return torch.Generator().manual_seed(self.seed_for(purpose, round=round, phase=phase, client=client))
 
     def cohort(self, round: int, clients: int, participation: float) -> list[int]:
         """Ids of the clients drawn for a round, sorted: `participation` of all, at least one, without replacement."""
@@ -51,9 +51,9 @@ def round_half_up(value: float) -> int:
 
 @contextlib.contextmanager
 def isolated(seed: int, device: torch.device) -> Iterator[None]:
-    """The global generators seeded for one visit and put back after it: dropout draws the same wherever it runs."""
+    """Seeds the global generators for one visit and restores them after it, so that dropout draws the same everywhere."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for devices nobody uses
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for unused devices
         if device.type == "cuda":
             torch.cuda.manual_seed(seed)
         yield

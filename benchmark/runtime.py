@@ -1,11 +1,11 @@
-"""What a process sets once at its start: glibc's allocator, OpenMP's patience, and Python's collector of cycles.
+"""Settings of the process at its start: glibc's allocator, OpenMP's spinning, and Python's garbage collector.
 
-glibc hands large blocks back to the kernel and fetches them again, so that small models spend a third of their time on
-page faults; told to keep them, rounds of a convnet at batch 16 and 64 were 1.2 to 2.1 times as fast on two cores.
-Threads that wait for each other spin, 300,000 times by default; where other processes want the cores too, that burns
-whole time slices, and a run of two threads took forty times as long beside two busy loops. A thirtieth of it is as fast
-on an idle machine and loses nothing on a busy one. The collector looks at all objects again and again while thousands
-of modules are imported: without it that takes a quarter less.
+glibc returns large blocks to the kernel and requests them again, so that small models spend a third of their time on
+page faults; where it keeps them, rounds of a convnet at batch 16 and 64 were 1.2 to 2.1 times as fast on two cores.
+Threads that wait for each other spin, 300,000 times by default; beside other processes that uses up whole time slices,
+and a run of two threads took forty times as long beside two busy loops. A thirtieth of it is as fast on an idle machine
+and loses nothing on a busy one. The garbage collector visits all objects again and again while thousands of modules
+are imported: without it the imports take a quarter less time.
 """
 
 import atexit
@@ -14,30 +14,17 @@ import gc
 import os
 import time
 
-BEGAN = time.monotonic()
-"""When this process did, but for Python itself."""
-
-_since = BEGAN
+STARTED = time.monotonic()
+"""When this process began, after Python's own start."""
 
 SPINS = "10000"
-"""How often a thread looks for the others before it sleeps."""
+"""Checks of a waiting thread before it sleeps."""
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
-def begin(since: float | None) -> None:
-    """Says since when the command's time counts, by `time.monotonic`; None: from now on."""
-    global _since
-    _since = time.monotonic() if since is None else since
-
-
-def began() -> float:
-    """Since when the command's `minutes` count, by `time.monotonic`."""
-    return _since
-
-
 def keep_freed_memory() -> None:
-    """No mapping of its own for a large block, no trimming, 64 MiB of padding; called before the first tensor.
+    """Makes glibc keep freed blocks: no mappings for large ones, no trimming, 64 MiB of padding. Call before torch.
 
     Nothing happens where another allocator is preloaded or the C library is not glibc.
     """
@@ -53,17 +40,22 @@ def keep_freed_memory() -> None:
 
 
 def spin_briefly() -> None:
-    """Bounds the spinning of OpenMP's threads; called before torch is imported, and leaves what the user has set."""
+    """Bounds the spinning of OpenMP's threads, unless the user has set it. Call before torch is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = SPINS
 
 
-def collect_from_here() -> None:
-    """Turns a collector that was off during the imports on again; what they have made is never looked at.
+def enable_garbage_collection() -> None:
+    """Enables a collector that was off during the imports, whose objects it then ignores.
 
-    Called before a fork, so that no collection in a child writes to the pages it shares.
+    Call before a fork, so that no collection in a child writes to shared pages.
     """
     if not gc.isenabled():
         gc.freeze()
-        atexit.register(gc.unfreeze)  # libraries count at the end what of theirs is left
+        atexit.register(gc.unfreeze)  # libraries count their objects at exit
         gc.enable()
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the first rank by the launchers' variables, before anything is set up."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))

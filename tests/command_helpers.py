@@ -1,6 +1,6 @@
 """Commands in processes of their own, whose ranks may die in the midst of a round.
 
-Like the children of `playing`, they come from a server process that has imported everything.
+Like the children of `run_helpers`, they come from a server process that has imported everything.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.distributed import launch
 from methods.base import Message, Tree, Visit
 from methods.fedavg import FedAvg

@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,8 +16,11 @@ from rich.console import Console
 
 from benchmark.configuration.compose import compose
 from benchmark.distributed.launch import free_port
+from benchmark.execution.base import VisitResult
+from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
 from benchmark.federation import checkpoint
+from benchmark.federation.callback import Callback
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from methods import trees
@@ -27,40 +29,50 @@ TINY = str(Path(__file__).parent / "tiny.yaml")
 
 
 def build_run(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
-    """A run with data, method and loop in place, not yet started."""
+    """A run of which no round is done."""
     torch.set_num_threads(1)
     common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", "threads=1"]
-    run = Run(compose(scenario, method, [*common, *overrides]), Display(Console(file=io.StringIO())))
-    run.claim()
-    run.prepare()
-    return run
+    config = compose(scenario, method, [*common, *overrides])
+    experiment = Experiment(config, Display(Console(file=io.StringIO())))
+    experiment.refuse_changed_config()
+    return experiment.build()
 
 
 def train_run(folder: Path, method: str, *overrides: str) -> Run:
-    """A run whose rounds are all played; nothing is evaluated."""
+    """A run whose rounds are all done; nothing is evaluated."""
     run = build_run(folder, method, *overrides)
     run.loop.fit()
     return run
 
 
+class OnVisitEnd(Callback):
+    """Calls a function with each visit's result."""
+
+    def __init__(self, function: Callable[[VisitResult], None]) -> None:
+        self.function = function
+
+    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
+        self.function(result)
+
+
 def collect_visits(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> list[Any]:
-    """Fills, while the run plays, with what `look` makes of each visit that is done, of one phase or of all."""
+    """A list that fills during the run with `look(result)` of each visit, of one phase or of all."""
     seen: list[Any] = []
 
-    def on_visit_end(loop: FederatedLoop, done: Any) -> None:
-        if phase in (None, done.visit.phase.name):
-            seen.append(look(done))
+    def append(result: VisitResult) -> None:
+        if phase in (None, result.visit.phase.name):
+            seen.append(look(result))
 
-    run.loop.callbacks = [SimpleNamespace(on_visit_end=on_visit_end)]
+    run.loop.callbacks = [OnVisitEnd(append)]
     return seen
 
 
 def state(run: Run) -> dict[str, Any]:
-    """All that a run is after its last whole round, times left out: comparable bit for bit with `same`."""
+    """The state of a run after its last completed round, times left out: comparable bit for bit with `same`."""
     loop = run.loop
     timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history]
-    memories = {client: loop.memory[client] for client in loop.memory}
-    spent = {client: dict(counted) for client, counted in loop.account.releases.items()}
+    memories = {client: loop.client_state[client] for client in loop.client_state}
+    spent = {client: dict(counted) for client, counted in loop.accountant.releases.items()}
     return {"server": loop.server, "memory": memories, "history": timeless} | {
         "ledger": loop.ledger.state(), "spent": spent,
     }  # fmt: skip
@@ -115,7 +127,7 @@ def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:
 
 
 def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:
-    """Plays a run on two ranks that talk over gloo."""
+    """Trains a run on two ranks connected by gloo."""
     given = (*overrides, "devices=2", "accelerator=cpu")
     ranks = by_hand(*({"LOCAL_RANK": str(k), "NODE_RANK": "0"} for k in (0, 1)))
     children = [in_child(_train, folder, method, given, environment=rank) for rank in ranks]
@@ -132,7 +144,7 @@ KILLS = ("visit", "reply", "written", "renamed")
 
 
 def run_until_killed(folder: Path, method: str, moment: str, round: int, phase: str, *overrides: str) -> None:
-    """Plays a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead."""
+    """Trains a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead."""
     child = in_child(_train_until_killed, folder, method, moment, round, phase, overrides)
     code = finish(child)
     assert code == -signal.SIGKILL, f"the run was to be killed at {moment} in phase {phase}, but ended with {code}"
@@ -147,21 +159,19 @@ def _train_until_killed(
     def die(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    class Hunter:
-        def on_visit_end(self, loop: FederatedLoop, done: Any) -> None:
-            if moment == "visit" and (done.visit.round, done.visit.phase.name) == (round, phase):
-                die()
+    def die_in_phase(result: VisitResult) -> None:
+        if moment == "visit" and (result.visit.round, result.visit.phase.name) == (round, phase):
+            die()
 
-    loop.callbacks = [Hunter()]
+    loop.callbacks = [OnVisitEnd(die_in_phase)]
     hook = type(loop.method).hook
 
-    def hunted(self: Any, name: str, of: Any) -> Any:
-        found = hook(self, name, of)
+    def deadly_hook(self: Any, name: str, of: Any) -> Any:
         if moment == "reply" and name == "update" and (loop.round, of.name) == (round, phase):
             return die
-        return found
+        return hook(self, name, of)
 
-    type(loop.method).hook = hunted  # type: ignore[method-assign]
+    type(loop.method).hook = deadly_hook  # type: ignore[method-assign]
     replace = os.replace
 
     def replaced(source: Any, target: Any) -> None:

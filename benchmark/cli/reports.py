@@ -6,6 +6,7 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.cli.session import Session
 from benchmark.configuration.files import available, summary
 from benchmark.configuration.overrides import only_keys, split
 from benchmark.configuration.typecheck import nearest
@@ -15,7 +16,7 @@ GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Of shipped configs, as `list` shows them."""
 
 
-def board(words: list[str], console: Console) -> None:
+def board(words: list[str], session: Session) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
     from leaderboards import generate, rank, store
     from leaderboards.pages import board
@@ -29,24 +30,23 @@ def board(words: list[str], console: Console) -> None:
             store.add_record(folder / "results" / f"{store.name(record)}.json", record)
         early = sum(not rank.finished(record) for record in found)
         told = f"{len(found)} runs in {given['collect']} taken into {folder / 'results'}"
-        console.print(f"{told}, {early} of them not over" if early else told, highlight=False)
+        session.console.print(f"{told}, {early} of them not over" if early else told, highlight=False)
     results = store.collect(folder / "results")
     docs = None if "folder" in given else Path("docs")  # another folder is none of this checkout's pages' business
     generate.write(results, folder, docs=docs)
-    show(results, console)
+    show(results, session.console)
     made = [
         str(folder / "README.md"),
         str(folder / "site" / "index.html"),
         *([f"the tables in {docs}"] if docs else []),
     ]
-    console.print(f"{len(results)} records, written into {', '.join(made)}", highlight=False)
+    session.console.print(f"{len(results)} records, written into {', '.join(made)}", highlight=False)
 
 
-def privacy(words: list[str], console: Console) -> None:
+def privacy(words: list[str], session: Session) -> None:
     """Ask methods what leaves a client; without a name all of them, for the board and docs/privacy.md."""
     from benchmark.audit import privacy_sheet as asking
-    from benchmark.runtime import collect_from_here
-    from benchmark.tracking.progress import Display
+    from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages import privacy
 
@@ -56,65 +56,63 @@ def privacy(words: list[str], console: Console) -> None:
         raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
     if not names and not guide.is_file():
         raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
-    collect_from_here()
+    enable_garbage_collection()
     found = []
-    with Display(console) as display:
+    with session.display() as display:
         display.begin("privacy sheet")
         for name in names or available("method"):
             with display.during(name):
                 found.append(asking.asked(name, overrides))
     if names:
         for method in found:
-            console.print(privacy.table(method))
+            session.console.print(privacy.table(method))
         return
     privacy.write(folder / privacy.SHEET, asking.sheet(found))
     generate.write(store.collect(folder / "results"), folder, guide.parent)
-    console.print(
+    session.console.print(
         f"{len(found)} methods in {folder / privacy.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
     )
 
 
-def publish(words: list[str], console: Console) -> None:
+def publish(words: list[str], session: Session) -> None:
     """Make a dashboard of the records for Weights & Biases, offline first; upload it where somebody is logged in."""
     from benchmark.tracking import wandb_dashboard
-    from benchmark.tracking.progress import Display
     from leaderboards import generate, store
 
     own = only_keys(words, "publish takes project=, entity=, output=, folder=", "project", "entity", "output", "folder")
     given = {key: str(value) for key, value in own.items()}
     folder, output = Path(given.get("folder", "leaderboards")), Path(given.get("output", "runs-wandb"))
     records = store.collect(folder / "results")
-    with Display(console) as display:
+    with session.display() as display:
         display.begin("publish")
         found = generate.judged(records, folder)
         runs = wandb_dashboard.written(records, found, output, display)
-        display.say(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
-        display.say(wandb_dashboard.uploaded(records, output, given.get("project", "fulcrum"), given.get("entity")))
+        display.print(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
+        display.print(wandb_dashboard.uploaded(records, output, given.get("project", "fulcrum"), given.get("entity")))
 
 
-def regress(words: list[str], console: Console) -> None:
+def regress(words: list[str], session: Session) -> None:
     """Fail where a number moved: golden runs, verdicts, committed tables; capture=true takes the golden ones anew."""
     from benchmark.audit import regression
-    from benchmark.tracking.progress import Display
 
     takes = "regress takes capture=true or table=FILE"
     given = only_keys(words, takes, "capture", "table")
     if given.get("capture", True) is not True:
         raise ConfigError(f"{takes}, not capture={given['capture']}")
-    with Display(console) as display:
+    with session.display() as display:
         display.begin("regress")
         if "capture" in given:
             regression.capture(display)
             return
         lines = regression.regress(display)
-    console.print(regression.shown(lines))
+    session.console.print(regression.shown(lines))
     if "table" in given:
         Path(str(given["table"])).write_text(regression.table(lines), encoding="utf-8")
     if lines:
         raise ConfigError(f"{len(lines)} numbers moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}")
 
 
-def listing(words: list[str], console: Console) -> None:
+def listing(words: list[str], session: Session) -> None:
     """All that can be named, one line each, or one group of it."""
     from eval.protocol import PROTOCOLS, find
     from methods import server
@@ -132,11 +130,11 @@ def listing(words: list[str], console: Console) -> None:
         table = Table(title=title, title_justify="left", box=None, show_header=False)
         for row in groups[title]:
             table.add_row(*row)
-        console.print(table)
+        session.console.print(table)
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:
-    """The board of each scenario among the records."""
+    """Prints the board of each scenario among the records."""
     from leaderboards import rank
     from leaderboards.pages import board
 

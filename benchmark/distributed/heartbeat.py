@@ -1,7 +1,7 @@
-"""Whether the other ranks are alive: a dead one ends the run, where the exchange with it would wait for hours.
+"""Detection of dead ranks: a dead rank ends the run, where a collective with it would wait for hours.
 
-The first rank is connected with every other one, and both ends send a byte a beat. A killed rank also shows as an error
-of the exchange that others are in; a stopped one, or a machine that is gone, shows here alone.
+The first rank is connected with every other one, and both ends send a byte a beat. A killed rank also fails the
+collective that other ranks are in; a stopped rank, or a machine that is gone, is detected here alone.
 """
 
 import contextlib
@@ -14,233 +14,221 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
-from benchmark.distributed import launch
 from benchmark.errors import ConfigError
 
-LIMIT = 30.0
-"""Seconds without a sign after which a rank is gone; the environment's FULCRUM_SILENCE instead, where it is set."""
+SILENCE = 30.0
+"""Seconds without a beat after which a rank is dead; the environment variable FULCRUM_SILENCE overrides it."""
 
 BEATS = 10
-"""Signs a rank gives within the limit."""
+"""Beats a rank sends within the limit."""
 
-BEAT, END, BYE = b".", b"!", b"~"
-"""Alive; somebody is gone; I end in order."""
+BEAT, FAILURE, LEAVING = b".", b"!", b"~"
+"""Messages: alive; a rank is dead; this rank ends in order."""
 
 
 class Heartbeat(threading.Thread):
-    """Tells the other ranks that this one is alive, and ends this process when one of them is not.
+    """A thread that shows the other ranks that this one is alive, and ends this process when one of them is dead.
 
-    Beats are counted, not seconds: a run that is stopped as a whole and goes on (Ctrl-Z, a laptop asleep) has lost
-    nobody.
+    Beats are counted, not seconds: a run that is suspended as a whole (Ctrl-Z, a laptop asleep) loses no rank.
 
     Args:
-        peers: connections by rank: the first one's to all others, another one's to the first.
+        peers: connections by rank: the first rank's to all others, another rank's to the first.
         limit: seconds of silence.
+        kill_children: ends the processes that this one has started.
     """
 
-    def __init__(self, peers: dict[int, socket.socket], limit: float) -> None:
-        super().__init__(name="pulse", daemon=True)
-        self.peers, self.limit = peers, limit
-        self.silent = dict.fromkeys(peers, 0)
-        self.ended: set[int] = set()  # without a word
-        self.parted: set[int] = set()
-        self.needed = 0  # beats for which this rank has waited for one that has parted
-        self.exchanging = self.interrupted = self.told = False
+    def __init__(self, peers: dict[int, socket.socket], limit: float, kill_children: Callable[[], None]) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.peers, self.limit, self.kill_children = peers, limit, kill_children
+        self.silent_beats = dict.fromkeys(peers, 0)
+        self.dead: set[int] = set()  # connection closed without LEAVING
+        self.left: set[int] = set()
+        self.needed = 0  # beats for which this rank has waited in a collective for one that has left
+        self.in_collective = self.interrupted = self.failure_announced = False
         self.waker, self.wakened = socket.socketpair()
-        for one in (self.waker, *peers.values()):
-            one.setblocking(False)
+        self.previous_wakeup: int | None = None
+        for connection in (self.waker, *peers.values()):
+            connection.setblocking(False)
+
+    def start(self) -> None:
+        """Starts the beats; signals wake the thread, since a collective keeps Python's handlers waiting."""
+        if threading.current_thread() is threading.main_thread():
+            self.previous_wakeup = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
+        super().start()
 
     def run(self) -> None:
-        """Beats until it is stopped."""
+        """Sends and counts beats until the thread is stopped."""
         while True:
             ready, _, _ = select.select([self.wakened], [], [], self.limit / BEATS)
             if ready:
-                heard = self.wakened.recv(64)
-                if END in heard:
+                received = self.wakened.recv(64)
+                if FAILURE in received:  # `stop`
                     return
-                if {signal.SIGINT, signal.SIGTERM} & set(heard):  # this rank may wait for one that was not told
+                if {signal.SIGINT, signal.SIGTERM} & set(received):  # this rank may wait for one without the signal
                     self.interrupted = True
-                    launch.end()
+                    self.kill_children()
                 continue
             for rank in self.peers:
-                self.silent[rank] += 1
-            self.listen(say=BEAT)
-            self.needed = self.needed + 1 if self.exchanging and self.parted else 0
-            if self.needed > 1 and not self.told:  # nobody leaves in order while another needs it
-                self.announce_failure(min(self.parted), "it has stopped")
-            for rank, beats in self.silent.items():
-                # an interrupted process has ended its children itself, and has its own way out
-                if rank in self.ended and not (self.told or self.interrupted):
-                    self.announce_failure(rank, "its process has ended")
-                elif beats > BEATS and rank not in self.parted and not self.told:
-                    self.announce_failure(rank, f"no sign for {self.limit:g} s")
-            if self.told:
-                leave()
+                self.silent_beats[rank] += 1
+            self.receive(send=BEAT)
+            self.check_peers()
+            if self.failure_announced:
+                self.end_process()
 
-    def listen(self, say: bytes = b"") -> None:
-        """Hears what the peers have said since, after saying something to them."""
+    def check_peers(self) -> None:
+        """Announces a rank that is dead, silent, or has left while this rank needs it."""
+        self.needed = self.needed + 1 if self.in_collective and self.left else 0
+        if self.needed > 1 and not self.failure_announced:  # no rank leaves in order while another needs it
+            self.announce_failure(min(self.left), "it has stopped")
+        for rank, beats in self.silent_beats.items():
+            # an interrupted process has killed its children itself, and ends by its own handler
+            if rank in self.dead and not (self.failure_announced or self.interrupted):
+                self.announce_failure(rank, "its process has ended")
+            elif beats > BEATS and rank not in self.left and not self.failure_announced:
+                self.announce_failure(rank, f"no sign for {self.limit:g} s")
+
+    def receive(self, send: bytes = b"") -> None:
+        """Reads what the peers have sent, after sending something to them."""
         for rank, peer in self.peers.items():
-            with contextlib.suppress(OSError):  # full or closed: what it does not say in turn will tell
-                if say:
-                    peer.send(say)
+            with contextlib.suppress(OSError):  # full or closed: the read below shows which
+                if send:
+                    peer.send(send)
             try:
-                heard = peer.recv(4096)
+                received = peer.recv(4096)
             except BlockingIOError:
                 continue
             except OSError:
-                heard = b""
-            if BYE in heard:
-                self.parted.add(rank)
-            if heard:
-                self.silent[rank] = 0
-            elif rank not in self.parted:
-                self.ended.add(rank)
-            self.told |= END in heard
+                received = b""
+            if LEAVING in received:
+                self.left.add(rank)
+            if received:
+                self.silent_beats[rank] = 0
+            elif rank not in self.left:
+                self.dead.add(rank)
+            self.failure_announced |= FAILURE in received
 
     def announce_failure(self, rank: int, why: str) -> None:
-        """Says that a rank is gone, to the user and to the others, who will end without a word; then `told` is true."""
+        """Prints the dead rank once and notifies its peers, which then exit silently."""
         print(  # noqa: T201
             f"error: rank {rank} is gone ({why}); every finished round is safe: "
             "run the same command again to go on, with any number of devices",
             file=sys.stderr,
             flush=True,
         )
-        self.told = True
+        self.failure_announced = True
         for peer in self.peers.values():
             with contextlib.suppress(OSError):
-                peer.send(END)
+                peer.send(FAILURE)
 
-    def detect_failure(self) -> None:
-        """Looks whether a rank has ended lately, or is known to be gone; then `told` is true. The beating ends.
+    def detect_failure(self) -> bool:
+        """Whether a rank has died lately; the beats end.
 
-        It takes two beats until the first rank knows of the death of another one, and says so.
+        It takes two beats until the first rank detects the death of another one and announces it.
         """
-        self.hush()
+        self.stop()
         deadline = time.monotonic() + 2 * self.limit / BEATS + 1
-        while not self.told and time.monotonic() < deadline:
-            self.listen()
-            if not self.told and (gone := self.ended | self.parted):
-                self.announce_failure(min(gone), "its process has ended" if self.ended else "it has stopped")
+        while not self.failure_announced and time.monotonic() < deadline:
+            self.receive()
+            if not self.failure_announced and (gone := self.dead | self.left):
+                self.announce_failure(min(gone), "its process has ended" if self.dead else "it has stopped")
             time.sleep(0.05)
-
-    def hush(self) -> None:
-        """Ends the beating."""
-        self.waker.send(END)
-        self.join()
+        return self.failure_announced
 
     def stop(self) -> None:
-        """Ends the beating and the connections; the others may end too by now."""
-        self.hush()
+        """Ends the thread."""
+        self.waker.send(FAILURE)
+        self.join()
+
+    def close(self) -> None:
+        """Ends the thread and the connections; from now on the other ranks may end too."""
+        if self.previous_wakeup is not None and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self.previous_wakeup)
+        self.stop()
         for peer in self.peers.values():
             with contextlib.suppress(OSError):
-                peer.send(BYE)
-        for one in (self.waker, self.wakened, *self.peers.values()):
-            one.close()
+                peer.send(LEAVING)
+        for connection in (self.waker, self.wakened, *self.peers.values()):
+            connection.close()
+
+    def end_process(self) -> None:
+        """Ends this process from this thread, while the main thread may wait in a collective forever."""
+        self.kill_children()
+        if sys.stdout.isatty():  # a progress display has hidden the cursor
+            os.write(sys.stdout.fileno(), b"\x1b[?25h")
+        os._exit(1)
+
+    @contextlib.contextmanager
+    def collective(self) -> Iterator[None]:
+        """Wraps a collective; where it fails because a rank is dead, this process ends with one line.
+
+        Raises:
+            SystemExit: a rank is dead.
+        """
+        self.in_collective = True
+        try:
+            yield
+        except RuntimeError:
+            if self.detect_failure():
+                raise SystemExit(1) from None
+            raise
+        finally:
+            self.in_collective = False
 
 
-_pulse: Heartbeat | None = None
-_before = -1
-"""Where Python told of signals before."""
-
-
-def leave() -> None:
-    """Ends this process from a thread of its own, while another one may wait in an exchange for good."""
-    launch.end()
-    if sys.stdout.isatty():  # a progress display has hidden the cursor
-        os.write(sys.stdout.fileno(), b"\x1b[?25h")
-    os._exit(1)
-
-
-def watch(rank: int, world: int) -> None:
-    """Starts to watch the other ranks; all of them call it, once they can speak to each other."""
-    global _pulse, _before
-    if _pulse is not None:
-        return
+def connect(rank: int, world_size: int, kill_children: Callable[[], None]) -> Heartbeat:
+    """The started heartbeat of this rank; every rank calls it, once the process group is up."""
     limit, address = _limit(), os.environ["MASTER_ADDR"]
     if rank == 0:
-        peers = _accepted(address, world)
+        peers = _accept(address, world_size)
     else:
-        port, token = _told(None)
+        port, token = _broadcast_address(None)
         peers = {0: socket.create_connection((address, port), timeout=60)}
         peers[0].sendall(token + struct.pack("!I", rank))
-    _pulse = Heartbeat(peers, limit)
-    if threading.current_thread() is threading.main_thread():
-        _before = signal.set_wakeup_fd(_pulse.waker.fileno(), warn_on_full_buffer=False)
-    _pulse.start()
+    heartbeat = Heartbeat(peers, limit, kill_children)
+    heartbeat.start()
+    return heartbeat
 
 
 def _limit() -> float:
-    """Seconds of silence, as the environment says."""
-    given = os.environ.get("FULCRUM_SILENCE", str(LIMIT))
+    """Seconds of silence, by the environment or the default."""
+    given = os.environ.get("FULCRUM_SILENCE", str(SILENCE))
     with contextlib.suppress(ValueError):
         if 0 < float(given) < float("inf"):
             return float(given)
     raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 
 
-def _accepted(address: str, world: int) -> dict[int, socket.socket]:
-    """The other ranks' connections to this one, the first."""
+def _accept(address: str, world_size: int) -> dict[int, socket.socket]:
+    """The other ranks' connections to the first rank."""
     local = address in ("127.0.0.1", "localhost")
-    several = socket.has_dualstack_ipv6() and not local
-    family = socket.AF_INET6 if several else socket.AF_INET
+    dual_stack = socket.has_dualstack_ipv6() and not local
+    family = socket.AF_INET6 if dual_stack else socket.AF_INET
     host = address if local else ""
-    with socket.create_server((host, 0), family=family, backlog=world, dualstack_ipv6=several) as server:
-        token = secrets.token_bytes(16)  # whoever else finds the port does not know it
-        _told((server.getsockname()[1], token))
+    with socket.create_server((host, 0), family=family, backlog=world_size, dualstack_ipv6=dual_stack) as server:
+        token = secrets.token_bytes(16)  # a stranger who finds the port does not have it
+        _broadcast_address((server.getsockname()[1], token))
         server.settimeout(60)
         peers: dict[int, socket.socket] = {}
-        while len(peers) < world - 1:
+        while len(peers) < world_size - 1:
             peer, _ = server.accept()
             peer.settimeout(60)
-            said = b""
+            greeting = b""
             with contextlib.suppress(OSError):
-                said = peer.recv(20, socket.MSG_WAITALL)
-            if len(said) == 20 and said.startswith(token):
-                peers[struct.unpack("!I", said[16:])[0]] = peer
+                greeting = peer.recv(20, socket.MSG_WAITALL)
+            if len(greeting) == 20 and greeting.startswith(token):
+                peers[struct.unpack("!I", greeting[16:])[0]] = peer
             else:
                 peer.close()
     return peers
 
 
-def _told(where: tuple[int, bytes] | None) -> tuple[int, bytes]:
+def _broadcast_address(address: tuple[int, bytes] | None) -> tuple[int, bytes]:
     """The first rank's port and token, on every rank."""
-    said = [where]
-    dist.broadcast_object_list(said, src=0)
-    assert said[0] is not None
-    return said[0]
-
-
-def unwatch() -> None:
-    """Stops watching: from now on a rank may end."""
-    global _pulse
-    if _pulse is not None:
-        if threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(_before)
-        _pulse.stop()
-        _pulse = None
-
-
-@contextlib.contextmanager
-def exchange() -> Iterator[None]:
-    """Around an exchange between ranks: where it fails because one of them has ended, so does this process, in a line.
-
-    Raises:
-        SystemExit: a rank is gone.
-    """
-    if _pulse is not None:
-        _pulse.exchanging = True
-    try:
-        yield
-    except RuntimeError:
-        if _pulse is not None:
-            _pulse.detect_failure()
-            if _pulse.told:
-                raise SystemExit(1) from None
-        raise
-    finally:
-        if _pulse is not None:
-            _pulse.exchanging = False
+    values = [address]
+    dist.broadcast_object_list(values, src=0)
+    assert values[0] is not None
+    return values[0]

@@ -1,8 +1,8 @@
-"""How many ranks play a run and who starts them; a rank is a process with a device of its own.
+"""Number of ranks of a run, and the start of their processes; a rank is a process with a device of its own.
 
 On the CPUs of one machine the program forks before it has computed anything: a rank then costs milliseconds and shares
-what is imported. A GPU does not survive a fork, and neither does a Mac; there the program is started anew for each
-further rank. Under torchrun or srun the ranks are there already.
+the imported modules. CUDA does not survive a fork, and macOS does not support one after threads have started; there
+the program is started anew for each further rank. Under torchrun or srun all ranks run already.
 """
 
 import contextlib
@@ -13,105 +13,196 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from omegaconf import DictConfig
 
+from benchmark.distributed.heartbeat import Heartbeat
 from benchmark.errors import ConfigError
 from benchmark.rng import cohort_size
 
-if TYPE_CHECKING:
-    from benchmark.tracking.progress import Display
-
 
 class RankLayout(NamedTuple):
-    """Ranks on each machine, machines, and whether somebody has started them already."""
+    """Ranks on each machine, machines, and whether a launcher has started the ranks."""
 
-    here: int
+    ranks_per_node: int
     nodes: int
-    started: bool
+    launched: bool
 
     @property
-    def world(self) -> int:
-        """Ranks in all."""
-        return self.here * self.nodes
+    def world_size(self) -> int:
+        """Ranks on all machines."""
+        return self.ranks_per_node * self.nodes
 
 
-_children: list[int] = []
-_started: list[subprocess.Popen] = []  # kept, so that nobody reaps them but `end`
-
-_fair = False
-"""Whether this process's threads are its share of the cores, and not what the user said or torch chose."""
-
-_largest = 0
-"""The largest cohort of the runs that are known to share this process."""
-
-
-def expect(configs: Iterable[DictConfig]) -> None:
-    """Says which runs will share this process's ranks, so that `devices=auto` suits the one with most to share."""
-    global _largest
-    _largest = max(map(cohort, configs), default=0)
-
-
-def places(config: DictConfig, alone: bool = False) -> RankLayout:
-    """Where the ranks of a run are, or are to be.
+class RankProcesses:
+    """The ranks that one command runs on: their layout, the processes it started, and the heartbeat between them.
 
     Args:
-        config: of the run.
-        alone: this process has begun to work as the only one, so it can no longer fork.
+        largest_cohort: of the runs that share the ranks; `devices=auto` suits the run with the most clients.
+    """
+
+    def __init__(self, largest_cohort: int = 0) -> None:
+        self.largest_cohort = largest_cohort
+        self.children: list[int] = []  # process ids
+        self.programs: list[subprocess.Popen] = []  # kept, so that only `kill_children` reaps them
+        self.heartbeat: Heartbeat | None = None
+        self.single = False  # whether this process has computed as the only rank, so that it can no longer fork
+        self.shares_cores = False  # whether this rank's threads are its share of the machine's cores
+
+    def layout(self, config: DictConfig) -> RankLayout:
+        """Ranks of a run, running or yet to be started.
+
+        Raises:
+            ConfigError: the config asks for other ranks than were started, or for ranks that cannot be started here.
+        """
+        running = launched_layout(config.nodes or 1)
+        if running is None:
+            if (config.nodes or 1) > 1:
+                raise ConfigError(f"nodes={config.nodes} needs torchrun or srun, which start ranks on all machines")
+            count = self._auto(config) if config.devices == "auto" else config.devices
+            if self.single and count > 1:
+                raise ConfigError(f"devices={count}, but this process has begun with one: give all its runs as many")
+            return RankLayout(count, 1, False)
+        per_node = running.ranks_per_node if config.devices == "auto" else config.devices
+        nodes = config.nodes or running.nodes
+        if (per_node, nodes) != running[:2]:
+            raise ConfigError(
+                f"devices={per_node} nodes={nodes}, but {running.world_size} ranks were started, "
+                f"{running.ranks_per_node} on each machine: "
+                f"give devices={running.ranks_per_node} nodes={running.nodes}, or neither"
+            )
+        return running
+
+    def _auto(self, config: DictConfig) -> int:
+        """All GPUs that have a client to train, or as many ranks as there are cores and pairs of clients."""
+        if self.single or not _is_program():
+            return 1
+        clients = max(cohort(config), self.largest_cohort)
+        if accelerator(config) == "cuda":
+            return max(1, min(torch.cuda.device_count(), clients))
+        return max(1, min(cores(), clients // 2))
+
+    def start(self, config: DictConfig, count: int) -> None:
+        """Starts `count - 1` further ranks; where they are forked, this returns once in each of them."""
+        _set_rendezvous(count)
+        if accelerator(config) == "cpu" and sys.platform == "linux":
+            self.fork(count)
+        else:
+            self.start_anew(count)
+
+    def fork(self, count: int) -> None:
+        """Continues as `count` processes, to be called before a tensor operation has started threads.
+
+        The children end with this process, however it ends. LOCAL_RANK in the environment is each process's rank.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        for rank in range(1, count):
+            child = os.fork()
+            if child == 0:
+                self.children = []
+                end_with_parent(parent)
+                os.environ["LOCAL_RANK"] = str(rank)
+                return
+            self.children.append(child)
+
+    def start_anew(self, count: int) -> None:
+        """Starts this program `count - 1` times more, as the ranks after this one."""
+        parent = os.getpid()
+        for rank in range(1, count):
+            command = [sys.executable, "-m", "benchmark", *sys.argv[1:]]
+            environment = {**os.environ, "LOCAL_RANK": str(rank)}
+            program = subprocess.Popen(command, env=environment, preexec_fn=lambda: end_with_parent(parent))
+            self.programs.append(program)
+            self.children.append(program.pid)
+
+    def set_threads(self, config: DictConfig, layout: RankLayout) -> None:
+        """Sets the CPU threads of this rank: the ranks of a machine that have a client share its cores equally."""
+        self.shares_cores = config.threads is None and layout.world_size > 1 and accelerator(config) == "cpu"
+        threads = config.threads
+        if self.shares_cores:
+            threads = max(1, cores() // min(layout.ranks_per_node, cohort(config)))
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    @contextlib.contextmanager
+    def all_cores(self) -> Iterator[None]:
+        """Gives this rank all cores while the other ranks of its machine wait, unless the config sets `threads`."""
+        before = torch.get_num_threads()
+        if self.shares_cores:
+            torch.set_num_threads(cores())
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def kill_children(self) -> None:
+        """Kills the processes this one has started; their results are with the first rank or on disk."""
+        for child in self.children:  # all of them, before the first is waited for
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+        while self.children:
+            with contextlib.suppress(OSError):
+                os.waitpid(self.children.pop(), 0)
+
+    def close(self) -> None:
+        """Ends heartbeat, children and process group; threads that still wait for another rank would abort the exit."""
+        if self.heartbeat is not None:
+            self.heartbeat.close()
+            self.heartbeat = None
+        self.kill_children()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def launch(configs: Iterable[DictConfig]) -> RankProcesses:
+    """Starts the ranks that these runs will share; where they are forked, this returns once in each of them.
 
     Raises:
-        ConfigError: what is asked for is not what was started, or cannot be started from here.
+        ConfigError: see `RankProcesses.layout`.
     """
-    found = launched(config.nodes or 1)
-    if found is None:
-        if (config.nodes or 1) > 1:
-            raise ConfigError(f"nodes={config.nodes} needs torchrun or srun, which start ranks on all machines")
-        wanted = _auto(config, alone) if config.devices == "auto" else config.devices
-        if alone and wanted > 1:
-            raise ConfigError(f"devices={wanted}, but this process has begun with one: give all its runs as many")
-        return RankLayout(wanted, 1, False)
-    here = found.here if config.devices == "auto" else config.devices
-    nodes = config.nodes or found.nodes
-    if (here, nodes) != found[:2]:
-        raise ConfigError(
-            f"devices={here} nodes={nodes}, but {found.world} ranks were started, {found.here} on each machine: "
-            f"give devices={found.here} nodes={found.nodes}, or neither"
-        )
-    return found
+    configs = list(configs)
+    processes = RankProcesses(max(map(cohort, configs), default=0))
+    layout = processes.layout(configs[0])
+    if layout.ranks_per_node > 1 and not layout.launched and _is_program():
+        processes.start(configs[0], layout.ranks_per_node)
+    return processes
 
 
-def launched(nodes: int = 1) -> RankLayout | None:
-    """The ranks that torchrun, srun, somebody's environment or this program itself has started; None: there are none.
+def launched_layout(nodes: int = 1) -> RankLayout | None:
+    """Ranks that torchrun, srun, a user's environment or this program has started, None where there are none.
 
-    nodes: machines, for a launcher that does not say how many ranks each has.
+    nodes: machines, for a launcher that does not set the number of ranks on each.
     """
     env = os.environ
     if "LOCAL_RANK" in env:
         world = int(env.get("WORLD_SIZE", "1"))
-        here = int(env.get("LOCAL_WORLD_SIZE", world // nodes))
+        per_node = int(env.get("LOCAL_WORLD_SIZE", world // nodes))
     elif under_srun():
         world = int(env["SLURM_NTASKS"])
         if "SLURM_NTASKS_PER_NODE" not in env:
             raise ConfigError(f"srun was to start {world} tasks, on which machines is open: give --ntasks-per-node")
-        here = int(env["SLURM_NTASKS_PER_NODE"])
+        per_node = int(env["SLURM_NTASKS_PER_NODE"])
     else:
         return None
-    if here < 1 or world % here:
+    if per_node < 1 or world % per_node:
         raise ConfigError(f"{world} ranks were started, but not equally many on each machine: start as many on each")
-    return RankLayout(here, world // here, True)
+    return RankLayout(per_node, world // per_node, True)
 
 
 def under_srun() -> bool:
     """Whether srun has started this process as one of several tasks."""
     env = os.environ
-    interactive = env.get("SLURM_JOB_NAME") in ("bash", "interactive")  # a shell: what runs in it runs once
+    interactive = env.get("SLURM_JOB_NAME") in ("bash", "interactive")  # a shell: its commands run once
     return "LOCAL_RANK" not in env and int(env.get("SLURM_NTASKS", "1")) > 1 and not interactive
 
 
 def cohort(config: DictConfig) -> int:
-    """Clients a round; 1 where the config does not say, which is then refused elsewhere."""
+    """Clients a round; 1 where the config does not give them, which is refused elsewhere."""
     clients = config.partition.get("clients", 10)
     return cohort_size(clients, config.federation.participation) if isinstance(clients, int) else 1
 
@@ -126,134 +217,32 @@ def accelerator(config: DictConfig) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if config.accelerator == "auto" else config.accelerator
 
 
-def share_cores(config: DictConfig, found: RankLayout) -> None:
-    """Sets the CPU threads of this rank: those of a machine that have a client at once share its cores fairly."""
-    global _fair
-    _fair = config.threads is None and found.world > 1 and accelerator(config) == "cpu"
-    number = max(1, cores() // min(found.here, cohort(config))) if _fair else config.threads
-    if number is not None:
-        torch.set_num_threads(number)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """While the other ranks of its machine wait, a rank has all the cores, unless `threads` says how many."""
-    before = torch.get_num_threads()
-    if _fair:
-        torch.set_num_threads(cores())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def begins(found: RankLayout) -> bool:
-    """Whether this process is to start the other ranks."""
-    return found.here > 1 and not found.started and _is_program()
-
-
-def begin(config: DictConfig, found: RankLayout) -> int:
-    """Starts the other ranks; returns which one this process is from now on."""
-    _meet(found.here)
-    if accelerator(config) == "cpu" and sys.platform == "linux":
-        return fork(found.here)
-    start_anew(found.here)
-    return 0
-
-
-def start_anew(number: int) -> None:
-    """Starts the program `number - 1` times more, as the ranks after this one."""
-    parent = os.getpid()
-    for rank in range(1, number):
-        command = [sys.executable, "-m", "benchmark", *sys.argv[1:]]
-        environment = {**os.environ, "LOCAL_RANK": str(rank)}
-        child = subprocess.Popen(command, env=environment, preexec_fn=lambda: end_with(parent))
-        _started.append(child)
-        _children.append(child.pid)
-
-
-def ready(config: DictConfig, display: "Display", alone: bool) -> RankLayout:
-    """Where the ranks of a run are; where they are forked, this returns once in each of them.
-
-    display: of the command; only the first rank's is heard from then on.
-    """
-    found = places(config, alone)
-    if begins(found):
-        if display.live:
-            display.bars.stop()  # its thread would not survive a fork
-        if begin(config, found) > 0:
-            display.console.quiet, display.live = True, False
-        elif display.live:
-            display.bars.start()
-    return found
-
-
-def fork(number: int) -> int:
-    """Goes on as `number` processes; returns which of them this one is.
-
-    To be called before a tensor operation has started threads, which a fork would leave behind. The children end with
-    this process, whatever ends it.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    parent = os.getpid()
-    for rank in range(1, number):
-        child = os.fork()
-        if child == 0:
-            _children.clear()
-            end_with(parent)
-            os.environ["LOCAL_RANK"] = str(rank)
-            return rank
-        _children.append(child)
-    return 0
-
-
-def _meet(number: int) -> None:
-    """Says in the environment where the ranks of this machine find each other."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(number)}
-    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
-    if sys.platform == "linux":  # the machine's name need not lead anywhere
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-
-
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def end() -> None:
-    """Ends the processes this one has started: what counts of their work is with the first rank or on disk."""
-    for child in _children:  # all of them, before one is waited for
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-    while _children:
-        with contextlib.suppress(OSError):
-            os.waitpid(_children.pop(), 0)
-
-
-def _auto(config: DictConfig, alone: bool) -> int:
-    """All GPUs that have a client to train, or as many ranks as there are cores and pairs of clients."""
-    if alone or not _is_program():
-        return 1
-    most = max(cohort(config), _largest)
-    if accelerator(config) == "cuda":
-        return max(1, min(torch.cuda.device_count(), most))
-    return max(1, min(cores(), most // 2))
-
-
-def _is_program() -> bool:
-    """Whether this process is `python -m benchmark`; a caller from Python keeps the one process it has."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "benchmark.__main__"
-
-
-def end_with(parent: int) -> None:
-    """Has the system kill this process when its parent ends; where it cannot, `alive` notices."""
+def end_with_parent(parent: int) -> None:
+    """Has the system kill this process when its parent ends; where it cannot, the heartbeat notices."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     except (AttributeError, OSError):
         return
-    if os.getppid() != parent:  # it ended before it was asked
+    if os.getppid() != parent:  # the parent ended before this call
         os._exit(1)
+
+
+def _set_rendezvous(count: int) -> None:
+    """Sets the environment variables by which the ranks of this machine connect."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
+    if sys.platform == "linux":  # the machine's own name need not resolve
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _is_program() -> bool:
+    """Whether this process is `python -m benchmark`; a caller from Python keeps its one process."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "benchmark.__main__"

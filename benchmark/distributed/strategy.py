@@ -1,4 +1,4 @@
-"""Fabric's strategy for ranks that train different clients."""
+"""Lightning Fabric's strategy for ranks that train different clients: gradients are never synchronised."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,38 +8,47 @@ from lightning.fabric.strategies import DDPStrategy
 from torch import nn
 
 from benchmark.distributed import heartbeat
+from benchmark.distributed.launch import RankProcesses
+from benchmark.errors import RankError
 
-GATHERING, PATIENCE = timedelta(minutes=5), timedelta(days=7)
-"""How long ranks wait for each other: at the start, and later, when `alive` knows better than a clock who is gone."""
-
-
-class RankError(ValueError):
-    """Ranks that do not find each other; one line for the user."""
+CONNECT_TIMEOUT, COLLECTIVE_TIMEOUT = timedelta(minutes=5), timedelta(days=7)
+"""How long ranks wait for each other: at the start, and later, when the heartbeat detects dead ranks sooner."""
 
 
 class IndependentRanks(DDPStrategy):
-    """One process a device, all running the same program; a rank trains its share of the clients on its own."""
+    """One process a device, all running the same program; a rank trains its share of the clients on its own.
 
-    def __init__(self) -> None:
-        super().__init__(timeout=GATHERING)
+    Args:
+        processes: of the command; runs that share them share their heartbeat.
+    """
+
+    def __init__(self, processes: RankProcesses | None = None) -> None:
+        super().__init__(timeout=CONNECT_TIMEOUT)
+        self.processes = processes or RankProcesses()
 
     def setup_environment(self) -> None:
-        """Finds the other ranks, and watches them from then on."""
+        """Connects the ranks and starts the heartbeat between them."""
         try:
             super().setup_environment()
-            heartbeat.watch(self.global_rank, self.world_size)
+            if self.processes.heartbeat is None:
+                self.processes.heartbeat = heartbeat.connect(
+                    self.global_rank, self.world_size, self.processes.kill_children
+                )
         except (RuntimeError, OSError) as error:
             raise RankError(
                 f"rank {self.global_rank} of {self.world_size} does not find the others: {str(error).splitlines()[0]}"
             ) from error
         assert dist.group.WORLD is not None
-        dist.group.WORLD.set_timeout(PATIENCE)
+        dist.group.WORLD.set_timeout(COLLECTIVE_TIMEOUT)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
-        """The module as it is: wrapped in DDP, ranks would average the gradients of different clients."""
+        """The module unchanged: wrapped in DDP, ranks would average the gradients of different clients."""
         return module
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Waits for all ranks."""
-        with heartbeat.exchange():
+        if self.processes.heartbeat is None:
+            super().barrier(*args, **kwargs)
+            return
+        with self.processes.heartbeat.collective():
             super().barrier(*args, **kwargs)

@@ -1,77 +1,77 @@
-"""Clients visited once more from a run's last model, to see how far they drift from it; nothing of it is kept."""
-
-from typing import Any
+"""Client drift: the clients of the last round trained once more from the final model; nothing of it is kept."""
 
 from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError
 from benchmark.evaluation.evaluator import LocalModels
+from benchmark.execution.base import VisitResult
 from benchmark.execution.batch_norm import has_batch_norm
+from benchmark.federation.callback import Callback
 from benchmark.federation.client_state import LocalParts
 from benchmark.federation.loop import FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod
 
 
-class _Collector:
-    """The weights that clients ended with, by id; of several phases the last one's."""
+class _Collector(Callback):
+    """Weights that clients ended with, by id; of several phases those of the last."""
 
     def __init__(self) -> None:
         self.weights: dict[int, trees.Tree] = {}
 
-    def on_visit_end(self, loop: FederatedLoop, done: Any) -> None:
-        """A copy on the CPU: a reply may be the resident model itself."""
-        if done.visit.phase.where != "clients":
+    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
+        """Copies the weights to the CPU: a reply may be the resident model itself."""
+        if result.visit.phase.where != "clients":
             return
-        weights = loop.method.local_weights(done.message, loop.server)
+        weights = loop.method.local_weights(result.message, loop.server)
         if weights is not None:
-            self.weights[done.visit.client.id] = trees.to(trees.clone(weights), "cpu")
+            self.weights[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
 def supports_drift(loop: FederatedLoop) -> bool:
-    """Whether clients will reply whole networks, which the model that is made of them can be held against.
+    """Whether clients upload full models that can be compared with the aggregate.
 
-    A network without BatchNorm's statistics, which stay at home or are measured by the server, is not whole.
+    A model without BatchNorm's statistics, which stay local or are measured by the server, is not full.
     """
     method = loop.method
-    tells = type(method).local_weights is not FederatedMethod.local_weights or any(
+    uploads_models = type(method).local_weights is not FederatedMethod.local_weights or any(
         phase.where == "clients" and "weights" in phase.uplink for _, phase in loop.plan(max(loop.rounds - 1, 0))
     )
-    return tells and (method.batch_norm == "average" or not has_batch_norm(method))
+    return uploads_models and (method.batch_norm == "average" or not has_batch_norm(method))
 
 
-def drifts(loop: FederatedLoop) -> bool:
-    """Whether they have, and one global model was made of them."""
+def has_drift(loop: FederatedLoop) -> bool:
+    """Whether a round is done, clients upload full models, and one global model is made of them."""
     if not loop.round or not supports_drift(loop):
         return False
-    return list(loop.method.export(loop.server, LocalParts(loop.memory))) == ["global"]
+    return list(loop.method.export(loop.server, LocalParts(loop.client_state))) == ["global"]
 
 
 def drift_unavailable(loop: FederatedLoop) -> str:
-    """Why there is no drift to measure, as one line."""
+    """Why there is no drift to measure, in one line."""
     return f"drift/v1: {type(loop.method).__name__} has no global model of whole networks that clients sent"
 
 
-def revisit(loop: FederatedLoop) -> LocalModels:
-    """The last round played again, with its cohort, draws and rates, but from the model it ended with.
+def revisit_clients(loop: FederatedLoop) -> LocalModels:
+    """The models of the last round's clients, trained once more from the final model, and the aggregate of them.
 
-    The federation is put back to its checkpoint, which is not touched. Every rank has to call this.
+    Cohort, draws and learning rates are those of the last round. The loop is not changed. Every rank has to call this.
 
     Raises:
-        ConfigError: see `drifts`.
+        ConfigError: see `has_drift`.
     """
-    if not drifts(loop):
+    if not has_drift(loop):
         raise ConfigError(drift_unavailable(loop))
-    collector, callbacks, memory = _Collector(), loop.callbacks, loop.memory
-    loop.callbacks, loop.memory = [collector], memory.aside()
+    collector = _Collector()
+    scratch = loop.scratch_copy([collector])
     try:
-        loop.run_round(loop.round - 1)
-        made = loop.method.export(loop.server, LocalParts(loop.memory))["global"]
-        found = LocalModels((), trees.to(trees.clone(made), "cpu"))
+        scratch.run_round(loop.round - 1)
+        exported = loop.method.export(scratch.server, LocalParts(scratch.client_state))["global"]
+        global_model = trees.to(trees.clone(exported), "cpu")
     finally:
-        aside, loop.callbacks, loop.memory = loop.memory, callbacks, memory
-        loop.start()
-        aside.clear()
+        scratch.client_state.clear()
     local = {
-        client: tree for part in run_and_gather(loop.fabric, lambda: collector.weights) for client, tree in part.items()
+        client: weights
+        for block in run_and_gather(loop.fabric, lambda: collector.weights)
+        for client, weights in block.items()
     }
-    return found._replace(local=[local[client] for client in sorted(local)])
+    return LocalModels([local[client] for client in sorted(local)], global_model)

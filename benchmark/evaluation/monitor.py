@@ -4,29 +4,31 @@ from typing import Any
 
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
+from benchmark.federation.callback import Callback
 from benchmark.federation.client_state import LocalParts
+from benchmark.federation.loop import FederatedLoop
 
 
-class Monitor:
-    """Every n rounds, what `Evaluator.monitor` sees of the exported encoders.
+class Monitor(Callback):
+    """Runs `Evaluator.monitor` every n rounds.
 
     Args:
-        evaluator: makes the features. every: rounds between two looks.
+        evaluator: extracts the features. every: rounds between two measurements.
         recalibrated: whether BatchNorm statistics are measured first.
     """
 
     def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
         self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
 
-    def on_round_scored(self, loop: Any, row: dict[str, Any]) -> None:
-        """Adds its numbers to the round's line; with several encoders, their means."""
+    def on_round_scored(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+        """Adds the measurements to the round's line; with several encoders, their means."""
         if row["round"] % self.every and row["round"] != loop.rounds:
             return
-        values = on_rank_zero(loop.fabric, lambda: self._look(loop))
-        row |= {name: sum(one[name] for one in values) / len(values) for name in values[0]}
+        measurements = on_rank_zero(loop.fabric, lambda: self._measure(loop))
+        row |= {name: sum(values[name] for values in measurements) / len(measurements) for name in measurements[0]}
 
-    def _look(self, loop: Any) -> list[dict[str, float]]:
-        exported = loop.method.export(loop.server, LocalParts(loop.memory))
+    def _measure(self, loop: FederatedLoop) -> list[dict[str, float]]:
+        exported = loop.method.export(loop.server, LocalParts(loop.client_state))
         return [
             self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
             for name, weights in exported.items()

@@ -1,4 +1,4 @@
-"""The faster of two executors, found by trials on a run's own visits."""
+"""Choice of the faster executor by trials on a run's own visits."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,43 +10,43 @@ from methods.base import Client, Phase
 
 
 class AutotunedExecutor:
-    """Tries both executors on a run's own visits, then stays with the faster: a way for each training phase.
+    """Times both executors on a run's own visits, then uses the faster one, for each training phase by itself.
 
-    The reference is given `lanes` visits to warm up and as many that count; so is the other, a trial a round, with two
-    to warm up: one in which shapes come for the first time, one in which they are recorded. What counts is seconds an
-    image, with what has to be recorded anew in each round.
+    The sequential executor has one trial of `lanes` visits to warm up and one that counts. The parallel executor has
+    one trial a round: two to warm up, in which shapes first occur and are then recorded, and one that counts. Trials
+    are compared by seconds an image, the recordings of that round included.
 
     Args:
-        reference, other: the executors. clock: seconds.
+        reference, parallel: the executors. clock: seconds.
     """
 
     def __init__(
-        self, reference: SequentialExecutor, other: ParallelExecutor, clock: Callable[[], float] = time.perf_counter
+        self, reference: SequentialExecutor, parallel: ParallelExecutor, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.reference, self.other, self.clock = reference, other, clock
+        self.reference, self.parallel, self.clock = reference, parallel, clock
         self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
-        self.several = False  # whether clients were ever visited by the other
+        self.used_parallel = False
 
     @property
-    def rounds_differently(self) -> bool:
-        """Whether clients were visited by the other at all, and its results differ by rounding."""
-        return self.several and self.other.rounds_differently
+    def bitwise_exact(self) -> bool:
+        """Whether no client was visited by recorded steps, which round differently."""
+        return not self.used_parallel or self.parallel.bitwise_exact
 
     def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see."""
+        """Images a visit will see."""
         return self.reference.images(phase, client)
 
-    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits every client of the block; a message is to be used before the next one is asked for."""
-        rest, few, phase = list(block), len(self.other.lanes), given.phase
-        order = (self.reference, self.reference, self.other, self.other, self.other)
+    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+        """Visits the clients in order; a reply has to be used before the next one is requested."""
+        rest, few, phase = list(block), len(self.parallel.lanes), inputs.phase
+        order = (self.reference, self.reference, self.parallel, self.parallel, self.parallel)
         trials = self.trials.setdefault(phase.name, [])
         executor: Executor = self.reference
         while phase.work == "train" and executor is self.reference and len(trials) < len(order) and len(rest) >= few:
             tried, rest = rest[:few], rest[few:]
-            executor, began = order[len(trials)], self.clock()
-            self.several |= executor is self.other
-            yield from executor.run(given, tried)
-            trials.append((self.clock() - began) / max(1, sum(self.images(phase, client) for client in tried)))
+            executor, started = order[len(trials)], self.clock()
+            self.used_parallel |= executor is self.parallel
+            yield from executor.run(inputs, tried)
+            trials.append((self.clock() - started) / max(1, sum(self.images(phase, client) for client in tried)))
         faster = len(trials) == len(order) and trials[-1] < trials[1]
-        yield from (self.other if faster else self.reference).run(given, rest)
+        yield from (self.parallel if faster else self.reference).run(inputs, rest)

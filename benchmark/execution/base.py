@@ -1,4 +1,4 @@
-"""What an executor is given and what it returns."""
+"""Interface of executors, which carry out one phase for a block of clients: its inputs and results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit
 
 @dataclass(frozen=True)
 class LocalTrainingConfig:
-    """How much local work a visit is, and at which rate.
+    """Length of a visit's local training.
 
     epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
-    rate_per_step: whether the schedule moves within a visit, or once a round.
+    rate_per_step: whether the learning rate's schedule advances within a visit, or once a round.
     """
 
     epochs: int
@@ -26,9 +26,11 @@ class LocalTrainingConfig:
 
 @dataclass
 class VisitResult:
-    """One finished visit: a message that may be live, what stays with the client, mean loss, training images.
+    """A finished visit.
 
-    seconds: of this process's CPU time, all threads together; on a GPU, of the clock.
+    message: the reply, perhaps live tensors of the model. kept: Tree that stays with the client. loss: mean over the
+    steps, None without training. images: trained on. seconds: CPU time of this process, all threads together; on a GPU,
+    wall time.
     """
 
     visit: Visit
@@ -41,7 +43,7 @@ class VisitResult:
 
 @dataclass
 class PendingVisit:
-    """A visit whose work has been asked for: who acts, what the client kept, sum of losses, images, seconds so far."""
+    """A visit whose work is queued on the device; summed: the losses. images, seconds: so far."""
 
     actor: Any
     visit: Visit
@@ -53,10 +55,10 @@ class PendingVisit:
 
 @dataclass(frozen=True)
 class PhaseInputs:
-    """A phase of a round, as those who visit its clients are given it.
+    """Inputs of the visits of one phase.
 
-    actor: the method, or who measures BatchNorm with its networks. inbox: all a client was sent this round, by id.
-    memory: what clients keep, by id.
+    actor: the method, or BatchNorm's recalibration with its networks. inbox: client id -> all entries it was sent this
+    round. client_state: client id -> Tree that stayed with it.
     """
 
     actor: "FederatedMethod | Recalibration"
@@ -64,18 +66,18 @@ class PhaseInputs:
     round: int
     rounds: int
     inbox: Mapping[int, Message]
-    memory: Mapping[int, Tree]
+    client_state: Mapping[int, Tree]
 
 
 class Executor(Protocol):
-    """Visits the clients of a block; whichever does, what comes of it is the same."""
+    """Visits the clients of a block; all executors give the same results."""
 
     @property
-    def rounds_differently(self) -> bool:
-        """Whether what came of it so far is the same up to rounding only."""
+    def bitwise_exact(self) -> bool:
+        """Whether the results so far equal the sequential executor's bit by bit, or up to rounding only."""
 
     def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see: what it costs, before it was measured."""
+        """Images a visit will see: its cost before the first measurement."""
 
-    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Every client's visit; a message is to be used before the next one is asked for."""
+    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+        """Visits the clients in order; a reply has to be used before the next one is requested."""

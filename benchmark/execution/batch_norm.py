@@ -1,7 +1,7 @@
-"""What becomes of BatchNorm's running statistics: averaged with the weights, kept by the clients, or measured anew.
+"""Policies for BatchNorm's running statistics: averaged with the weights, local to the clients, or recalibrated.
 
-The policy governs running statistics only, never affine parameters. "average" and "local" are a matter of what the
-entry "weights" holds; "recalibrate" is this extra phase at the end of a round, played with the method's own networks.
+The policy governs running statistics only, never affine parameters. "average" and "local" decide whether the entry
+"weights" holds them; "recalibrate" is this extra phase at the end of a round, run with the method's own networks.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from methods.base import Batch, FederatedMethod, Mail, Mean, Message, MethodErro
 
 
 class Recalibration:
-    """Clients measure the statistics of the new weights on their own views; the server pools them.
+    """Clients measure the statistics of the new weights on views of their images; the server pools them.
 
     The pooled mean is the mean of the clients' means; the pooled variance is the mean of their second moments minus its
     square, both weighted by examples.
 
     Args:
-        method: whose networks are measured; it exports one encoder.
+        method: of the networks; it exports one encoder.
     """
 
-    # shuffled: statistics of batches of one class would miss what is between classes
+    # shuffled: statistics of batches of one class miss the variance between classes
     phase = Phase(
         "recalibrate", work="observe", views=("augment",), uplink={"statistics": Mean("examples")}, shuffled=True
     )
@@ -34,7 +34,7 @@ class Recalibration:
         self.momenta: list[float | None] = []
 
     def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
-        """This actor's own hook of that name, else the method's default."""
+        """The hook of that name defined here, else the method's default."""
         return getattr(self, name, None) or getattr(self.method, name)
 
     def send(self, server: Tree, turn: Turn) -> Mail:
@@ -42,7 +42,7 @@ class Recalibration:
         return Mail(common={"weights": self.exported(server)})
 
     def start_visit(self, visit: Visit, kept: Tree) -> None:
-        """Loads the weights and lets BatchNorm average over the batches of this visit."""
+        """Loads the weights and sets BatchNorm to average over the batches of this visit."""
         self.method.load(visit.message["weights"])
         self.momenta = [layer.momentum for layer in self._layers()]
         for layer in self._layers():
@@ -51,11 +51,11 @@ class Recalibration:
             layer.train()
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Nothing: the method's own draws are for its own views."""
+        """No draws: those of the method are for its own views."""
         return {}
 
     def observe(self, batch: Batch) -> Message:
-        """A pass whose only effect is on the running statistics."""
+        """A forward pass, for its effect on the running statistics."""
         if len(batch.views[0]) > 1:  # one image has no variance
             self.method.objective.embed(batch.views[0])
         return {}
@@ -76,7 +76,7 @@ class Recalibration:
         return {"statistics": statistics}, visit.memory
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The server with the pooled statistics among its weights."""
+        """The server Tree with the pooled statistics among its weights."""
         pooled: Tree = {}
         for path, value in trees.leaves(replies["statistics"]):
             if path[-1].endswith("running_var"):
@@ -87,7 +87,7 @@ class Recalibration:
         return self.method.adopt(server, {"global": trees.overlay(self.exported(server), pooled)})
 
     def exported(self, server: Tree) -> Tree:
-        """The weights whose statistics are measured; MethodError where there is not exactly one encoder."""
+        """The weights to recalibrate; MethodError where there is not exactly one encoder."""
         exported = self.method.export(server, {})
         if set(exported) != {"global"}:
             raise MethodError(
@@ -101,5 +101,5 @@ class Recalibration:
 
 
 def has_batch_norm(module: torch.nn.Module) -> bool:
-    """Whether any layer keeps running statistics."""
+    """Whether any layer has running statistics."""
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())

@@ -1,4 +1,4 @@
-"""torch.compile for the networks of a run, and whether that pays: measured on the run's own first batch, and said."""
+"""torch.compile for the networks of a run, with a measurement of its cost and gain on the run's first batch."""
 
 import math
 import time
@@ -17,10 +17,11 @@ STEPS = 3
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What compiling cost and gained.
+class CompileReport:
+    """Cost and gain of compiling.
 
-    seconds: to compile. before, after: of a pass. steps: of the run, all ranks together. kept: whether it stays.
+    seconds: to compile. before, after: seconds of a pass. steps: of the run, all ranks together. kept: whether the
+    compiled networks are used.
     """
 
     seconds: float
@@ -31,7 +32,7 @@ class Verdict:
 
     @property
     def break_even(self) -> float:
-        """Steps from which on it pays; infinite where a pass did not become faster."""
+        """Steps after which compiling has paid back; infinite where a pass did not become faster."""
         return self.seconds / (self.before - self.after) if self.after < self.before else math.inf
 
     def __str__(self) -> str:
@@ -43,60 +44,60 @@ class Verdict:
 
 
 def compile_networks(
-    work: SequentialExecutor, clients: Sequence[Client], visits: int, backend: str = "inductor"
-) -> Verdict | None:
-    """Compiles the joint pass of the objective in place, unless that makes it no faster; None if nothing is trained.
+    executor: SequentialExecutor, clients: Sequence[Client], visits: int, backend: str = "inductor"
+) -> CompileReport | None:
+    """Compiles the objective's joint pass in place where that makes it faster; None if nothing is trained.
 
     Passes forward and back are timed on the largest client's first batch; the model is reset before its first visit.
-    Another shape (a last short batch, another mode) is compiled when it comes.
+    Another shape (a short last batch, another mode) is compiled when it first occurs.
 
     Args:
-        clients: who may be visited. visits: of the whole run, for how many steps it has.
+        clients: that may be visited. visits: of the whole run, from which its steps are counted.
     """
-    phase = next((phase for phase in work.method.plan(0) if phase.work == "train"), None)
+    phase = next((phase for phase in executor.method.plan(0) if phase.work == "train"), None)
     if phase is None:
         return None
-    batch = first_batch(work, phase, max(clients, key=lambda client: client.examples))
-    before = _timed(work, batch)
-    work.method.objective.compile(backend=backend)
-    began = time.perf_counter()
-    _pass(work, batch)
-    spent, after = time.perf_counter() - began, _timed(work, batch)
-    work.resident.reset()
-    work.method.zero_grad(set_to_none=True)
-    # the first rank decides for all: those that disagreed would round a client's steps in two ways
-    kept = on_rank_zero(work.fabric, lambda: after < before, undisturbed=False)
+    batch = first_batch(executor, phase, max(clients, key=lambda client: client.examples))
+    before = _timed(executor, batch)
+    executor.method.objective.compile(backend=backend)
+    started = time.perf_counter()
+    _pass(executor, batch)
+    spent, after = time.perf_counter() - started, _timed(executor, batch)
+    executor.resident.reset()
+    executor.method.zero_grad(set_to_none=True)
+    # the first rank decides for all: ranks that disagreed would round a client's steps in two ways
+    kept = on_rank_zero(executor.fabric, lambda: after < before, all_cores=False)
     if not kept:
-        work.method.objective._compiled_call_impl = None  # there is no public way back
-    images = sum(work.images(phase, client) for client in clients) / len(clients)
-    return Verdict(spent, before, after, round(visits * images / len(batch.index)), kept)
+        executor.method.objective._compiled_call_impl = None  # there is no public way to undo it
+    images = sum(executor.images(phase, client) for client in clients) / len(clients)
+    return CompileReport(spent, before, after, round(visits * images / len(batch.index)), kept)
 
 
-def first_batch(work: SequentialExecutor, phase: Phase, client: Client) -> Batch:
-    """A batch as the client's first visit would have it."""
-    size, generator = phase.batch_size or work.pace.batch_size, work.streams.generator("compile")
-    batches = work.data.batches(
-        client.id, work.method.views(phase), size, order=generator, views=generator, device=work.fabric.device
+def first_batch(executor: SequentialExecutor, phase: Phase, client: Client) -> Batch:
+    """The first batch of the client's first visit."""
+    size, generator = phase.batch_size or executor.training.batch_size, executor.streams.generator("compile")
+    batches = executor.data.batches(
+        client.id, executor.method.views(phase), size, order=generator, views=generator, device=executor.fabric.device
     )
     return next(iter(batches))
 
 
-def _timed(work: SequentialExecutor, batch: Batch) -> float:
-    """The fastest of some passes, seconds."""
-    taken = []
+def _timed(executor: SequentialExecutor, batch: Batch) -> float:
+    """Seconds of the fastest of some passes."""
+    seconds = []
     for _ in range(STEPS):
-        began = time.perf_counter()
-        _pass(work, batch)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        started = time.perf_counter()
+        _pass(executor, batch)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
 
 
-def _pass(work: SequentialExecutor, batch: Batch) -> None:
-    """All networks forward on all views, and back."""
-    work.method.train()
-    with work.fabric.autocast():
-        out = work.method.objective(*batch.views)
-    loss = torch.stack([one.float().square().mean() for one in (*out.z, *out.p)]).sum()
-    work.fabric.backward(loss)
-    if work.fabric.device.type == "cuda":
+def _pass(executor: SequentialExecutor, batch: Batch) -> None:
+    """Forward and backward pass of all networks on all views."""
+    executor.method.train()
+    with executor.fabric.autocast():
+        out = executor.method.objective(*batch.views)
+    loss = torch.stack([output.float().square().mean() for output in (*out.z, *out.p)]).sum()
+    executor.fabric.backward(loss)
+    if executor.fabric.device.type == "cuda":
         torch.cuda.synchronize()

@@ -1,12 +1,11 @@
-"""Local steps recorded once and repeated on other batches: CUDA graphs, and what has to stay in its place for them.
+"""Local steps recorded once as CUDA graphs and replayed on other batches.
 
-What a recorded step reads has to lie where it lay when it was recorded: parameters and buffers do (the resident
-model's flat buffer), the batch and the rate are copied into place, and so are the tensors a visit leaves on the method
-(`context`, an anchor, a stretch). Plain numbers are recorded as they are; where one changes, the step is recorded anew.
-A visit that leaves a tensor where it cannot be copied in place, in a list or on another device, is not recorded; other
-objects are taken to stay as they are. A step that branches on values of
-tensors cannot be; `methods.base` forbids it, and the contract test repeats every method's recorded steps for another
-client.
+A recorded step reads fixed addresses: parameters and buffers keep theirs (the resident model's flat tensor); the batch,
+the learning rate and the tensors a visit leaves on the method (`context`, an anchor) are copied to theirs. Plain
+numbers are recorded as constants; where one changes, the step is recorded again. A visit that leaves a tensor where it
+cannot be copied in place, in a list or on another device, is not recorded; other objects are assumed not to change. A
+step must not branch on values of tensors: `methods.base` forbids it, and the contract test replays every method's
+recorded steps for another client.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,22 +19,22 @@ from methods import trees
 from methods.base import FederatedMethod
 
 SHAPES = 4
-"""Shapes of batches that are recorded, at most: clients may end in as many sizes of short batches as there are."""
+"""Largest number of batch shapes that are recorded: clients may end in many sizes of short batches."""
 
 PLAIN = (bool, int, float, str, type(None))
 INTERNAL = {*vars(LightningModule()), "places"} - {"training"}
-"""Attributes of a module that are Lightning's, torch's and the base class's own affair."""
+"""Attributes of a module that belong to Lightning, torch and the base class."""
 
 
 class Recorder(Protocol):
-    """Records what a function asks of a device, and hands out what repeats it."""
+    """Records the kernels of a function, and returns a function that replays them."""
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Records without carrying out; the result carries it out, on the same tensors."""
+        """Records without running; the result runs the kernels on the same tensors."""
 
 
 class CudaGraphs:
-    """CUDA graphs on one stream, which share their memory: those of a stream never run at the same time."""
+    """CUDA graphs on one stream; they share memory, since those of a stream never run at the same time."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.stream, self.pool = stream, torch.cuda.graph_pool_handle()
@@ -51,57 +50,57 @@ class CudaGraphs:
 class RecordedSteps:
     """The recorded steps of one phase on one lane.
 
-    A step of a new shape runs as it is, which also prepares libraries and the optimiser's state; it is recorded when
-    the shape comes a second time, and from then on repeated.
+    A step of a new shape runs unrecorded, which also prepares libraries and the optimiser's state; it is recorded when
+    the shape occurs a second time, and replayed from then on.
 
     Args:
-        make: a fresh recorder, with memory of its own.
+        make: returns a fresh recorder with its own memory.
         device: where the steps run.
     """
 
     def __init__(self, make: Callable[[], Recorder], device: torch.device) -> None:
         self.make, self.device = make, device
         self.recorder = make()
-        self.recorded: dict[Any, tuple[Any, Callable[[], None]] | None] = {}  # shape -> the batch's place, its step
+        self.recorded: dict[Any, tuple[Any, Callable[[], None]] | None] = {}  # shape -> static batch, its step
         self.known: Any = None
-        self.held: dict[tuple[str, str], Any] = {}
+        self.static: dict[tuple[str, str], Any] = {}
         self.state: Any = None
         self.rates: list[Tensor] = []
         self.failed = False
 
     def prepare(self, method: FederatedMethod, optimizer: torch.optim.Optimizer) -> bool:
-        """Puts what a visit brought where its steps look for it; forgets the steps where it does not fit.
+        """Copies a visit's tensors to the addresses its steps read; drops the recordings where they do not fit.
 
-        Returns whether this visit's steps can be recorded or repeated.
+        Returns whether this visit's steps can be recorded or replayed.
         """
-        found = _left_on(method, optimizer, self.device)
-        if self.failed or found is None or not _is_known(optimizer):
+        attributes = _visit_attributes(method, optimizer, self.device)
+        if self.failed or attributes is None or not _starts_at_zero(optimizer):
             return False
-        brought, numbers = found
-        for group in optimizer.param_groups:  # forms of the update that read their rate from the device
+        tensors, constants = attributes
+        for group in optimizer.param_groups:  # forms of the update that read the learning rate from the device
             on_gpu = {"capturable": True} if "capturable" in group and self.device.type == "cuda" else {}
             group.update({"fused": True, "foreach": False, **on_gpu})
-        places = [tensor.data_ptr() for tensor in (*method.parameters(), *method.buffers())]
-        outlines = {place: _outline(value) for place, value in brought.items()}
-        known = (_settings(optimizer), numbers, places, outlines)
+        addresses = [tensor.data_ptr() for tensor in (*method.parameters(), *method.buffers())]
+        outlines = {name: _outline(value) for name, value in tensors.items()}
+        known = (_settings(optimizer), constants, addresses, outlines)
         if known == self.known:
-            for place, value in brought.items():
-                _copy(self.held[place], value)
+            for key, value in tensors.items():
+                _copy(self.static[key], value)
             optimizer.state = self.state
             for value in (value for state in self.state.values() for value in state.values()):
                 if isinstance(value, Tensor):
-                    value.zero_()  # as a fresh optimiser would have it
+                    value.zero_()  # as in a fresh optimiser
         else:
             self.recorded, self.known, self.state, self.recorder = {}, known, optimizer.state, self.make()
-            # what was brought may be the server's
-            self.held = {place: _clone(value) for place, value in brought.items()}
+            # clones, because the tensors may be the server's
+            self.static = {name: _clone(value) for name, value in tensors.items()}
             self.rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
-        for (module, name), value in self.held.items():
+        for (module, name), value in self.static.items():
             vars(method.get_submodule(module))[name] = value
         return True
 
     def take(self, batch: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]) -> None:
-        """One step on this batch: as it is, or recorded."""
+        """One step on this batch, unrecorded or replayed."""
         shape = _outline(batch)
         recorded = self.recorded.get(shape)
         if recorded is None and shape in self.recorded:
@@ -111,85 +110,85 @@ class RecordedSteps:
                 self.recorded.setdefault(shape, None)
             step(batch)
             return
-        place, repeat = recorded
+        static_batch, replay = recorded
         for rate, group in zip(self.rates, optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        _copy(place, batch)
-        repeat()
+        _copy(static_batch, batch)
+        replay()
 
     def _record(
         self, batch: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]
     ) -> tuple[Any, Callable[[], None]] | None:
-        """The batch's place and the recorded step; None where the device refuses to record it."""
-        place, rates = _clone(batch), [group["lr"] for group in optimizer.param_groups]
+        """The static batch and the recorded step, None where the device refuses to record it."""
+        static_batch, rates = _clone(batch), [group["lr"] for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate
         try:
-            return place, self.recorder(lambda: step(place))
-        except RuntimeError:  # a step that waits for the device, or allocates on another: it runs, unrecorded
-            optimizer.zero_grad(set_to_none=True)  # what was being recorded was never computed
+            return static_batch, self.recorder(lambda: step(static_batch))
+        except RuntimeError:  # the step waits for the device, or allocates on another: it runs unrecorded
+            optimizer.zero_grad(set_to_none=True)  # recorded gradients were not computed
             self.failed, self.recorded = True, {}
             return None
         finally:
-            for group, given in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = given
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
 
 def has_dropout(method: nn.Module) -> bool:
-    """Whether networks draw as they go: what they draw would depend on the lanes."""
+    """Whether the networks have dropout, whose draws would depend on the lanes."""
     return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in method.modules())
 
 
-def _is_known(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a fresh state of the optimiser is one of zeros."""
+def _starts_at_zero(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a fresh state of the optimiser is all zeros."""
     plain = all(not group.get("dampening") for group in optimizer.param_groups)
     return plain and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> Any:
-    """What a recorded update was made for: all but the rate and the state."""
+    """Settings that a recorded update depends on: all but the learning rate and the state."""
     return type(optimizer), [
-        {key: [id(one) for one in value] if key == "params" else value for key, value in group.items()}
+        {key: [id(parameter) for parameter in value] if key == "params" else value for key, value in group.items()}
         | {"lr": None, "initial_lr": None}
         for group in optimizer.param_groups
     ]
 
 
-def _left_on(
+def _visit_attributes(
     method: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]] | None:
-    """What lies on a method and its modules as plain attributes: Trees and tensors, and numbers, by (module, name).
+    """Plain attributes of a method and its modules by (module, name): Trees and tensors, and plain values.
 
-    None where a tensor lies in something else, or on another device: it could not be copied into place. The model's own
-    tensors stay where they are, and `_settings` tells of the optimiser's.
+    None where a tensor is inside another type or on another device, so that it could not be copied in place. The
+    model's parameters and buffers are left out, and `_settings` covers the optimiser's.
     """
-    own = {id(tensor) for tensor in (*method.parameters(), *method.buffers())}
+    model = {id(tensor) for tensor in (*method.parameters(), *method.buffers())}
     tensors: dict[tuple[str, str], Any] = {}
-    numbers: dict[tuple[str, str], Any] = {}
+    constants: dict[tuple[str, str], Any] = {}
     for where, module in method.named_modules():
         for name, value in vars(module).items():
             if name in INTERNAL or any(value is group for group in optimizer.param_groups):
                 continue
-            parts = [part for part in _parts(value) if id(part) not in own]
-            if any(isinstance(part, Tensor) for part in parts):
-                if not all(isinstance(part, Tensor) and part.device == device for part in parts):
+            items = [item for item in _items(value) if id(item) not in model]
+            if any(isinstance(item, Tensor) for item in items):
+                if not all(isinstance(item, Tensor) and item.device == device for item in items):
                     return None
                 if not isinstance(value, Tensor | dict):
                     return None
                 tensors[where, name] = value
-            elif parts and all(isinstance(part, PLAIN) for part in parts):
-                numbers[where, name] = value
-    return tensors, numbers
+            elif items and all(isinstance(item, PLAIN) for item in items):
+                constants[where, name] = value
+    return tensors, constants
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """What nested dicts, lists and tuples are made of."""
+def _items(value: Any) -> Iterator[Any]:
+    """The items of nested dicts, lists and tuples."""
     if isinstance(value, dict):
         for inner in value.values():
-            yield from _parts(inner)
+            yield from _items(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _parts(inner)
+            yield from _items(inner)
     else:
         yield value
 
@@ -204,7 +203,7 @@ def _outline(value: Any) -> Any:
 
 
 def _clone(value: Any) -> Any:
-    """The same structure over tensors of its own."""
+    """The same structure with copied tensors."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -215,12 +214,12 @@ def _clone(value: Any) -> Any:
     return value
 
 
-def _copy(place: Any, value: Any) -> None:
-    """Numbers of `value` into the tensors of `place`, which is built alike."""
+def _copy(target: Any, value: Any) -> None:
+    """Copies the tensors of `value` into those of `target`, which has the same structure."""
     if isinstance(value, Tensor):
-        place.copy_(value)
+        target.copy_(value)
     elif isinstance(value, dict):
-        trees.assign(place, value)
+        trees.assign(target, value)
     elif isinstance(value, tuple):
-        for one, other in zip(place, value, strict=True):
-            _copy(one, other)
+        for inner, source in zip(target, value, strict=True):
+            _copy(inner, source)

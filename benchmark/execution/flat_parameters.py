@@ -1,4 +1,4 @@
-"""The resident model: all its numbers in one flat buffer, so that a visit begins with a copy or two."""
+"""The resident model's parameters and buffers in one flat tensor, so that a visit starts with a copy or two."""
 
 import torch
 
@@ -7,14 +7,13 @@ from methods.base import FederatedMethod, Tree
 
 
 class FlatParameters:
-    """A method whose floating-point parameters and buffers lie side by side, and the state every visit starts from.
+    """Moves a method's floating-point tensors into one flat tensor, and keeps the pristine state every visit starts from.
 
-    What travels comes first, in the order in which it is sent, so that a message is loaded and a reply added up as one
-    tensor. Numbers of another dtype than the first (counters of batches, fill counts of queues) keep places of their
-    own.
+    The parts that travel come first, in the order in which they are sent, so that a message is loaded and a reply
+    summed as one tensor. Tensors of another dtype (batch counters, fill counts of queues) stay separate.
 
     Args:
-        method: its present state is the pristine one; its tensors are moved, not replaced.
+        method: its present state is the pristine one; its tensors are moved, the Parameter objects stay.
     """
 
     def __init__(self, method: FederatedMethod) -> None:
@@ -27,9 +26,9 @@ class FlatParameters:
         self.others = [(tensor, tensor.detach().clone()) for tensor in ordered if tensor.dtype != dtype]
         self.flat = torch.zeros(0, dtype=dtype)
         if moved:
-            home = trees.flat(moved.items())
-            self.flat = home.flat
-            for path, view in trees.leaves(home.tree(home.flat)):
+            packed = trees.flat(moved.items())
+            self.flat = packed.flat
+            for path, view in trees.leaves(packed.tree(packed.flat)):
                 view.copy_(moved[path].detach())
                 moved[path].data = view
         self.pristine = self.flat.clone()
@@ -37,12 +36,12 @@ class FlatParameters:
         self.sent = travelling.layout if travelling is not None else ()
 
     @torch.no_grad()
-    def reset(self, coming: Tree | None = None) -> None:
-        """Back to the pristine state: nothing of the client before is left.
+    def reset(self, overwritten_by: Tree | None = None) -> None:
+        """Restores the pristine state, so that nothing of the previous client is left.
 
-        coming: the weights that are loaded next, before anybody looks; what they overwrite is left as it is.
+        overwritten_by: weights that are loaded next; the tensors they overwrite are not restored.
         """
-        first = trees.span(coming) if coming is not None else None
+        first = trees.span(overwritten_by) if overwritten_by is not None else None
         start = first.flat.numel() if first is not None and first.layout == self.sent else 0
         self.flat[start:].copy_(self.pristine[start:])
         for tensor, before in self.others:

@@ -1,9 +1,9 @@
-"""Several clients at once on one device: lanes with a model, a stream and recorded steps of their own.
+"""Executor of several clients at once on one device: lanes, each with a model, a stream and recorded steps.
 
-A small batch leaves a GPU idle: Python asks for some hundred kernels a step, and each fills a fraction of the chip. So
-the whole step is recorded once for each shape of batch (a CUDA graph) and then repeated by one call, and lanes run on
-streams of their own, so that the kernels of several clients fill the chip together. The mathematics are the
-reference's, BatchNorm included; parameters are not stacked.
+A small batch leaves a GPU idle: Python launches some hundred kernels a step, and each fills a fraction of the chip. So
+the whole step is recorded once for each shape of batch (a CUDA graph) and then replayed by one call, and each lane has
+a stream, so that the kernels of several clients fill the chip together. The computation is the sequential executor's,
+BatchNorm included; parameters are not stacked.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from methods.base import Client, FederatedMethod, Phase, Visit
 
 
 class ParallelExecutor:
-    """Clients dealt to lanes in turn; replies come in the order of the block, as from the reference.
+    """Assigns clients to lanes in turn; replies come in the order of the block, as from the sequential executor.
 
-    Phases that do not train, and networks with dropout (whose draws would depend on the lanes), go one by one. Steps of
-    optimisers other than SGD, Adam and AdamW are not recorded.
+    Phases that do not train, and networks with dropout (whose draws would depend on the lanes), run sequentially. Steps
+    of optimisers other than SGD, Adam and AdamW are not recorded.
 
     Args:
-        reference: visits whatever is not trained side by side; its model is copied for each lane.
-        lanes: clients at once; each takes the memory of two models (one is pristine), of gradients, momentum and
-            activations.
-        recorder: makes a lane's recorder from its stream; None: steps are taken as they are.
+        reference: sequential executor; its model is copied for each lane.
+        lanes: clients at once; each takes the memory of two models (one is the pristine state), of gradients, momentum
+            and activations.
+        recorder: makes a lane's recorder from its stream; None: steps are not recorded.
     """
 
     def __init__(
@@ -46,63 +46,63 @@ class ParallelExecutor:
         lanes: int,
         recorder: Callable[[Any], Recorder] | None = CudaGraphs,
     ) -> None:
-        self.reference, self.drawing = reference, has_dropout(reference.method)
-        given = (reference.fabric, reference.data, reference.pace, reference.streams)
-        self.lanes = [Lane(copy.deepcopy(reference.method), *given, recorder) for _ in range(lanes)]
+        self.reference, self.has_dropout = reference, has_dropout(reference.method)
+        shared = (reference.fabric, reference.data, reference.training, reference.streams)
+        self.lanes = [Lane(copy.deepcopy(reference.method), *shared, recorder) for _ in range(lanes)]
 
     @property
-    def rounds_differently(self) -> bool:
-        """Whether its results differ from the reference's by rounding: where steps are recorded."""
-        return self.lanes[0].recorder is not None
+    def bitwise_exact(self) -> bool:
+        """Whether steps are not recorded; recorded ones round differently."""
+        return self.lanes[0].recorder is None
 
     def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see."""
+        """Images a visit will see."""
         return self.reference.images(phase, client)
 
-    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits every client of the block; a message is to be used before the next one is asked for."""
-        if given.actor is not self.reference.method or given.phase.work != "train" or self.drawing:
-            yield from self.reference.run(given, block)
+    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+        """Visits the clients; a reply has to be used before the next one is requested."""
+        if inputs.actor is not self.reference.method or inputs.phase.work != "train" or self.has_dropout:
+            yield from self.reference.run(inputs, block)
             return
-        waiting: deque[tuple[Lane, PendingVisit]] = deque()
+        pending_visits: deque[tuple[Lane, PendingVisit]] = deque()
         for client, lane in zip(block, itertools.cycle(self.lanes), strict=False):
-            if len(waiting) == len(self.lanes):
-                yield from self._finished(waiting)
+            if len(pending_visits) == len(self.lanes):
+                yield from self._finished(pending_visits)
             with lane.current():
-                waiting.append((lane, lane.begin(replace(given, actor=lane.method), client)))
-        while waiting:
-            yield from self._finished(waiting)
+                pending_visits.append((lane, lane.begin(replace(inputs, actor=lane.method), client)))
+        while pending_visits:
+            yield from self._finished(pending_visits)
 
-    def _finished(self, waiting: deque[tuple["Lane", PendingVisit]]) -> Iterator[VisitResult]:
-        """The oldest visit; its lane goes on only after the reply was used."""
-        lane, begun = waiting.popleft()
+    def _finished(self, pending_visits: deque[tuple["Lane", PendingVisit]]) -> Iterator[VisitResult]:
+        """The oldest visit's result; its lane continues only after the reply was used."""
+        lane, pending = pending_visits.popleft()
         with lane.current():
-            done = lane.finish(begun)
+            result = lane.finish(pending)
         lane.join()
-        yield done
+        yield result
 
 
 class Lane(SequentialExecutor):
-    """One model and one stream of the device: visits as the reference does, with steps recorded and repeated."""
+    """A model and a stream of the device, whose steps are recorded and replayed."""
 
     def __init__(
         self,
         method: FederatedMethod,
         fabric: Fabric,
         data: FederatedDataModule,
-        pace: LocalTrainingConfig,
+        training: LocalTrainingConfig,
         streams: Streams,
         recorder: Callable[[Any], Recorder] | None,
     ) -> None:
-        super().__init__(fabric, method, data, pace, streams)
+        super().__init__(fabric, method, data, training, streams)
         self.stream = torch.cuda.Stream(fabric.device) if fabric.device.type == "cuda" else None
         self.recorder = partial(recorder, self.stream) if recorder is not None else None
         self.steps: dict[str, RecordedSteps] = {}  # by phase
-        self.summed = torch.zeros((), device=fabric.device)  # one place, which recorded steps add to
+        self.summed = torch.zeros((), device=fabric.device)  # one address, to which recorded steps add
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Work asked for within goes to this lane's stream, after what the caller has asked for so far."""
+        """Queues work on this lane's stream, after the work the caller has queued so far."""
         if self.stream is None:
             yield
             return
@@ -111,7 +111,7 @@ class Lane(SequentialExecutor):
             yield
 
     def join(self) -> None:
-        """Lets the caller's stream wait for this lane."""
+        """Makes the caller's stream wait for this lane."""
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
 

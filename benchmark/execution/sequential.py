@@ -1,7 +1,7 @@
-"""One phase for a block of clients. An executor visits them; whichever it is, the results are the same.
+"""The reference executor: one resident model visits one client after another.
 
-`SequentialExecutor` is the reference: one resident model, one client after another. Before a visit the model is reset to its
-pristine state, so that nothing of the previous client is left in targets, queues, heads or BatchNorm.
+Before a visit the model is reset to its pristine state, so that nothing of the previous client is left in targets,
+queues, heads or BatchNorm. Other executors are held to the results of this one.
 """
 
 import time
@@ -24,56 +24,57 @@ from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, s
 
 
 class SequentialExecutor:
-    """Clients one after another on one resident model.
+    """Visits clients one after another on one resident model.
 
     Args:
         fabric: device, precision and backward.
         method: the resident model; its present state is the pristine one.
         data: batches by client.
-        pace: the scenario's local work.
-        streams: generators of the run.
+        training: length of local training.
+        streams: random generators of the run.
     """
 
-    rounds_differently = False  # it is what others are held to
+    bitwise_exact = True
 
     def __init__(
         self,
         fabric: Fabric,
         method: FederatedMethod,
         data: FederatedDataModule,
-        pace: LocalTrainingConfig,
+        training: LocalTrainingConfig,
         streams: Streams,
     ) -> None:
-        self.fabric, self.method, self.data, self.pace, self.streams = fabric, method, data, pace, streams
-        # a CPU is shared with others, so its own time is what counts; a GPU's can only be seen from outside
+        self.fabric, self.method, self.data, self.training, self.streams = fabric, method, data, training, streams
+        # a CPU is shared with other processes, so CPU time counts; a GPU can only be timed from outside
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
         self.resident = FlatParameters(method)
 
-    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits every client of the block; a message is to be used before the next one is asked for."""
+    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+        """Visits the clients in order; a reply has to be used before the next one is requested."""
         for client in block:
-            yield self.finish(self.begin(given, client))
+            yield self.finish(self.begin(inputs, client))
 
     def images(self, phase: Phase, client: Client) -> int:
-        """How many images a visit will see: what it costs, before it was measured."""
+        """Images a visit will see: its cost before the first measurement."""
         examples, epochs = client.examples, phase.epochs
         if phase.data == "public":
             examples = len(self.data.held_by(None))
-        if phase.work == "train" and epochs is None and self.pace.steps is not None:
-            return self.pace.steps * min(phase.batch_size or self.pace.batch_size, examples)
-        return {"train": epochs or self.pace.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
+        if phase.work == "train" and epochs is None and self.training.steps is not None:
+            return self.training.steps * min(phase.batch_size or self.training.batch_size, examples)
+        return {"train": epochs or self.training.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
 
-    def begin(self, given: PhaseInputs, client: Client) -> PendingVisit:
-        """A visit up to the end of its work, which on a GPU is asked for but not waited for."""
-        began, method, phase = self.clock(), self.method, given.phase
-        actor: Any = given.actor
-        kept = given.memory.get(client.id, {})
-        key: dict[str, Any] = {"round": given.round, "phase": phase.name, "client": client.id}
-        stream, message = self.streams.generator("method", **key), dict(given.inbox[client.id])
-        visit = Visit(given.round, given.rounds, phase, client, message, kept.get("memory", {}), stream)
-        with isolated(self.streams.number("global", **key), self.fabric.device):
-            loads = method.is_default("receive", phase) and method.is_default("init_client", phase)
-            self.resident.reset(coming=visit.message.get("weights") if loads and actor is method else None)
+    def begin(self, inputs: PhaseInputs, client: Client) -> PendingVisit:
+        """A visit up to the end of its work, which on a GPU is queued but not waited for."""
+        started, method, phase = self.clock(), self.method, inputs.phase
+        actor: Any = inputs.actor
+        kept = inputs.client_state.get(client.id, {})
+        key: dict[str, Any] = {"round": inputs.round, "phase": phase.name, "client": client.id}
+        stream, message = self.streams.generator("method", **key), dict(inputs.inbox[client.id])
+        visit = Visit(inputs.round, inputs.rounds, phase, client, message, kept.get("memory", {}), stream)
+        with isolated(self.streams.seed_for("global", **key), self.fabric.device):
+            default_start = method.is_default("receive", phase) and method.is_default("init_client", phase)
+            weights = visit.message.get("weights") if default_start and actor is method else None
+            self.resident.reset(overwritten_by=weights)
             method.zero_grad(set_to_none=True)
             method.train(phase.work == "train")
             if "memory" not in kept:
@@ -84,65 +85,66 @@ class SequentialExecutor:
                 summed, images = self._train(visit)
             elif phase.work == "observe":
                 self._observe(actor, visit)
-        return PendingVisit(actor, visit, kept, summed, images, self.clock() - began)
+        return PendingVisit(actor, visit, kept, summed, images, self.clock() - started)
 
-    def finish(self, begun: PendingVisit) -> VisitResult:
-        """The visit's reply and what stays with the client."""
-        began = self.clock()
-        method, actor, visit, kept = self.method, begun.actor, begun.visit, begun.kept
-        number = self.streams.number("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
-        with isolated(number, self.fabric.device), torch.no_grad():
-            message, remembered = actor.hook("reply", visit.phase)(visit)
-        staying: Tree = {"memory": remembered} if remembered else {}
-        if actor is not method:  # it only measures: what stays is not what it has loaded
+    def finish(self, pending: PendingVisit) -> VisitResult:
+        """The visit's reply, and what stays with the client."""
+        started = self.clock()
+        method, actor, visit, kept = self.method, pending.actor, pending.visit, pending.kept
+        seed = self.streams.seed_for("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
+        with isolated(seed, self.fabric.device), torch.no_grad():
+            message, memory = actor.hook("reply", visit.phase)(visit)
+        staying: Tree = {"memory": memory} if memory else {}
+        if actor is not method:  # it only measures: the parts that stay are not those it has loaded
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
         elif visit.phase.where == "clients":
             if method.staying:
                 staying["stays"] = {name: method.tensors(name) for name in method.staying}
             if method.batch_norm == "local" and method.travelling:
                 staying["statistics"] = method.statistics()
-        loss = None if begun.summed is None else float(begun.summed) / max(1, visit.steps)
-        return VisitResult(visit, message, staying, loss, begun.images, begun.seconds + self.clock() - began)
+        loss = None if pending.summed is None else float(pending.summed) / max(1, visit.steps)
+        seconds = pending.seconds + self.clock() - started
+        return VisitResult(visit, message, staying, loss, pending.images, seconds)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """The local steps of a visit; returns the sum of losses and the images seen. No step waits for the device."""
-        method, phase, pace = self.method, visit.phase, self.pace
+        """The local steps of a visit, none of which waits for the device: the sum of losses, and the images seen."""
+        method, phase, training = self.method, visit.phase, self.training
         optimizer = method.hook("configure_optimizers", phase)()
-        size = phase.batch_size or pace.batch_size
+        size = phase.batch_size or training.batch_size
         holder = self._holder(visit)
         held = self.data.held_by(holder)
-        examples = len(held)
-        visit.batches = number_of_batches(examples, min(size, examples))
-        steps = pace.steps if phase.epochs is None else None
-        total = steps if steps is not None else (phase.epochs or pace.epochs) * visit.batches
-        take, summed = self._stepper(visit, optimizer)
+        visit.batches = number_of_batches(len(held), min(size, len(held)))
+        steps = training.steps if phase.epochs is None else None
+        epochs = phase.epochs or training.epochs
+        total = steps if steps is not None else epochs * visit.batches
+        take_step, summed = self._stepper(visit, optimizer)
         images = 0
-        epochs = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
+        epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
-        for batch in self._batches(method, visit, size, epochs=phase.epochs or pace.epochs, steps=steps, shuffled=True):
+        for batch in self._batches(method, visit, size, epochs=epochs, steps=steps, shuffled=True):
             if visit.steps % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
-                    method.start_epoch(look, epochs)
-            within = visit.steps / max(1, total) if pace.rate_per_step else 0.0
-            # the schedule is the clients'; what the server trains in a round begins anew each time
+                    method.start_epoch(look, epoch_stream)
+            within = visit.steps / max(1, total) if training.rate_per_step else 0.0
+            # the schedule is for clients; a training on the server starts afresh in each round
             factor = method.schedule((visit.round + within) / visit.rounds) if phase.where == "clients" else 1.0
             visit.lr_sum += set_learning_rate(optimizer, factor)
-            take(batch)
+            take_step(batch)
             visit.steps += 1
             images += len(batch.index)
         return summed.clone(), images
 
     def _stepper(self, visit: Visit, optimizer: torch.optim.Optimizer) -> tuple[Callable[[Any], None], Tensor]:
-        """One local step as a function of its batch, and the sum its losses go to."""
+        """A local step as a function of its batch, and the tensor to which it adds its loss."""
         summed = torch.zeros((), device=self.fabric.device)
         return self._step(visit, optimizer, summed), summed
 
     def _step(self, visit: Visit, optimizer: torch.optim.Optimizer, summed: Tensor) -> Callable[[Any], None]:
-        """The step as the method has it, by Lightning's hooks."""
+        """The method's local step, by Lightning's hooks."""
         method = self.method
         step, finish = method.hook("training_step", visit.phase), method.hook("on_train_batch_end", visit.phase)
 
-        def take(batch: Any) -> None:
+        def take_step(batch: Any) -> None:
             with self.fabric.autocast():
                 outputs = step(batch, visit.steps)
             self.fabric.backward(outputs["loss"])
@@ -152,26 +154,25 @@ class SequentialExecutor:
             finish(outputs, batch, visit.steps)
             summed.add_(outputs["loss"].detach())
 
-        return take
+        return take_step
 
     @torch.no_grad()
     def _observe(self, actor: Any, visit: Visit) -> None:
-        """Passes without gradient; what the batches give is gathered as the phase declares."""
+        """Passes without gradient; the batches' messages are combined as the phase declares."""
         observe = actor.hook("observe", visit.phase)
-        gathered: Message = {}
-        size = visit.phase.batch_size or self.pace.batch_size
-        measuring = actor is not self.method
-        if measuring:  # each batch counts alike in BatchNorm's statistics, so none may be short
+        observed: Message = {}
+        size = visit.phase.batch_size or self.training.batch_size
+        if actor is not self.method:  # batches weigh equally in BatchNorm's statistics, so none may be short
             examples = len(self.data.held_by(self._holder(visit)))
             size = -(-examples // -(-examples // size))
         shuffled = visit.phase.shuffled
         for batch in self._batches(actor, visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
             with self.fabric.autocast():
-                gathered = gather_batches(gathered, observe(batch), visit.phase.gather)
-        visit.observed = gathered
+                observed = gather_batches(observed, observe(batch), visit.phase.gather)
+        visit.observed = observed
 
     def _holder(self, visit: Visit) -> int | None:
-        """Whose images a visit works on: the client's own, or the public ones (None)."""
+        """The client whose images a visit works on, None for the public images."""
         return visit.client.id if visit.phase.data == "private" else None
 
     def _batches(
@@ -195,23 +196,24 @@ class SequentialExecutor:
 
 
 class PerArchitectureExecutor:
-    """Clients of several architectures one after another, each on the resident model of its kind.
+    """Visits clients of several architectures one after another, each on the resident model of its architecture.
 
     Args:
-        reference: of the clients that run the common architecture; its method has the other ones.
+        reference: executor of the clients with the default architecture; its method has the other ones.
     """
 
-    rounds_differently = False
+    bitwise_exact = True
 
     def __init__(self, reference: SequentialExecutor) -> None:
-        own = (reference.data, reference.pace, reference.streams)
+        shared = (reference.data, reference.training, reference.streams)
         self.images = reference.images
-        others = reference.method.others.items()
-        self.of = {"default": reference} | {kind: type(reference)(reference.fabric, one, *own) for kind, one in others}
+        self.executors = {"default": reference}
+        for kind, method in reference.method.others.items():
+            self.executors[kind] = type(reference)(reference.fabric, method, *shared)
 
-    def run(self, given: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits every client of the block; a message is to be used before the next one is asked for."""
-        assert given.actor is self.of["default"].method  # what measures BatchNorm refuses several encoders
+    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+        """Visits the clients in order; a reply has to be used before the next one is requested."""
+        assert inputs.actor is self.executors["default"].method  # recalibration refuses several encoders
         for client in block:
-            work = self.of[client.kind]
-            yield work.finish(work.begin(replace(given, actor=work.method), client))
+            executor = self.executors[client.kind]
+            yield executor.finish(executor.begin(replace(inputs, actor=executor.method), client))

@@ -1,4 +1,4 @@
-"""From a config to the objects of a run: data, networks, method, devices."""
+"""Builds the parts of a run from its config: devices, networks, method, data, executor, accountant."""
 
 import inspect
 import logging
@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -14,8 +14,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.instantiate import arguments, check, construct, locate
-from benchmark.distributed import launch
-from benchmark.distributed.launch import RankLayout
+from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
 from benchmark.errors import ConfigError
 from benchmark.execution.auto import AutotunedExecutor
@@ -31,12 +30,9 @@ from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from methods.base import Client, FederatedMethod, Objective
 
-if TYPE_CHECKING:
-    from benchmark.tracking.progress import Display
-
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
-    """Progress in [0, 1] -> factor on the learning rate."""
+    """A function from progress in [0, 1] to the factor on the learning rate."""
     milestones, gamma = list(config.schedule.milestones), config.schedule.gamma
     return {
         "constant": lambda progress: 1.0,
@@ -46,18 +42,16 @@ def schedule(config: DictConfig) -> Callable[[float], float]:
 
 
 def recipe(config: DictConfig, images: Source) -> Recipe:
-    """The recipe of views, at the images' own size unless it names another."""
-    given = OmegaConf.to_container(config.views)
-    assert isinstance(given, dict)
-    values = {str(key): value for key, value in given.items()}
-    check(values, dict.fromkeys(arguments(Recipe), Any), "views", "a recipe")  # which checks its values itself
+    """The recipe of views, by default at the images' own size."""
+    values: Any = OmegaConf.to_container(config.views)
+    check(values, dict.fromkeys(arguments(Recipe), Any), "views", "a recipe")  # Recipe checks the values itself
     return Recipe(**{"size": images.train.images.shape[-1], **values})
 
 
 def method(config: DictConfig, images: Source) -> FederatedMethod:
-    """The method, and beside it in `others` the same over the other architectures of the federation."""
+    """The method; its `others` are the same method over the federation's other architectures."""
     sections: Any = OmegaConf.to_container(config, resolve=True)
-    built = one_method(config, sections, images, sections["encoder"], "encoder")
+    built = method_over(config, sections, images, sections["encoder"], "encoder")
     for kind, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
             raise ConfigError(
@@ -67,24 +61,24 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
         where = f"federation.encoders.{kind}"
         if kind in ("default", "global") or not isinstance(section, Mapping):
             raise ConfigError(f"{where}: give another name and {{class: ..., clients: [...]}}")
-        own = {key: value for key, value in section.items() if key != "clients"}
-        built.others[kind] = one_method(config, sections, images, own, where)
+        architecture = {key: value for key, value in section.items() if key != "clients"}
+        built.others[kind] = method_over(config, sections, images, architecture, where)
     return built
 
 
-def one_method(
+def method_over(
     config: DictConfig, sections: Mapping[str, Any], images: Source, architecture: Mapping[str, Any], where: str
 ) -> FederatedMethod:
-    """The method over its objective and an encoder, with initial weights that depend on the seed alone.
+    """The method over its objective and one encoder, with initial weights that depend on the seed alone.
 
     sections: the config, resolved. where: the encoder's section, for messages.
     """
     training, chosen, server = config.training, dict(sections["method"]), sections["server_optimizer"]
     addons = chosen.pop("addons", [])
-    wanted, loss = locate(chosen, "method"), locate(sections["objective"], "objective")
-    if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(wanted, "accepts"):
-        wanted.accepts(loss)  # first: either's arguments may be the other's mistake
-    with isolated(Streams(config.seed).number("init"), torch.device("cpu")):
+    cls, loss = locate(chosen, "method"), locate(sections["objective"], "objective")
+    if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(cls, "accepts"):
+        cls.accepts(loss)  # first: a wrong pair is a better message than a wrong argument
+    with isolated(Streams(config.seed).seed_for("init"), torch.device("cpu")):
         encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
         if not isinstance(getattr(encoder, "dim", None), int):
             raise ConfigError(
@@ -97,7 +91,7 @@ def one_method(
             chosen,
             "method",
             objective,
-            reserved={  # classes.RESERVED names them
+            reserved={  # see instantiate.RESERVED
                 "addons": [construct(addon, "method.addons") for addon in addons],
                 "optimizer": optimizer(sections["optimizer"]),
                 "schedule": schedule(config),
@@ -110,15 +104,15 @@ def one_method(
 
 
 def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
-    """Parameters -> optimiser; its arguments are checked now, not at the first visit."""
+    """A function from parameters to an optimiser; its arguments are checked now, not at the first visit."""
     construct(section, "optimizer", [torch.nn.Parameter(torch.zeros(1))])
     return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
 
 
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
-    """Clients and their batches; refuses a batch no client can fill where the loss compares the images of a batch."""
-    held, shown = partition_data(config, images, built.uses_public_images)
-    largest, size = max(len(part) for part in held), config.training.batch_size
+    """Clients and their batches; refuses a batch size no client can fill where the loss compares a batch's images."""
+    held, public = partition_data(config, images, built.uses_public_images)
+    largest, size = max(map(len, held)), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
             f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
@@ -132,25 +126,25 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,
-        public=shown.held if shown is not None else None,
-        public_images=shown.images if shown is not None else None,
+        public=public.held if public is not None else None,
+        public_images=public.images if public is not None else None,
         channels_last=config.training.channels_last,
         compiled=config.compile,
-        seed=Streams(config.seed).number("trainer"),
+        seed=Streams(config.seed).seed_for("trainer"),
     )
 
 
-def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
-    """The clients' accounts; refuses a budget where nothing is ever released with noise."""
+def accountant(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
+    """The clients' privacy accountant; refuses a budget where nothing is released with noise."""
     given = {"delta": DELTA, "epsilon": None, **config.privacy}
-    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the account")
+    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the accountant")
     if not 0 < given["delta"] < 1:
         raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
     if given["epsilon"] is not None and not given["epsilon"] > 0:
         raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
     made = PrivacyAccountant(built, delta=given["delta"], budget=given["epsilon"])
     planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
-    releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # which also checks them
+    releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # `planned` also checks them
     if made.budget is not None and not any(releases):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
@@ -160,8 +154,8 @@ def account(config: DictConfig, built: FederatedMethod, clients: Sequence[Client
     return made
 
 
-def pace(config: DictConfig) -> LocalTrainingConfig:
-    """The local work of a visit."""
+def local_training(config: DictConfig) -> LocalTrainingConfig:
+    """Length of a visit's local training."""
     training = config.training
     return LocalTrainingConfig(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
 
@@ -169,7 +163,7 @@ def pace(config: DictConfig) -> LocalTrainingConfig:
 def executor(
     config: DictConfig, reference: SequentialExecutor
 ) -> SequentialExecutor | ParallelExecutor | AutotunedExecutor | PerArchitectureExecutor:
-    """Who visits the clients. On a CPU several at once are never faster, so there only the user chooses them."""
+    """The executor of client visits; on a CPU parallel visits are not faster, so `auto` means sequential there."""
     if reference.method.others:
         if config.compile or config.executor == "side-by-side":
             raise ConfigError(
@@ -180,44 +174,31 @@ def executor(
     on_gpu = reference.fabric.device.type == "cuda"
     if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
         return reference
-    several = ParallelExecutor(reference, config.lanes, CudaGraphs if on_gpu else None)
-    return several if config.executor == "side-by-side" else AutotunedExecutor(reference, several)
+    parallel = ParallelExecutor(reference, config.lanes, CudaGraphs if on_gpu else None)
+    return parallel if config.executor == "side-by-side" else AutotunedExecutor(reference, parallel)
 
 
-def fabric(config: DictConfig, found: RankLayout) -> Fabric:
-    """Devices and precision; several devices are ranks that share the cohort.
-
-    found: where they are, or are to be.
-    """
-    accelerator = launch.accelerator(config)
+def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
+    """Fabric with the config's devices and precision, launched; several devices are ranks that divide the cohort."""
+    layout = processes.layout(config)
     for library in ("lightning.fabric", "lightning.pytorch"):
-        logging.getLogger(library).setLevel(logging.WARNING)  # progress is ours to tell
-    if accelerator == "cuda" and torch.cuda.device_count() < found.here:
+        logging.getLogger(library).setLevel(logging.WARNING)  # this suite shows the progress itself
+    if accelerator(config) == "cuda" and torch.cuda.device_count() < layout.ranks_per_node:
         raise ConfigError(
-            f"accelerator=cuda with devices={found.here}, but {torch.cuda.device_count()} GPUs are visible: "
+            f"accelerator=cuda with devices={layout.ranks_per_node}, but {torch.cuda.device_count()} GPUs are visible: "
             "use accelerator=cpu or fewer devices"
         )
     # a batch script of SLURM's that calls no srun is one process, whatever its variables say
-    own = not (launch.under_srun() or "TORCHELASTIC_RUN_ID" in os.environ)
-    return Fabric(
-        accelerator=accelerator,
-        devices=found.here,
-        num_nodes=found.nodes,
+    under_launcher = under_srun() or "TORCHELASTIC_RUN_ID" in os.environ
+    made = Fabric(
+        accelerator=accelerator(config),
+        devices=layout.ranks_per_node,
+        num_nodes=layout.nodes,
         precision=config.training.precision,
-        strategy=IndependentRanks() if found.world > 1 else "auto",
-        plugins=[LightningEnvironment()] if own else None,
+        strategy=IndependentRanks(processes) if layout.world_size > 1 else "auto",
+        plugins=None if under_launcher else [LightningEnvironment()],
     )
-
-
-_FABRICS: dict[tuple[int, int, str, str], Fabric] = {}
-
-
-def devices(config: DictConfig, display: "Display") -> Fabric:
-    """The process's Fabric, launched once: the runs of a suite share its ranks; see `ranks.ready`."""
-    found = launch.ready(config, display, alone=bool(_FABRICS))
-    key = (*found[:2], config.accelerator, config.training.precision)
-    if key not in _FABRICS:
-        _FABRICS[key] = fabric(config, found)
-        _FABRICS[key].launch()
-    launch.share_cores(config, found)
-    return _FABRICS[key]
+    made.launch()
+    processes.single |= layout.world_size == 1
+    processes.set_threads(config, layout)
+    return made

@@ -1,4 +1,4 @@
-"""Where a run lives, what it is called, and that nobody else is writing there."""
+"""Locks that reserve a run folder for one process; the system releases the locks of a dead process."""
 
 import fcntl
 import time
@@ -13,10 +13,10 @@ from benchmark.distributed.collectives import raise_on_all_ranks
 from benchmark.errors import BusyError
 
 
-def locks(file: IO[str]) -> bool:
-    """Locks an open file for this process, until it is closed or the process ends; False where another has it.
+def try_lock(file: IO[str]) -> bool:
+    """Locks an open file until it is closed or the process ends; False where another process holds it.
 
-    Somebody who only looks whether it is locked has it for an instant: it is tried for half a second.
+    `is_locked` holds the lock for an instant, so it is tried for half a second.
     """
     for wait in (0.0, 0.1, 0.2, 0.2):
         time.sleep(wait)
@@ -24,17 +24,17 @@ def locks(file: IO[str]) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
-        except OSError:  # a file system without locks keeps nobody out
+        except OSError:  # a file system without locks excludes no process
             pass
         return True
     return False
 
 
-def locked(path: Path) -> bool:
-    """Whether a living process has a lock file; the system takes back the locks of a dead one."""
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds a lock file."""
     if not path.exists():
         return False
-    with path.open("a+") as file:  # NFS gives a shared lock only to who may read
+    with path.open("a+") as file:  # NFS gives a shared lock only to readers
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -45,13 +45,13 @@ def locked(path: Path) -> bool:
 
 
 @contextmanager
-def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
-    """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
+def lock_folder(folder: Path, fabric: Fabric) -> Iterator[None]:
+    """Reserves a run folder for this run: two processes in one would delete each other's client states."""
     with raise_on_all_ranks(fabric), ExitStack() as stack:
         if fabric.global_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            if not locks(stack.enter_context((folder / "lock").open("w"))):
+            if not try_lock(stack.enter_context((folder / "lock").open("w"))):
                 raise BusyError(f"{folder} is being used by another process: wait for it, or stop it")
-        held = stack.pop_all()
-    with held:  # given back at the end, and by the system where the process is killed
+        lock = stack.pop_all()
+    with lock:
         yield

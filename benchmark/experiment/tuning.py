@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,93 +13,110 @@ from rich.table import Table
 from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.overrides import take_keys
-from benchmark.distributed import launch
-from benchmark.errors import ConfigError
-from benchmark.experiment.run import Run
-from benchmark.federation.loop import DivergedError
+from benchmark.distributed.launch import RankProcesses
+from benchmark.errors import ConfigError, exit_code, message
+from benchmark.experiment.experiment import Experiment
 from benchmark.tracking import plots
 from benchmark.tracking.progress import Display
-from eval.features import EvalError
 
 PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
 GRID = ("optimizer.lr=0.03,0.01,0.003,0.001", "objective.momentum=0.9,0.99,0.996")
-"""Orchestra's, where none is given (its appendix C.4): the momentum for objectives with a target, as BYOL's."""
-AGAINST = "knn/v1"
-"""What the score is held against, as in Orchestra's Figure 4, once the choice is written."""
+"""Orchestra's default grid (its appendix C.4): the momentum for objectives with a target network, as BYOL's."""
+REFERENCE = "knn/v1"
+"""Protocol that the score is compared with, as in Orchestra's Figure 4, after the choice is written."""
 
 
-def tune(scenario: str, method: str, overrides: list[str], display: Display) -> tuple[Table, str]:
-    """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into `<output>-tune/`.
+@dataclass(frozen=True)
+class Grid:
+    """The points of a search, each a list of overrides with its config.
 
-    Returns the ranking, and a line that says which point is best and where the file is.
+    base: config without the grid's keys. output: folder of runs and results. compare: whether kNN accuracies of all
+    points are measured after the choice.
+    """
+
+    base: DictConfig
+    keys: list[str]
+    points: list[list[str]]
+    configs: list[DictConfig]
+    output: Path
+    compare: bool
+
+
+def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
+    """The grid of a `tune` command; every point is composed, so that a mistake is refused before any run.
 
     Args:
         overrides: `key=value`, and `key=value,value,...` that spans the grid; without any, the grid is Orchestra's,
-            less what is given a value.
-            `compare=true`: kNN accuracies of all points are measured after the choice, and drawn against the score.
+            less the keys that are given a value. `compare=true`: see `Grid`.
     """
-    own, overrides = take_keys(overrides, "compare")
-    compare = own.get("compare", False)
+    options, overrides = take_keys(overrides, "compare")
+    compare = options.get("compare", False)
     if not isinstance(compare, bool):
         raise ConfigError(f"compare={compare}: give true or false")
     if any(override.startswith("minutes=") for override in overrides):
         raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
-    grid = [override for override in overrides if "," in override and "[" not in override]
-    fixed = [override for override in overrides if override not in grid]
-    config = compose(scenario, method, fixed)
+    ranges = [override for override in overrides if "," in override and "[" not in override]
+    fixed = [override for override in overrides if override not in ranges]
+    base = compose(scenario, method, fixed)
     spans = [
-        override.partition("=")
-        for override in grid or _usual(config, {override.partition("=")[0] for override in fixed})
+        override.partition("=")[::2]
+        for override in ranges or _default_grid(base, {override.partition("=")[0] for override in fixed})
     ]
-    output = Path(config.output).expanduser()
+    output = Path(base.output).expanduser()
     output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
     points = [
-        [f"{key}={value}" for (key, _, _), value in zip(spans, point, strict=True)]
-        for point in itertools.product(*(values.split(",") for _, _, values in spans))
+        [f"{key}={value}" for (key, _), value in zip(spans, values, strict=True)]
+        for values in itertools.product(*(values.split(",") for _, values in spans))
     ]
-    configs = [
-        merge(compose(scenario, method, [*fixed, *point]), extra) for point in points
-    ]  # refused before any plays
-    launch.expect(configs)
-    runs = {tuple(point): Run(one, display) for one, point in zip(configs, points, strict=True)}
-    tried = [_try(run, list(point)) for point, run in runs.items()]
-    tried.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
-    best = tried[0]
+    configs = [merge(compose(scenario, method, [*fixed, *point]), extra) for point in points]
+    return Grid(base, [key for key, _ in spans], points, configs, output, compare)
+
+
+def tune(grid: Grid, display: Display, processes: RankProcesses | None = None) -> tuple[Table, list[str]]:
+    """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into `<output>-tune/`.
+
+    Returns the ranking, and lines: the best point and the file, and for each failed point its reason.
+    """
+    runs = {
+        tuple(point): Experiment(config, display, processes)
+        for config, point in zip(grid.configs, grid.points, strict=True)
+    }
+    results = [_run_point(experiment, list(point)) for point, experiment in runs.items()]
+    results.sort(key=lambda line: -line["score"] if line["score"] is not None else float("inf"))
+    best, base = results[0], grid.base
     if best["score"] is None:
-        raise ConfigError(f"every point of the grid diverged: {', '.join(' '.join(line['point']) for line in tried)}")
-    searched = ",".join(key for key, _, _ in spans)
-    file = output / config.scenario / config.row / f"{searched}-seed{config.seed}.json"
+        raise ConfigError(f"every point of the grid failed: {', '.join(' '.join(line['point']) for line in results)}")
+    file = grid.output / base.scenario / base.row / f"{','.join(grid.keys)}-seed{base.seed}.json"
     if not display.console.quiet:
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = {"scenario": config.scenario, "row": config.row, "method": config.method.name}
-        content |= {"objective": config.objective.name, "seed": config.seed, "protocol": PROTOCOL}
-        content |= {"best": best["point"], "tried": tried}
+        content = {"scenario": base.scenario, "row": base.row, "method": base.method.name}
+        content |= {"objective": base.objective.name, "seed": base.seed, "protocol": PROTOCOL}
+        content |= {"best": best["point"], "tried": results}
         file.write_text(json.dumps(content, indent=1) + "\n")
-    where = f"best: {' '.join(best['point'])}; written to {file}"
-    if compare:
-        against = [
-            (line["score"], _labelled(runs[tuple(line["point"])])) for line in tried if line["score"] is not None
+    lines = [f"best: {' '.join(best['point'])}; written to {file}"]
+    if grid.compare:
+        pairs = [
+            (line["score"], _accuracy(runs[tuple(line["point"])])) for line in results if line["score"] is not None
         ]
-        picture = file.with_suffix(".png")
+        figure = file.with_suffix(".png")
         if not display.console.quiet:
-            where += f"\n{plots.scatter(against, picture, f'{config.scenario} {config.row}')}; drawn in {picture}"
-    table = Table(
-        "",
-        *NUMBERS,
-        title=f"{config.scenario} {config.row}, ranked without a label",
-        caption="more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)",
-    )
-    for line in tried:
-        table.add_row(
-            " ".join(line["point"]), *(f"{line[key]:.4f}" if line[key] is not None else "–" for key in NUMBERS)
-        )
-    return table, where
+            lines.append(f"{plots.scatter(pairs, figure, f'{base.scenario} {base.row}')}; drawn in {figure}")
+    return _table(results, f"{base.scenario} {base.row}, ranked without a label"), lines
 
 
-def _usual(config: DictConfig, given: set[str]) -> list[str]:
-    """Orchestra's grid, less what is given and what the objective does not know."""
+def _table(results: Sequence[dict[str, Any]], title: str) -> Table:
+    caption = "more is better, of all three (alignment is a mean cosine, uniformity minus a log mean)"
+    table = Table("", *NUMBERS, title=title, caption=caption)
+    for line in results:
+        numbers = (f"{line[key]:.4f}" if line[key] is not None else "–" for key in NUMBERS)
+        table.add_row(" ".join(line["point"]), *numbers)
+    return table
+
+
+def _default_grid(config: DictConfig, given: set[str]) -> list[str]:
+    """Orchestra's grid, without the keys that are given or that the objective does not have."""
     known = {"optimizer.lr", *(f"objective.{name}" for name in arguments(locate(config.objective, "objective")))}
     grid = [span for span in GRID if (key := span.partition("=")[0]) in known and key not in given]
     if not grid:
@@ -105,20 +124,22 @@ def _usual(config: DictConfig, given: set[str]) -> list[str]:
     return grid
 
 
-def _try(run: Run, point: list[str]) -> dict[str, Any]:
-    """Scores of one point, with the code and machine they were made by; without scores where it diverged."""
+def _run_point(experiment: Experiment, point: list[str]) -> dict[str, Any]:
+    """Scores of one point and their origin; without scores where the run failed for something a user can mend."""
     try:
-        result = run.execute()
-    except (DivergedError, EvalError) as error:
-        run.display.end(f"{run.name}: stopped: {error}")
+        result = experiment.execute()
+    except Exception as error:
+        if exit_code(error) is None:
+            raise
+        experiment.display.end(f"{experiment.name}: stopped: {message(error)}")
         return {"point": point, **dict.fromkeys(NUMBERS)}
     return {"point": point, **result["scores"][PROTOCOL], "evaluated": result["evaluated"][PROTOCOL]}
 
 
-def _labelled(run: Run) -> float:
-    """The accuracy of a point that was played, by labels; its record has it beside the score."""
-    with run.prepared() as loop:
-        loop.start()
-        found = run.evaluate([AGAINST])
-        run.finish(found)
-    return float(found.record["scores"][AGAINST]["accuracy"])
+def _accuracy(experiment: Experiment) -> float:
+    """kNN accuracy of a finished point, by labels; it is added to the point's record."""
+    with experiment.open() as run:
+        run.loop.restore()
+        evaluated = run.evaluate([REFERENCE])
+        run.finish(evaluated)
+    return float(evaluated.record["scores"][REFERENCE]["accuracy"])

@@ -1,7 +1,7 @@
-"""Carries out what a method declares of its uplink: add a reply, merge ranks, finish.
+"""Aggregation of the clients' replies, as a method declares it: Mean, Sum, Cat and Each, over all ranks.
 
-Mean and Sum are streamed in float64: one copy whatever the cohort, and neither the order of clients nor the number of
-ranks shows after rounding to float32.
+Mean and Sum are accumulated in float64: one copy whatever the size of the cohort, and after rounding to float32 the
+result depends neither on the order of clients nor on the number of ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from benchmark.distributed.collectives import sum_over_ranks
-from benchmark.execution.observations import _cat
+from benchmark.execution.observations import concatenate
 from methods import trees
 from methods.base import Each, Mean, Message, MethodError, Replies, Sum, Visit
 from methods.trees import Tree
@@ -21,18 +21,18 @@ from methods.trees import Tree
 
 @dataclass(frozen=True)
 class RankReplies:
-    """What a rank has of a phase's replies.
+    """One rank's replies of a phase, as the other ranks need them before they merge.
 
-    clients: whose. sums: entry -> outline of the running sum, dtypes sent. kept: entry -> client -> its reply.
+    clients: ids. sums: entry -> outline of the running sum, dtypes sent. single: entry -> client -> its reply.
     """
 
     clients: list[int]
     sums: dict[str, tuple[Tree, dict[tuple, torch.dtype]]]
-    kept: dict[str, dict[int, Tree]]
+    single: dict[str, dict[int, Tree]]
 
 
 class Aggregation:
-    """The running combination of one phase's replies.
+    """Running combination of one phase's replies.
 
     Args:
         uplink: entry -> Mean | Sum | Cat | Each, as the phase declares.
@@ -42,10 +42,10 @@ class Aggregation:
         self.uplink = uplink
         self.clients: list[int] = []
         self.sums: dict[str, _Sum] = {}
-        self.kept: dict[str, dict[int, Tree]] = {}
+        self.single: dict[str, dict[int, Tree]] = {}
 
     def add(self, visit: Visit, message: Message, server: Tree) -> None:
-        """Takes in one client's reply; live tensors are copied or added up at once."""
+        """Adds one client's reply; live tensors are copied or summed at once."""
         undeclared = sorted(set(message) - set(self.uplink))
         if undeclared:
             raise MethodError(
@@ -61,40 +61,40 @@ class Aggregation:
             elif isinstance(how, Sum):
                 self.sums.setdefault(entry, _Sum(entry)).add(tree, 1.0, visit.client.id)
             else:
-                self.kept.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
+                self.single.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
     def staged(self, fabric: Fabric) -> RankReplies:
-        """What the other ranks have to know before they can merge; any rows and single replies themselves."""
-        alone = fabric.world_size == 1
+        """What the other ranks need before they can merge: outlines of sums, and the single replies themselves."""
+        single = self.single
+        if fabric.world_size > 1:
+            single = {entry: {k: _detached(t) for k, t in replies.items()} for entry, replies in single.items()}
         return RankReplies(
             self.clients,
             {entry: (trees.map(lambda leaf: leaf.to("meta"), s.parts), s.dtypes) for entry, s in self.sums.items()},
-            self.kept
-            if alone
-            else {entry: {k: _parcel(t) for k, t in kept.items()} for entry, kept in self.kept.items()},
+            single,
         )
 
     def merged(self, fabric: Fabric, staged: Sequence[RankReplies]) -> Replies:
-        """The combined replies of all ranks, the same on every rank; ranks without a client take part too.
+        """The combined replies of all ranks, equal on every rank; ranks without a client take part too.
 
-        staged: by every rank, in their order.
+        staged: of every rank, in the order of ranks.
         """
         values: dict[str, Tree] = {}
         for entry, how in self.uplink.items():
             if isinstance(how, Mean | Sum):
-                outlines = [one.sums[entry] for one in staged if entry in one.sums]
+                outlines = [replies.sums[entry] for replies in staged if entry in replies.sums]
                 if outlines:
                     values[entry] = self.sums.get(entry, _Sum(entry)).over_ranks(fabric, outlines).finish(how)
                 continue
-            kept = {client: tree for one in staged for client, tree in one.kept.get(entry, {}).items()}
-            if kept:
-                ordered = {client: trees.to(kept[client], fabric.device) for client in sorted(kept)}
-                values[entry] = ordered if isinstance(how, Each) else _cat(list(ordered.values()))
-        return Replies(values, sorted(client for one in staged for client in one.clients))
+            single = {client: tree for replies in staged for client, tree in replies.single.get(entry, {}).items()}
+            if single:
+                ordered = {client: trees.to(single[client], fabric.device) for client in sorted(single)}
+                values[entry] = ordered if isinstance(how, Each) else concatenate(list(ordered.values()))
+        return Replies(values, sorted(client for replies in staged for client in replies.clients))
 
 
 CHUNK = 1 << 19
-"""Numbers a CPU widens to float64 at a time: a chunk stays in its cache, a whole model would not."""
+"""Values that a CPU converts to float64 at a time: a chunk fits its cache, a whole model does not."""
 
 
 class _Sum:
@@ -104,7 +104,7 @@ class _Sum:
         self.entry = entry
         self.parts: Tree = {}
         self.dtypes: dict[tuple, torch.dtype] = {}
-        self.home: trees.Span | None = None  # of the total, where replies lie side by side
+        self.span: trees.Span | None = None  # of the total, where replies are contiguous
 
     def add(self, tree: Tree, weight: Any, client: int) -> None:
         """Adds `weight * tree`; the weight is a number, or a Tree of weights."""
@@ -113,9 +113,9 @@ class _Sum:
         if first:
             self._begin(tree, weights, new, torch.empty_like if plain else torch.zeros_like)
         with torch.no_grad():
-            if plain and new is not None and self.home is not None and new.layout == self.home.layout:
+            if plain and new is not None and self.span is not None and new.layout == self.span.layout:
                 factor = float(weight)
-                for total, piece in zip(_chunks(self.home.flat), _chunks(new.flat), strict=True):
+                for total, piece in zip(_chunks(self.span.flat), _chunks(new.flat), strict=True):
                     if first:
                         total.copy_(piece).mul_(factor)
                     else:
@@ -132,32 +132,32 @@ class _Sum:
             self.parts["count"]["n"] += 1
 
     def _begin(self, tree: Tree, weights: Tree, packed: trees.Span | None, make: Callable[..., Tensor]) -> None:
-        """Room for the sum, flat where the first reply is: made empty where that is about to be copied there."""
+        """Allocates the sum, flat where the first reply is; not zeroed where that reply is about to be copied into it."""
         self.dtypes = {path: leaf.dtype for path, leaf in trees.leaves(tree)}
         if packed is not None:
-            self.home = trees.Span(make(packed.flat, dtype=torch.float64), packed.layout)
+            self.span = trees.Span(make(packed.flat, dtype=torch.float64), packed.layout)
         self.parts = {
-            "total": self.home.tree(self.home.flat) if self.home is not None else _zeros(tree),
+            "total": self.span.tree(self.span.flat) if self.span is not None else _zeros(tree),
             "weight": _zeros(weights),
             "count": {"n": torch.zeros((), dtype=torch.float64)},
         }
 
     def over_ranks(self, fabric: Fabric, outlines: Sequence[tuple[Tree, dict[tuple, torch.dtype]]]) -> "_Sum":
-        """The sum over all ranks, one flat all-reduce; `outlines`: of those that have any, with the dtypes sent."""
+        """The sum over all ranks by one flat all-reduce; outlines: of the ranks that have any, with the dtypes sent."""
         if fabric.world_size == 1:
             return self
         outline, self.dtypes = outlines[0]
         if any(_shapes(other) != _shapes(outline) for other, _ in outlines):
             raise self._another_architecture("a client of another rank")
-        together = trees.flat(trees.leaves(outline), fabric.device)
-        totals = together.tree(together.flat)
+        packed = trees.flat(trees.leaves(outline), fabric.device)
+        totals = packed.tree(packed.flat)
         trees.assign(totals, self.parts)
-        sum_over_ranks(fabric, together.flat)
+        sum_over_ranks(fabric, packed.flat)
         self.parts = totals
         return self
 
     def finish(self, how: Mean | Sum) -> Tree:
-        """The sum itself, or divided by the weights or the number of clients; in the dtype that was sent."""
+        """The sum, or the sum over the weights or the number of clients; in the dtype that was sent."""
         total, by = self.parts["total"], {"all": torch.ones_like(self.parts["count"]["n"])}
         if isinstance(how, Mean):
             by = {"all": self.parts["count"]["n"]} if how.over == "clients" else self.parts["weight"]
@@ -181,12 +181,12 @@ class _Sum:
 
 
 def _chunks(flat: Tensor) -> Sequence[Tensor]:
-    """Pieces to work on one after another; a GPU takes all at once."""
+    """Pieces to work on one after another; a GPU works on all at once."""
     return flat.split(CHUNK) if flat.device.type == "cpu" else (flat,)
 
 
-def _parcel(tree: Tree) -> Tree:
-    """On the CPU, each leaf with a storage of its own: pickle would send a shared one whole with every leaf."""
+def _detached(tree: Tree) -> Tree:
+    """A copy on the CPU, each leaf with its own storage: pickle would send a shared storage whole with every leaf."""
     return trees.map(lambda leaf: leaf.cpu().clone(), tree)
 
 

@@ -1,4 +1,4 @@
-"""The whole state of a run in one file, written beside and renamed, so that a round happens entirely or not at all."""
+"""The state of a run in one file, written beside and renamed, so that a round is saved entirely or not at all."""
 
 import os
 from pathlib import Path
@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be continued; one line for the user."""
+from benchmark.errors import CheckpointError
 
 
 class Checkpoint:
-    """The run's last whole round.
+    """The last completed round of a run.
 
     Args:
         folder: of the checkpoint.
@@ -33,20 +31,42 @@ class Checkpoint:
         os.replace(beside, self.file)
 
     def load(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The saved state, or None where there is none yet."""
+        """The saved state, or None where there is none yet.
+
+        Raises:
+            CheckpointError: the file cannot be read, or belongs to another config.
+        """
         if not self.file.exists():
             return None
         try:
             state = torch.load(self.file, map_location=device, weights_only=True)
-            saved = state["config"]
+            saved_hash = state["config"]
         except Exception as error:
             raise CheckpointError(
                 f"{self.file} cannot be read ({type(error).__name__}): delete {self.file.parent} to start the run over"
             ) from error
-        if saved != self.config_hash:
+        if saved_hash != self.config_hash:
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
                 f"{self.file} belongs to another config than {config}, or to other images: "
                 "restore them, or run the changed config under another name (row=NAME)"
             )
         return state
+
+
+def to_saved(*, environments: list[dict[str, Any]], **state: Any) -> dict[str, Any]:
+    """The loop's state under the keys that checkpoints have had from the first version on."""
+    played = [
+        {"otherwise" if key == "numerical_deviations" else key: value for key, value in environment.items()}
+        for environment in environments
+    ]
+    return {**state, "played": played}
+
+
+def from_saved(saved: dict[str, Any]) -> dict[str, Any]:
+    """The loop's state; checkpoints of early versions have no accounts and no environments."""
+    environments = [
+        {"numerical_deviations" if key == "otherwise" else key: value for key, value in environment.items()}
+        for environment in saved.get("played", [])
+    ]
+    return {"account": {"releases": [], "covers": []}, **saved, "environments": environments}

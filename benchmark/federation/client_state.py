@@ -1,7 +1,7 @@
-"""What clients remember between rounds, by client id, on disk: staged while a round runs, committed when it is safe.
+"""State that stays with clients between rounds, on disk by client id: staged during a round, committed with it.
 
-A file carries client, round and phase in its name; which file counts is said by the index, and the index that counts is
-the checkpoint's. So a run killed at any moment finds the memories of its last whole round.
+A file has client, round and phase in its name. The index names the file that counts for each client, and the checkpoint
+holds the index, so that a run killed at any moment finds the states of its last completed round.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from methods.trees import Tree
 
 
 class ClientState(Mapping[int, Tree]):
-    """Client id -> what it kept, read lazily: peak memory does not grow with the number of clients.
+    """Client id -> its state as a Tree, read on access: peak memory does not grow with the number of clients.
 
     Args:
-        folder: where the files lie; on several nodes a folder all of them see.
-        device: where a remembered Tree is loaded to.
+        folder: of the files; on several nodes a folder that all of them see.
+        device: that a Tree is loaded to.
     """
 
     def __init__(self, folder: Path, device: torch.device | str = "cpu") -> None:
@@ -40,7 +40,7 @@ class ClientState(Mapping[int, Tree]):
         return len(self.index)
 
     def write(self, client: int, round: int, phase: str, tree: Tree) -> str | None:
-        """Puts a Tree on disk without making it count yet; returns the file's name, or None for an empty Tree."""
+        """Writes a Tree that does not count yet; returns the file's name, or None for an empty Tree."""
         if not tree:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class ClientState(Mapping[int, Tree]):
         return name
 
     def stage(self, written: Mapping[int, str | None]) -> None:
-        """Makes written files count for the rest of the round; clients that wrote nothing are forgotten."""
+        """Makes written files count for the rest of the round; a client without a file has no state any more."""
         for client, name in written.items():
             if name is None:
                 self.index.pop(client, None)
@@ -57,41 +57,41 @@ class ClientState(Mapping[int, Tree]):
                 self.index[client] = name
 
     def restore(self, index: Mapping[int, str]) -> None:
-        """Goes back to the index of a checkpoint and clears away what a broken round left."""
+        """Returns to the index of a checkpoint and deletes the files of an interrupted round."""
         self.index = dict(index)
         self.commit()
 
-    def aside(self) -> "ClientState":
-        """The same memories, whose changes go to a folder beside this one's; `clear` it in the end."""
-        other = ClientState(self.folder.with_name("aside"), self.device)
-        other.index = {client: str(self.folder.resolve() / name) for client, name in self.index.items()}
-        return other
+    def scratch_copy(self) -> "ClientState":
+        """The same states, whose changes go to a folder of their own; `clear` it after use."""
+        scratch = ClientState(self.folder.with_name("scratch"), self.device)
+        scratch.index = {client: str(self.folder.resolve() / name) for client, name in self.index.items()}
+        return scratch
 
     def clear(self) -> None:
-        """Deletes the folder with all that is in it."""
+        """Deletes the folder and its files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def commit(self) -> None:
-        """Deletes every file the index does not name; called once the checkpoint with that index is on disk."""
+        """Deletes every file that the index does not name; called once the checkpoint with that index is on disk."""
         if self.folder.is_dir():
-            keep = set(self.index.values())
+            named = set(self.index.values())
             for file in self.folder.iterdir():
-                if file.name not in keep:
+                if file.name not in named:
                     with contextlib.suppress(FileNotFoundError):
                         file.unlink()
 
 
 class LocalParts(Mapping[int, Tree]):
-    """Client id -> the parts that stay with that client, as a method's `export` is given them; read one at a time."""
+    """Client id -> the parts that stay with that client, for a method's `export`; read one client at a time."""
 
-    def __init__(self, memory: ClientState) -> None:
-        self.memory = memory
+    def __init__(self, client_state: ClientState) -> None:
+        self.client_state = client_state
 
     def __getitem__(self, client: int) -> Tree:
-        return self.memory[client].get("stays", {})
+        return self.client_state[client].get("stays", {})
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.memory)
+        return iter(self.client_state)
 
     def __len__(self) -> int:
-        return len(self.memory)
+        return len(self.client_state)

@@ -1,4 +1,4 @@
-"""Bytes per entry, direction, phase and round: what was sent, billed from the tensors themselves."""
+"""Communication cost: bytes per entry, direction, phase and round, counted from the tensors that are sent."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ def sizes(message: Message) -> dict[str, int]:
 
 
 class CommunicationLedger:
-    """The account of one run.
+    """Bytes and visits of one run.
 
     `lines` maps (round, phase, "up" | "down", entry) to bytes; `visits` counts the client visits of each round.
     """
@@ -23,36 +23,36 @@ class CommunicationLedger:
         self.lines: dict[tuple[int, str, str, str], int] = defaultdict(int)
         self.visits: dict[int, int] = defaultdict(int)
 
-    def down(self, round: int, phase: str, members: Iterable[Client], mail: Mail) -> None:
-        """Bills what the server sends to each member."""
+    def record_downlink(self, round: int, phase: str, members: Iterable[Client], mail: Mail) -> None:
+        """Adds what the server sends to each member."""
         common = sizes(mail.common)
         for client in members:
             private = sizes(mail.private.get(client.id, {}))
             for entry, size in {**common, **private}.items():
                 self.lines[round, phase, "down", entry] += size
 
-    def up(self, round: int, phase: str, entries: Mapping[str, int]) -> None:
-        """Bills one client's reply, already measured."""
+    def record_uplink(self, round: int, phase: str, entries: Mapping[str, int]) -> None:
+        """Adds one client's reply, given as bytes by entry."""
         for entry, size in entries.items():
             self.lines[round, phase, "up", entry] += size
 
-    def attend(self, round: int, clients: int) -> None:
-        """Counts the clients that took part in a round, once a round."""
+    def record_visits(self, round: int, clients: int) -> None:
+        """Adds the clients that took part in a round, once a round."""
         self.visits[round] += clients
 
     def total(self, direction: str, round: int | None = None) -> dict[str, int]:
-        """Bytes by entry, of one round or of the whole run."""
+        """Bytes by entry of one round, or of the whole run; direction: up | down."""
         totals: dict[str, int] = defaultdict(int)
-        for (when, _, way, entry), size in self.lines.items():
-            if way == direction and round in (None, when):
+        for (line_round, _, line_direction, entry), size in self.lines.items():
+            if line_direction == direction and round in (None, line_round):
                 totals[entry] += size
         return dict(sorted(totals.items()))
 
     def state(self) -> dict[str, Any]:
-        """Plain lists, for the checkpoint."""
+        """The ledger as plain lists, for the checkpoint."""
         return {"lines": [[*key, size] for key, size in self.lines.items()], "visits": list(self.visits.items())}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` gave."""
+        """Restores what `state` returned."""
         self.lines = defaultdict(int, {tuple(line[:4]): line[4] for line in state["lines"]})
         self.visits = defaultdict(int, dict(state["visits"]))

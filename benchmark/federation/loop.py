@@ -1,9 +1,10 @@
 """The federated loop: a round is a few phases; in a phase the server sends, clients work and reply, the server updates.
 
-No method's name stands here. State goes through as values; whatever a round changes counts only when its checkpoint is
-on disk.
+No method's name appears here. The state is a value that goes through the hooks; what a round changes counts only once
+its checkpoint is on disk.
 """
 
+import copy
 import math
 import time
 from collections import defaultdict
@@ -15,15 +16,16 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from benchmark.distributed.collectives import broadcast, gather, raise_on_all_ranks, run_and_gather
-from benchmark.errors import OutOfTimeError
+from benchmark.errors import DivergedError, OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.batch_norm import Recalibration
-from benchmark.federation.accountant import DELTA, PrivacyAccountant
+from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
-from benchmark.federation.checkpoint import Checkpoint
+from benchmark.federation.callback import Callback
+from benchmark.federation.checkpoint import Checkpoint, from_saved, to_saved
 from benchmark.federation.client_state import ClientState
 from benchmark.federation.communication import CommunicationLedger, sizes
-from benchmark.federation.metrics import VisitReport, mean_loss, summaries
+from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.rng import Streams
 from methods import trees
@@ -32,34 +34,27 @@ from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Ph
 DIVERGENCE_HINT = "look at optimizer.lr (0, or too large) and training.clip_norm"
 
 
-class DivergedError(ValueError):
-    """A loss, a reply or a memory that is not finite; one line for the user."""
-
-
 class FederatedLoop:
     """The rounds of one run.
 
     Args:
         fabric: devices and ranks.
         method: the resident model and its hooks.
-        work: the executor.
-        clients: everyone, by id.
-        streams: generators of the run.
-        rounds: to play in all. participation: share of the clients drawn for a round.
-        folder: where checkpoint and memories live.
+        executor: visits the clients.
+        clients: all of them, by id.
+        streams: random generators of the run.
+        rounds: R. participation: share of the clients drawn for a round.
+        folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
-        execution_environment: by which code, where and how rounds are played now; `played` keeps those of all rounds.
-        account: of what clients spend of their privacy; its budget may end the run before its last round.
-
-    `callbacks` may be set to objects with any of `on_run_start`, `on_phase_start`, `on_visit_end`, `on_round_scored`
-    (before the round is saved; may add to its line), `on_round_end` (after) and `on_pause` (no time for the next).
+        accountant: of what clients spend of their privacy; its budget may end the run before its last round.
+        execution_environment: by which code, where and how rounds run now; `environments` has those of all rounds.
     """
 
     def __init__(
         self,
         fabric: Fabric,
         method: FederatedMethod,
-        work: Executor,
+        executor: Executor,
         clients: Sequence[Client],
         streams: Streams,
         *,
@@ -67,77 +62,82 @@ class FederatedLoop:
         participation: float,
         folder: Path,
         config_hash: str,
+        accountant: PrivacyAccountant,
         execution_environment: Callable[[], dict[str, Any]] = dict,
-        account: PrivacyAccountant | None = None,
     ) -> None:
-        self.fabric, self.method, self.work, self.clients, self.streams = fabric, method, work, clients, streams
-        self.rounds, self.participation = rounds, participation
-        self.callbacks: Sequence[object] = ()
+        self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
+        self.streams, self.rounds, self.participation = streams, rounds, participation
+        self.accountant, self.execution_environment = accountant, execution_environment
         self.checkpoint = Checkpoint(folder, config_hash)
-        self.memory = ClientState(folder / "memory", fabric.device)
+        self.client_state = ClientState(folder / "memory", fabric.device)
         self.ledger = CommunicationLedger()
-        self.costs = VisitCosts(work.images)
+        self.costs = VisitCosts(executor.images)
         self.history: list[dict[str, Any]] = []
-        self.execution_environment = execution_environment
-        self.account = account or PrivacyAccountant(method, delta=DELTA, budget=None)
         self.environments: list[dict[str, Any]] = []
-        self.round = 0
+        self.callbacks: Sequence[Callback] = ()
+        self.round = 0  # completed ones
         self.server: Tree = {}
-        self.deadline: float | None = None  # by `time.monotonic`
 
-    def fit(self) -> Tree:
-        """Plays what is left of the rounds and returns the server Tree.
+    def fit(self, deadline: float | None = None) -> Tree:
+        """Runs the remaining rounds and returns the server Tree.
+
+        deadline: time by which the last round has to end, by `time.monotonic`.
 
         Raises:
-            OutOfTimeError: `deadline` comes before the next round's end.
+            OutOfTimeError: the next round would end after the deadline.
+            DivergedError: a loss, a reply or a client's state is not finite.
         """
-        self.start()
+        self.restore()
         if self.method.batch_norm == "recalibrate":
             Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
-        if not self.environments:  # nor may anything ever be
+        if not self.environments:  # a run of no rounds has one too
             self.record_environment()
-        self.call_callbacks("on_run_start")
-        slowest = 0.0  # the first is begun as long as there is time at all: nobody knows how long it takes here
+        for callback in self.callbacks:
+            callback.on_run_start(self)
+        slowest = 0.0  # the first round starts as long as there is time at all: its length here is unknown
         while self.round < self.rounds and self.stop_reason() is None:
-            self.check_deadline(slowest)
-            began = time.perf_counter()
+            self.check_deadline(deadline, slowest)
+            started = time.perf_counter()
             row = self.run_round(self.round)
-            row["seconds"] = time.perf_counter() - began
+            row["seconds"] = time.perf_counter() - started
             self.history.append(row)
             self.round += 1
-            self.call_callbacks("on_round_scored", row=row)
+            for callback in self.callbacks:
+                callback.on_round_scored(self, row)
             self.save()
-            self.call_callbacks("on_round_end", row=row)
-            slowest = max(slowest, time.perf_counter() - began)
+            for callback in self.callbacks:
+                callback.on_round_end(self, row)
+            slowest = max(slowest, time.perf_counter() - started)
         return self.server
 
-    def check_deadline(self, seconds: float) -> None:
+    def check_deadline(self, deadline: float | None, seconds: float) -> None:
         """OutOfTimeError where a round of so many seconds would end too late; the first rank decides for all."""
-        if self.deadline is not None and gather(self.fabric, time.monotonic() + seconds > self.deadline)[0]:
-            self.call_callbacks("on_pause")
-            raise OutOfTimeError(f"{self.round} of {self.rounds} rounds are played, the next would not end in time")
+        if deadline is not None and gather(self.fabric, time.monotonic() + seconds > deadline)[0]:
+            for callback in self.callbacks:
+                callback.on_pause(self)
+            raise OutOfTimeError(f"{self.round} of {self.rounds} rounds are done, the next would not end in time")
 
     def stop_reason(self) -> str | None:
-        """Why the next round may not be played, though some are left; None: it may."""
-        if self.round >= self.rounds or self.account.budget is None:  # then nobody need be drawn
+        """Reason the next round exceeds the privacy budget though rounds are left, else None."""
+        if self.round >= self.rounds or self.accountant.budget is None:  # then no cohort need be drawn
             return None
-        return self.account.over_budget_reason(self.visits(self.round))
+        return self.accountant.over_budget_reason(self.client_phases(self.round))
 
     def budget_infeasible_reason(self) -> str | None:
-        """Why nobody will ever release anything: the first round with noise is beyond the budget; None: it is not."""
-        for round in range(self.rounds if self.account.budget is not None else 0):
-            visits = self.visits(round)
-            if any(self.account.planned(*visit) for visit in visits):
-                return self.account.over_budget_reason(visits)
+        """Reason the privacy budget cannot cover even the first noisy round, else None."""
+        for round in range(self.rounds if self.accountant.budget is not None else 0):
+            phases = self.client_phases(round)
+            if any(self.accountant.planned(*phase) for phase in phases):
+                return self.accountant.over_budget_reason(phases)
         return None
 
-    def visits(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
-        """The phases of a round that clients take part in, and which."""
+    def client_phases(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
+        """The phases of a round that clients take part in, each with those clients."""
         cohort = self.cohort(round)
         return [(phase, self.members(phase, cohort)) for _, phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
-        """Places among `clients` of those drawn for a round."""
+        """Indices into `clients` of those drawn for a round."""
         return self.streams.cohort(round, len(self.clients), self.participation)
 
     def run_round(self, round: int) -> dict[str, Any]:
@@ -145,49 +145,37 @@ class FederatedLoop:
         cohort = self.cohort(round)
         inbox: dict[int, Message] = defaultdict(dict)
         visited: set[int] = set()
-        reports: list[VisitReport] = []
-        by_server: list[VisitReport] = []
+        client_reports: list[VisitReport] = []
+        server_reports: list[VisitReport] = []
         released: set[int] = set()
         for actor, phase in self.plan(round):
             members = self.members(phase, cohort)
-            found = self.run_phase(actor, phase, round, members, inbox)
+            reports = self.run_phase(actor, phase, round, members, inbox)
             if phase.where == "server":
-                by_server += found
+                server_reports += reports
                 continue
+            client_reports += reports
             visited |= {client.id for client in members}
-            released |= self.account.record_releases(phase, members)
-            reports += found
-        self.ledger.attend(round, len(cohort) if visited else 0)  # a phase for all does not make the others take part
-        row: dict[str, Any] = {
-            "round": round + 1,
-            "loss": mean_loss(reports),
-            "images": sum(report.images for report in reports),
-            "client_seconds": sum(report.seconds for report in reports),
-            "bytes_up": self.ledger.total("up", round),
-            "bytes_down": self.ledger.total("down", round),
-        }
-        if by_server:
-            row["server_loss"] = mean_loss(by_server)
-            row["server_seconds"] = sum(one.seconds for one in by_server)
-            row["server_images"] = sum(one.images for one in by_server)
-        if notes := summaries([report.notes for report in reports]):
-            row["notes"] = notes
+            released |= self.accountant.record_releases(phase, members)
+        # a phase for all clients adds none to the cohort
+        self.ledger.record_visits(round, len(cohort) if visited else 0)
+        row = round_line(round, client_reports, server_reports, self.ledger)
         if released:
-            row["epsilon"] = {str(client): self.account.epsilon(client) for client in sorted(released)}
+            row["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return row
 
     def plan(self, round: int) -> list[tuple[Any, Phase]]:
-        """The round's phases, each with who plays it: the method, and last BatchNorm's measuring where asked for."""
+        """The round's phases, each with the actor whose hooks run it: the method, and last BatchNorm recalibration."""
         phases: list[tuple[Any, Phase]] = [(self.method, phase) for phase in self.method.plan(round)]
         if self.method.batch_norm == "recalibrate":
             phases.append((Recalibration(self.method), Recalibration.phase))
         names = [phase.name for _, phase in phases]
-        if len(set(names)) < len(names):  # streams and memories are told apart by these names
+        if len(set(names)) < len(names):  # random streams and client states are keyed by these names
             raise MethodError(f"two phases of a round share a name ({', '.join(names)}): name them apart")
         return phases
 
     def members(self, phase: Phase, cohort: Sequence[int]) -> Sequence[Client]:
-        """Who takes part in a phase: the cohort, everyone, or the server's seats."""
+        """Clients of a phase: the cohort, all clients, or the server's seats."""
         if phase.where == "clients":
             return self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
         seats = self.method.seats(self.server)
@@ -199,105 +187,122 @@ class FederatedLoop:
     def run_phase(
         self, actor: Any, phase: Phase, round: int, members: Sequence[Client], inbox: dict[int, Message]
     ) -> list[VisitReport]:
-        """One phase: send, work, reply, update. Ranks share the members and exchange only what this phase staged."""
+        """One phase: send, visit, reply, update. Ranks divide the members and exchange only this phase's results."""
         stream = self.streams.generator("server", round=round, phase=phase.name)
         turn = Turn(round, self.rounds, phase, members, self.clients, stream)
         mail: Mail = actor.hook("send", phase)(self.server, turn)
         for client in members:
             inbox[client.id].update(mail.to(client.id))
-        totals = Aggregation(phase.uplink)
-        block = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, partial(self.costs.of, phase))
-        self.call_callbacks("on_phase_start", phase=phase, visits=len(block))
+        aggregation = Aggregation(phase.uplink)
+        cost = partial(self.costs.of, phase)
+        block = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
+        for callback in self.callbacks:
+            callback.on_phase_start(self, phase, len(block))
 
-        def work() -> tuple[list[VisitReport], RankReplies]:
-            given = PhaseInputs(actor, phase, round, self.rounds, inbox, self.memory)
-            done = [self.collect_result(one, totals) for one in self.work.run(given, block)]
-            return done, totals.staged(self.fabric)
+        def visit_block() -> tuple[list[VisitReport], RankReplies]:
+            inputs = PhaseInputs(actor, phase, round, self.rounds, inbox, self.client_state)
+            reports = [self.collect_result(result, aggregation) for result in self.executor.run(inputs, block)]
+            return reports, aggregation.staged(self.fabric)
 
-        told = run_and_gather(self.fabric, work)
-        reports = sorted((line for part, _ in told for line in part), key=lambda line: line.client)
+        gathered_blocks = run_and_gather(self.fabric, visit_block)
+        reports = sorted((report for block, _ in gathered_blocks for report in block), key=lambda report: report.client)
         if self.fabric.world_size > 1:
             seconds = {report.client: report.seconds for report in reports}
             for client in members:
                 self.costs.record_seconds(phase, client, seconds[client.id])
-        self.memory.stage({report.client: report.file for report in reports})
+        self.client_state.stage({report.client: report.file for report in reports})
         if phase.where == "clients":
-            self.ledger.down(round, phase.name, members, mail)
+            self.ledger.record_downlink(round, phase.name, members, mail)
             for report in reports:
-                self.ledger.up(round, phase.name, report.up)
-        replies = totals.merged(self.fabric, [staged for _, staged in told])
+                self.ledger.record_uplink(round, phase.name, report.uplink)
+        replies = aggregation.merged(self.fabric, [replies for _, replies in gathered_blocks])
         for entry in replies:
             if not trees.finite(replies[entry]):
                 raise DivergedError(
                     f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
-                    f"{self.last_good_round(round)}: {DIVERGENCE_HINT}"
+                    f"{last_good_round(round)}: {DIVERGENCE_HINT}"
                 )
         self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
 
-    def collect_result(self, done: VisitResult, totals: Aggregation) -> VisitReport:
-        """Takes in a finished visit: its reply is added up, what stays with the client is on disk, not yet counting."""
-        self.check_finite(done)
-        visit = done.visit
-        totals.add(visit, done.message, self.server)
-        file = self.memory.write(visit.client.id, visit.round, visit.phase.name, done.kept)
-        self.call_callbacks("on_visit_end", done=done)
+    def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
+        """Adds a visit's reply to the aggregate and writes the client's state, which counts after the round."""
+        check_finite(result)
+        visit = result.visit
+        aggregation.add(visit, result.message, self.server)
+        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.kept)
+        for callback in self.callbacks:
+            callback.on_visit_end(self, result)
         return VisitReport(
-            visit.client.id, sizes(done.message), file, done.loss, done.images, done.seconds, dict(visit.notes)
+            visit.client.id, sizes(result.message), file, result.loss, result.images, result.seconds, dict(visit.notes)
         )
 
-    def check_finite(self, done: VisitResult) -> None:
-        """Refuses a visit whose loss, or what stays with its client, is not finite."""
-        visit = done.visit
-        where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {self.last_good_round(visit.round)}"
-        if done.loss is not None and not math.isfinite(done.loss):
-            raise DivergedError(
-                f"the loss of client {visit.client.id} became {done.loss} {where}: "
-                "lower optimizer.lr or set training.clip_norm"
-            )
-        if not trees.finite(done.kept):
-            raise DivergedError(f"what client {visit.client.id} keeps is not finite {where}: {DIVERGENCE_HINT}")
-
-    def last_good_round(self, round: int) -> str:
-        """What is kept when this round cannot be finished."""
-        return f"round {round} is safe" if round else "no round is done yet"
-
-    def start(self) -> None:
-        """The last whole round, or the state before round 0."""
-        state = self.checkpoint.load(self.fabric.device)
-        if state is not None:
+    def restore(self) -> None:
+        """Loads the last completed round, or initialises the state before the first one."""
+        saved = self.checkpoint.load(self.fabric.device)
+        if saved is not None:
+            state = from_saved(saved)
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
+            self.environments = state["environments"]
             self.ledger.load(state["ledger"])
-            self.account.load(state.get("account", {"releases": [], "covers": []}))  # older ones knew no noise
-            self.environments = state.get("played", [])  # older ones knew only commits
-            self.memory.restore(state["memory"])
+            self.accountant.load(state["account"])
+            self.client_state.restore(state["memory"])
             self.fabric.barrier()
             return
-        self.memory.restore({})
-        self.fabric.barrier()  # no rank writes a memory while another still clears away old ones
+        self.client_state.restore({})
+        self.fabric.barrier()  # no rank writes a client's state while another still deletes old ones
         start, stream = Phase("start", work="none"), self.streams.generator("server")
         turn = Turn(0, self.rounds, start, self.clients, self.clients, stream)
         self.server = trees.to(self.method.init_server(turn), self.fabric.device)
 
-    def call_callbacks(self, moment: str, **news: Any) -> None:
-        """Calls every callback that has a hook for this moment."""
-        for callback in self.callbacks:
-            if (hook := getattr(callback, moment, None)) is not None:
-                hook(loop=self, **news)
-
     def record_environment(self) -> None:
-        """Keeps the present circumstances, where they are not those of before."""
-        if (now := self.execution_environment()) not in self.environments[-1:]:
-            self.environments.append(now)
+        """Appends the present execution environment where it differs from the last one."""
+        if (present := self.execution_environment()) not in self.environments[-1:]:
+            self.environments.append(present)
 
     def save(self) -> None:
-        """Makes the round count: the checkpoint first, then the memories it names."""
+        """Makes the round count: writes the checkpoint, then deletes the client states it does not name."""
         self.record_environment()
         with raise_on_all_ranks(self.fabric):
             if self.fabric.global_rank == 0:
                 self.checkpoint.save(
-                    {"round": self.round, "server": self.server, "history": self.history}
-                    | {"memory": self.memory.index, "ledger": self.ledger.state(), "account": self.account.state()}
-                    | {"played": self.environments}
+                    to_saved(
+                        round=self.round,
+                        server=self.server,
+                        history=self.history,
+                        environments=self.environments,
+                        ledger=self.ledger.state(),
+                        account=self.accountant.state(),
+                        memory=self.client_state.index,
+                    )
                 )
-                self.memory.commit()
+                self.client_state.commit()
+
+    def scratch_copy(self, callbacks: Sequence[Callback]) -> "FederatedLoop":
+        """A copy with its own client states and accounts, whose rounds leave this loop as it is.
+
+        Delete its `client_state` folder after use.
+        """
+        scratch = copy.copy(self)
+        scratch.callbacks = callbacks
+        scratch.client_state = self.client_state.scratch_copy()
+        scratch.ledger, scratch.accountant = CommunicationLedger(), self.accountant.fresh_copy()
+        return scratch
+
+
+def check_finite(result: VisitResult) -> None:
+    """Refuses a visit whose loss, or what stays with its client, is not finite."""
+    visit = result.visit
+    where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {last_good_round(visit.round)}"
+    if result.loss is not None and not math.isfinite(result.loss):
+        raise DivergedError(
+            f"the loss of client {visit.client.id} became {result.loss} {where}: "
+            "lower optimizer.lr or set training.clip_norm"
+        )
+    if not trees.finite(result.kept):
+        raise DivergedError(f"what client {visit.client.id} keeps is not finite {where}: {DIVERGENCE_HINT}")
+
+
+def last_good_round(round: int) -> str:
+    """What is saved when round `round` (from 0) cannot be finished, in words."""
+    return f"round {round} is safe" if round else "no round is done yet"

@@ -1,16 +1,23 @@
-"""What a visit leaves for the round's line."""
+"""A round's line: what its visits report, summed and averaged."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from benchmark.federation.communication import CommunicationLedger
 
 
 @dataclass(frozen=True)
 class VisitReport:
-    """What ranks tell each other of a visit: bytes by entry, the memory's file, mean loss, images, seconds, notes."""
+    """What ranks exchange of a visit.
+
+    uplink: bytes by entry. file: of the client's state, None without any. loss: mean over the steps, None without
+    training. notes: numbers that the method attached to the visit.
+    """
 
     client: int
-    up: dict[str, int]
+    uplink: dict[str, int]
     file: str | None
     loss: float | None
     images: int
@@ -18,19 +25,40 @@ class VisitReport:
     notes: dict[str, float]
 
 
+def round_line(
+    round: int, clients: Sequence[VisitReport], server: Sequence[VisitReport], ledger: CommunicationLedger
+) -> dict[str, Any]:
+    """The line of a round in `rounds.jsonl`, seconds and scores left out; clients, server: reports by where they ran."""
+    row: dict[str, Any] = {
+        "round": round + 1,
+        "loss": mean_loss(clients),
+        "images": sum(report.images for report in clients),
+        "client_seconds": sum(report.seconds for report in clients),
+        "bytes_up": ledger.total("up", round),
+        "bytes_down": ledger.total("down", round),
+    }
+    if server:
+        row["server_loss"] = mean_loss(server)
+        row["server_seconds"] = sum(report.seconds for report in server)
+        row["server_images"] = sum(report.images for report in server)
+    if notes := summaries([report.notes for report in clients]):
+        row["notes"] = notes
+    return row
+
+
 def mean_loss(reports: Sequence[VisitReport]) -> float | None:
-    """Over the visits that trained; None where none did."""
+    """Mean over the visits that trained, None where none did."""
     losses = [report.loss for report in reports if report.loss is not None]
     return sum(losses) / len(losses) if losses else None
 
 
 def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Least, mean and most of each number that visits have noted."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for own in notes:
-        for name, value in own.items():
-            found[name].append(value)
+    """Minimum, mean and maximum of each number that visits have attached, by name: "least", "mean", "most"."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for visit_notes in notes:
+        for name, value in visit_notes.items():
+            values[name].append(value)
     return {
-        name: {"least": min(values), "mean": sum(values) / len(values), "most": max(values)}
-        for name, values in found.items()
+        name: {"least": min(sample), "mean": sum(sample) / len(sample), "most": max(sample)}
+        for name, sample in values.items()
     }

@@ -1,4 +1,4 @@
-"""What a visit will take, so that ranks end a phase together: measured where it was, else by its images."""
+"""Which rank visits which client: the expected cost of visits, and their balanced assignment."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ from methods.base import Client, Phase
 
 
 class VisitCosts:
-    """Seconds of visits by phase and client, as they were last measured.
+    """Seconds of visits by phase and client, as last measured.
 
-    They decide who visits whom, never what comes of it, so they are no part of a run's state: a resumed run measures
-    anew.
+    They decide which rank visits a client, not the result of the visit, so they are not saved: a resumed run measures
+    again.
 
     Args:
         images: (phase, client) -> images the visit will see.
@@ -23,15 +23,15 @@ class VisitCosts:
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds and images of a phase so far
 
     def record_seconds(self, phase: Phase, client: Client, seconds: float) -> None:
-        """A visit took so long."""
+        """Records how long a visit took."""
         self.measured[phase.name, client.id] = seconds
         self.totals[phase.name][0] += seconds
         self.totals[phase.name][1] += self.images(phase, client)
 
     def of(self, phase: Phase, client: Client) -> float:
-        """Its last seconds; for a client not yet visited its images, at the pace of those that were."""
-        if (known := self.measured.get((phase.name, client.id))) is not None:
-            return known
+        """Seconds of the client's last visit; before its first one, an estimate by its images."""
+        if (measured := self.measured.get((phase.name, client.id))) is not None:
+            return measured
         seconds, images = self.totals[phase.name]
         return self.images(phase, client) * (seconds / images if seconds and images else 1.0)
 
@@ -39,12 +39,12 @@ class VisitCosts:
 def assign_clients(
     members: Sequence[Client], rank: int, world: int, cost: Callable[[Client], float] = attrgetter("examples")
 ) -> list[Client]:
-    """A rank's part of the members: the costliest first, each to the rank with the least so far; every rank agrees."""
+    """Clients of one rank: the costliest first, each goes to the rank with the lowest load; all ranks agree."""
     loads = [0.0] * world
-    mine = []
+    assigned = []
     for client in sorted(members, key=lambda client: (-cost(client), client.id)):
         lightest = loads.index(min(loads))
         loads[lightest] += cost(client)
         if lightest == rank:
-            mine.append(client)
-    return mine
+            assigned.append(client)
+    return assigned

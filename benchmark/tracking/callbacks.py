@@ -1,34 +1,36 @@
-"""What happens around the rounds: progress for a person, a line a round on disk and in the loggers, the monitor."""
+"""What a run writes after each round: its line on disk and in the loggers, and the record of an unfinished run."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmark.federation.callback import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.loggers import RunLogger
-from benchmark.tracking.record import WATCHED
+from benchmark.tracking.record import MONITORED
 from leaderboards import schema, store
 
 
-class RoundLog:
-    """`rounds.jsonl`, one line a round, and the same numbers to the logger under train/ eval/ comm/ sys/.
+class RoundLog(Callback):
+    """`rounds.jsonl`, one line a round, and the same numbers in the logger under train/ eval/ comm/ sys/.
 
     Args:
-        file: written anew from the run's history at the start, so that a resumed run has each round once.
+        file: rewritten from the run's history at the start, so that a resumed run has each round once.
         logger: W&B's or CSV.
     """
 
     def __init__(self, file: Path, logger: RunLogger) -> None:
         self.file, self.logger = file, logger
 
-    def on_run_start(self, loop: Any) -> None:
-        """Writes the rounds that are safe."""
+    def on_run_start(self, loop: FederatedLoop) -> None:
+        """Writes the completed rounds."""
         if loop.fabric.global_rank == 0:
             self.file.write_text("".join(json.dumps(row) + "\n" for row in loop.history))
             for row in loop.history if self.logger.starts_over else []:
                 self._log(row)
 
-    def on_round_end(self, loop: Any, row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
         """Appends the line; the round's checkpoint is on disk by now."""
         if loop.fabric.global_rank != 0:
             return
@@ -46,27 +48,27 @@ class RoundLog:
             "sys/seconds": row["seconds"],
             "sys/client_seconds": row["client_seconds"],
             "sys/images_per_second": row["images"] / max(row["seconds"], 1e-9),
-        } | {f"eval/{name}": row.get(name) for name in WATCHED}
+        } | {f"eval/{name}": row.get(name) for name in MONITORED}
         numbers = {key: value for key, value in scalars.items() if value is not None}
         self.logger.log_metrics(numbers, step=row["round"])
 
 
-class EarlyRecord:
-    """`partial.json`, a record of the rounds so far without scores: where the monitor has looked, and where time is up.
+class EarlyRecord(Callback):
+    """`partial.json`, a record of the rounds so far without scores: after the monitor, and where time is up.
 
     Args:
-        file: replaced each time. make: the record.
+        file: replaced each time. make: returns the record.
     """
 
     def __init__(self, file: Path, make: Callable[[], schema.Record]) -> None:
         self.file, self.make = file, make
 
-    def on_round_end(self, loop: Any, row: dict[str, Any]) -> None:
-        """Writes it; after the last round the whole record will say more."""
+    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+        """Writes the record, unless this was the last round, after which the full record is written."""
         if "monitor" in row and row["round"] < loop.rounds and loop.stop_reason() is None:
             self.on_pause(loop)
 
-    def on_pause(self, loop: Any) -> None:
-        """Writes it, if there is anything to tell."""
+    def on_pause(self, loop: FederatedLoop) -> None:
+        """Writes the record where a round is done."""
         if loop.fabric.global_rank == 0 and loop.round:
             store.write(self.file, self.make())

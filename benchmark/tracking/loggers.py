@@ -1,4 +1,4 @@
-"""Where scalars, the record and figures go: W&B, offline unless the user is logged in, or plain CSV."""
+"""Loggers of scalars, records and figures: W&B, offline unless the user is logged in, or plain CSV."""
 
 import hashlib
 import os
@@ -15,13 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 from leaderboards.schema import Record
 
 TAG = 64
-"""Letters of a tag that W&B takes."""
+"""Longest tag that W&B accepts, in characters."""
 
 
 def flat(result: Record) -> dict[str, float]:
-    """A record's scores as W&B's summary holds them: "protocol/metric" -> value."""
+    """A record's scores for W&B's summary: "protocol/metric" -> value."""
     return {
-        f"{protocol}/{metric}": value for protocol, own in result["scores"].items() for metric, value in own.items()
+        f"{protocol}/{metric}": value
+        for protocol, metrics in result["scores"].items()
+        for metric, value in metrics.items()
     }
 
 
@@ -37,16 +39,16 @@ class RunLogger:
 
     @property
     def starts_over(self) -> bool:
-        """Whether a resumed run loses what it logged before: the CSV file is written anew."""
+        """Whether a resumed run logs its earlier rounds again: the CSV file is rewritten."""
         return isinstance(self.logger, CSVLogger)
 
     def log_metrics(self, numbers: dict[str, float], step: int) -> None:
-        """Scalars of a round."""
+        """Logs the scalars of a round."""
         self.logger.log_metrics(numbers, step=step)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """While the run is played: W&B's run is ended where an error stops it, or the next one would log into it."""
+        """Ends W&B's run where an error stops the training, so that the next run does not log into it."""
         try:
             yield
         except Exception:
@@ -57,7 +59,7 @@ class RunLogger:
             raise
 
     def close(self, result: Record, pictures: dict[str, Path]) -> None:
-        """W&B: the record as summary, figures as media; then ends the run."""
+        """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
         if isinstance(self.logger, WandbLogger):
             import wandb
 
@@ -70,15 +72,15 @@ class RunLogger:
 
 
 def open_logger(config: DictConfig, folder: Path) -> RunLogger:
-    """The logger a config asks for; W&B works offline, in the run's own folder, where nobody is logged in."""
+    """The config's logger; W&B works offline, in the run's folder, unless the user is logged in."""
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    if config.logger == "csv" or not first:  # ranks that log nothing need no service of W&B's
-        warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are written anew from the history
+    if config.logger == "csv" or not first:  # other ranks log nothing
+        warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
         return RunLogger(CSVLogger(save_dir=folder, name="", version="csv"))
     import wandb
 
     os.environ.setdefault("WANDB_SILENT", "true")
-    wandb.setup()  # hears that it is to be silent before it first has something to say
+    wandb.setup()  # reads WANDB_SILENT before its first message
     content: Any = OmegaConf.to_container(config, resolve=True)
     key = f"{config.scenario}/{config.row}/seed{config.seed}"
     logger = WandbLogger(

@@ -1,4 +1,4 @@
-"""Pictures of a run."""
+"""Figures of a run."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -23,66 +23,70 @@ Point = Mapping[str, float]
 def of_run(
     history: Sequence[dict[str, Any]],
     data: FederatedDataModule,
-    kept: Mapping[str, Mapping[str, Mapping[str, Tensor]]],
+    arrays: Mapping[str, Mapping[str, Mapping[str, Tensor]]],
     title: str,
 ) -> dict[str, Callable[..., None]]:
-    """Name -> what draws it into a `path`, of all that can be drawn of a run.
+    """Name -> function that draws the figure into a `path`, for all figures of a run.
 
-    kept: by encoder and protocol, the arrays that its evaluation left.
+    arrays: by encoder and protocol, those that its evaluation saved.
     """
-    source, seen = data.source, curve(history)
-    drawn: dict[str, Callable[..., None]] = {
+    source, points = data.source, curve(history)
+    figures: dict[str, Callable[..., None]] = {
         "partition": partial(bubble_chart, source.train.labels, data.parts, classes=source.classes),
         "curves": partial(curves, history, title=title),
     }
-    if seen:
-        drawn["costs"] = partial(costs, seen, title=title)
-    if any("alignment" in point for point in seen):
-        drawn["geometry"] = partial(geometry, seen, title=title)
-    if any("alignment" in point and "uniformity" in point for point in seen):
-        drawn["plane"] = partial(plane, seen, title=title)
-    if values := {name: arrays["spectrum"]["values"] for name, arrays in kept.items() if "spectrum" in arrays}:
-        drawn["spectrum"] = partial(spectra, values, title=title)
-    for name, arrays in kept.items():
-        if (found := arrays.get("embed")) is not None:
-            file, whose = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
-            drawn[file] = partial(
-                embedding, found["places"], found["labels"], source.classes, title=f"t-SNE of test images, {whose}"
+    if points:
+        figures["costs"] = partial(costs, points, title=title)
+    if any("alignment" in point for point in points):
+        figures["geometry"] = partial(geometry, points, title=title)
+    if any("alignment" in point and "uniformity" in point for point in points):
+        figures["plane"] = partial(plane, points, title=title)
+    if values := {name: saved["spectrum"]["values"] for name, saved in arrays.items() if "spectrum" in saved}:
+        figures["spectrum"] = partial(spectra, values, title=title)
+    for name, saved in arrays.items():
+        if (points_2d := saved.get("embed")) is not None:
+            file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
+            figures[file] = partial(
+                embedding,
+                points_2d["places"],
+                points_2d["labels"],
+                source.classes,
+                title=f"t-SNE of test images, {subject}",
             )
-    return drawn
+    return figures
 
 
-def save(drawn: Mapping[str, Callable[..., None]], folder: Path) -> dict[str, Path]:
-    """Draws each picture into <folder>/<name>.png; returns the files by name."""
+def save(figures: Mapping[str, Callable[..., None]], folder: Path) -> dict[str, Path]:
+    """Draws each figure into <folder>/<name>.png; returns the files by name."""
     folder.mkdir(exist_ok=True)
-    pictures = {name: folder / f"{name}.png" for name in drawn}
-    for name, draw in drawn.items():
-        draw(path=pictures[name])
-    return pictures
+    files = {name: folder / f"{name}.png" for name in figures}
+    for name, draw in figures.items():
+        draw(path=files[name])
+    return files
 
 
 def curves(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Loss, and the monitor where it looked, over rounds."""
+    """Loss and the monitor over rounds."""
     figure, (left, right) = _figure(title, 2)
     rounds = [row["round"] for row in history]
     losses = [row["loss"] if row["loss"] is not None else float("nan") for row in history]
     left.plot(rounds, losses, "o-", markersize=3, color=BLUE)
     left.set(xlabel="round", ylabel="mean local loss")
-    watched = [(row["round"], row["monitor"]) for row in history if "monitor" in row]
-    right.plot(*zip(*watched, strict=True) if watched else ([], []), "o-", markersize=3, color=RUST)
+    monitored = [(row["round"], row["monitor"]) for row in history if "monitor" in row]
+    right.plot(*zip(*monitored, strict=True) if monitored else ([], []), "o-", markersize=3, color=RUST)
     right.set(xlabel="round", ylabel="monitor (kNN, %)")
     _at_least(right, 5)  # a wobble of half a point should look like one
     for axes in (left, right):
         _over_rounds(axes, rounds)
-    if not watched:
-        _say(right, "not monitored" if history else "no round was played")
+    if not monitored:
+        _write(right, "not monitored" if history else "no round was played")
     if not history:
-        _say(left, "no round was played")
+        _write(left, "no round was played")
     figure.savefig(path, dpi=120)
 
 
 def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
-    """What the monitor saw of the features' shape: effective rank, alignment and uniformity over rounds."""
+    """The monitor's effective rank, alignment and uniformity over rounds."""
     figure, panels = _figure(title, 3)
     rounds = [point["round"] for point in curve]
     for axes, (key, label, colour) in zip(
@@ -94,12 +98,14 @@ def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
         ),
         strict=True,
     ):
-        seen = [point for point in curve if key in point]
-        axes.plot([point["round"] for point in seen], [point[key] for point in seen], "o-", markersize=3, color=colour)
+        points = [point for point in curve if key in point]
+        axes.plot(
+            [point["round"] for point in points], [point[key] for point in points], "o-", markersize=3, color=colour
+        )
         axes.set(xlabel="round", ylabel=label)
         _over_rounds(axes, rounds)
-        if not seen:
-            _say(axes, "not monitored")
+        if not points:
+            _write(axes, "not monitored")
     figure.savefig(path, dpi=120)
 
 
@@ -108,11 +114,11 @@ def plane(curve: Sequence[Point], path: Path, title: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     figure, (axes,) = _figure(title, 1)
-    seen = [point for point in curve if "alignment" in point and "uniformity" in point]
-    x, y = [point["uniformity"] for point in seen], [point["alignment"] for point in seen]
+    points = [point for point in curve if "alignment" in point and "uniformity" in point]
+    x, y = [point["uniformity"] for point in points], [point["alignment"] for point in points]
     axes.plot(x, y, "-", color=GREY, linewidth=1)
-    dots = axes.scatter(x, y, c=[point["round"] for point in seen], cmap="viridis", s=18, zorder=2)
-    ends = (seen[0], seen[-1]) if (x[0], y[0]) != (x[-1], y[-1]) else seen[-1:]
+    dots = axes.scatter(x, y, c=[point["round"] for point in points], cmap="viridis", s=18, zorder=2)
+    ends = (points[0], points[-1]) if (x[0], y[0]) != (x[-1], y[-1]) else points[-1:]
     for point in ends:
         at = (point["uniformity"], point["alignment"])
         axes.annotate(f"round {point['round']:.0f}", at, xytext=(4, 4), textcoords="offset points", fontsize=8)
@@ -122,18 +128,18 @@ def plane(curve: Sequence[Point], path: Path, title: str) -> None:
 
 
 def costs(curve: Sequence[Point], path: Path, title: str) -> None:
-    """The monitor against what it took: bytes both ways, and seconds of training."""
+    """The monitor over bytes both ways, and over seconds of training."""
     figure, (left, right) = _figure(title, 2)
-    seen = [point["monitor"] for point in curve]
+    accuracies = [point["monitor"] for point in curve]
     for axes, key, unit, label in (
         (left, "bytes", 1e6, "MB up and down, all clients"),
         (right, "seconds", 1, "seconds of training"),
     ):
         if not any(point[key] for point in curve):
             axes.set(xticks=[], yticks=[])
-            _say(axes, "nothing is sent" if axes is left else "nothing is trained")
+            _write(axes, "nothing is sent" if axes is left else "nothing is trained")
             continue
-        axes.plot([point[key] / unit for point in curve], seen, "o-", markersize=3, color=RUST)
+        axes.plot([point[key] / unit for point in curve], accuracies, "o-", markersize=3, color=RUST)
         axes.set(xlabel=label, ylabel="monitor (kNN, %)")
         _at_least(axes, 5)
         axes.set_xlim(left=0)
@@ -143,9 +149,9 @@ def costs(curve: Sequence[Point], path: Path, title: str) -> None:
 def spectra(values: Mapping[str, Tensor], path: Path, title: str) -> None:
     """Singular values `[r]` of each encoder's centred test features, over their largest."""
     figure, (axes,) = _figure(title, 1)
-    for name, own in values.items():
-        relative = own / own[0].clamp(min=1e-300)
-        axes.semilogy(range(1, len(own) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=name)
+    for name, singular_values in values.items():
+        relative = singular_values / singular_values[0].clamp(min=1e-300)
+        axes.semilogy(range(1, len(singular_values) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=name)
     axes.set(xlabel="singular value, by size", ylabel="relative to the largest")
     if 1 < len(values) <= 12:
         axes.legend(frameon=False, fontsize=8)
@@ -159,7 +165,7 @@ def embedding(places: Tensor, labels: Tensor, classes: Sequence[str], path: Path
         x, y = places[labels == label].T
         axes.plot(x, y, ".", markersize=3, color=_colour(label, len(classes)), label=classes[label])
     axes.set(xticks=[], yticks=[], aspect="equal")
-    axes.spines[["left", "bottom"]].set_visible(False)  # places mean nothing, only who is near
+    axes.spines[["left", "bottom"]].set_visible(False)  # coordinates mean nothing, only distances to near points
     if len(classes) <= 20:
         axes.legend(frameon=False, fontsize=7, markerscale=3, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=120)
@@ -172,16 +178,18 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
     """
     from scipy.stats import pearsonr, spearmanr
 
-    x, y = ([point[place] for point in points] for place in (0, 1))
-    told = "too few points to correlate"
+    x, y = ([point[index] for point in points] for index in (0, 1))
+    correlation = "too few points to correlate"
     if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:  # two points are always in line
-        told = f"score and kNN accuracy correlate by {pearsonr(x, y)[0]:.2f}, their ranks by {spearmanr(x, y)[0]:.2f}"
-    figure, (axes,) = _figure(f"{title}: {told}", 1)
+        correlation = (
+            f"score and kNN accuracy correlate by {pearsonr(x, y)[0]:.2f}, their ranks by {spearmanr(x, y)[0]:.2f}"
+        )
+    figure, (axes,) = _figure(f"{title}: {correlation}", 1)
     axes.plot(x, y, "o", markersize=4, color=BLUE)
     axes.set(xlabel="label-free score (alignment + 0.2 uniformity)", ylabel="kNN accuracy (%)")
     axes.locator_params(axis="x", nbins=5)
     figure.savefig(path, dpi=120)
-    return told
+    return correlation
 
 
 def _colour(label: int, classes: int) -> Any:
@@ -195,10 +203,10 @@ def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[A
 
     figure = Figure(figsize=(max(5, 3.5 * panels), height), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(title, int(13 * figure.get_figwidth()))), fontsize=10)
-    found = list(figure.subplots(1, panels, squeeze=False)[0])
-    for axes in found:
+    panel_axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)
-    return figure, found
+    return figure, panel_axes
 
 
 def _over_rounds(axes: "Axes", rounds: Sequence[float]) -> None:
@@ -214,5 +222,5 @@ def _at_least(axes: "Axes", span: float) -> None:
         axes.set_ylim(low - missing / 2, high + missing / 2)
 
 
-def _say(axes: "Axes", text: str) -> None:
+def _write(axes: "Axes", text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)

@@ -1,4 +1,4 @@
-"""Where a record comes from: commit, data, libraries and hardware."""
+"""Origin of a record: commit, data, libraries and hardware."""
 
 import datetime
 import hashlib
@@ -30,11 +30,12 @@ LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchm
 
 
 def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoop) -> dict[str, Any]:
-    """Commit, config, data, libraries and hardware: what is needed to get the number again."""
-    played = loop.environments
-    place = played[-1]["hardware"] if played else hardware(loop.fabric.device)  # scored it may be elsewhere
+    """Commit, config, data, libraries and hardware: what is needed to reproduce the number."""
+    environments = loop.environments
+    # of the rounds: the scores may be computed elsewhere
+    place = environments[-1]["hardware"] if environments else hardware(loop.fabric.device)
     return {
-        **origin([one["commit"] for one in played if one["commit"] is not None], place),
+        **origin([env["commit"] for env in environments if env["commit"] is not None], place),
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
@@ -44,20 +45,20 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
     }
 
 
-def numerical_deviations(played: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How the circumstances of a run's rounds differ from the reference's, and from each other."""
-    lines = list(dict.fromkeys(line for one in played for line in one["otherwise"]))
+def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How the environments of a run's rounds differ from the reference's, and from each other."""
+    lines = list(dict.fromkeys(line for env in environments for line in env["numerical_deviations"]))
     for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
-        several = dict.fromkeys(str(one[key]) for one in played if one[key] is not None)
-        if len(several) > 1:
-            lines.append(f"rounds were played by several {what}: {', '.join(several)}")
+        values = dict.fromkeys(str(env[key]) for env in environments if env[key] is not None)
+        if len(values) > 1:
+            lines.append(f"rounds were played by several {what}: {', '.join(values)}")
     return lines
 
 
 def origin(commits: list[str], place: str) -> dict[str, Any]:
-    """By which code, where and when something was computed.
+    """Code, machine and date of a computation.
 
-    commits: in order, as `commit` names them. place: as `hardware` names it.
+    commits: in order, as `commit` returns them. place: as `hardware` returns it.
     """
     return {
         "git": commits[-1].removesuffix("+") if commits else None,
@@ -68,26 +69,27 @@ def origin(commits: list[str], place: str) -> dict[str, Any]:
 
 
 def partition_hash(parts: Sequence[np.ndarray]) -> str:
-    """sha256 over sizes and indices, client by client."""
+    """sha256 of sizes and indices, client by client."""
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
+    for indices in parts:
+        digest.update(len(indices).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(indices, dtype=np.int64).tobytes())
     return digest.hexdigest()
 
 
 def images_hash(images: np.ndarray, held: np.ndarray) -> str:
-    """sha256 over the shape of an image and the bytes of some, a few at a time."""
+    """sha256 of the shape of an image and the bytes of the held images, a few at a time."""
     digest = hashlib.sha256(repr(images.shape[1:]).encode())
     for few in np.array_split(held, max(1, len(held) // 256)):
         digest.update(np.ascontiguousarray(images[few]).tobytes())
     return digest.hexdigest()
 
 
+@cache
 def commit() -> str | None:
     """The checkout's commit, with a `+` where code was changed or added since; None outside a checkout.
 
-    To be asked when the code is loaded: the checkout may have moved on by the time a run ends.
+    The first call of a process counts: the checkout may have changed by the time a run ends.
     """
 
     def git(*words: str) -> str | None:
@@ -103,8 +105,8 @@ def commit() -> str | None:
     return head and head + ("" if changes == "" else "+")
 
 
-def foreign(config: DictConfig) -> list[str]:
-    """A line for each class of a config that neither the commit nor a library's version tells: its file's hash."""
+def external_classes(config: DictConfig) -> list[str]:
+    """A line with its file's hash for each class of a config from outside the packages and installed libraries."""
     named = [("method.addons", addon) for addon in config.method.get("addons", [])]
     named += [(name, config[name]) for name in ("objective", "method", "encoder", "optimizer", "server_optimizer")]
     named += [(f"federation.encoders.{kind}", section) for kind, section in config.federation.encoders.items()]
@@ -113,8 +115,8 @@ def foreign(config: DictConfig) -> list[str]:
         if not section:
             continue
         file = Path(inspect.getfile(locate(section, where))).resolve()
-        told = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
-        if not told and not {"site-packages", "dist-packages"} & set(file.parts):
+        is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
+        if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             lines.append(f"{section['class']} is code from outside the packages: sha256 {digest}")
     return lines
@@ -129,7 +131,7 @@ def hardware(device: torch.device) -> str:
 
 @cache
 def processor() -> str:
-    """The processor's name, as the system has it; asked for after every round, and the same all along."""
+    """The processor's name, as the system reports it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,4 +1,4 @@
-"""The run record: what `result.json` says of a run, and where the run came from."""
+"""The run record that is written to `result.json`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ from benchmark.tracking.provenance import provenance
 from datamodules.federated import FederatedDataModule
 from leaderboards.schema import SCHEMA, Record
 
-ANONYMITY = ("anonymity", "anonymity_claimed")  # notes of methods that hide an image among others
-WATCHED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
+ANONYMITY = ("anonymity", "anonymity_claimed")
+"""Visit notes of methods that hide an image among others."""
+MONITORED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
 
 
 def record(
@@ -27,13 +28,13 @@ def record(
     deviations: list[str],
     evaluated: dict[str, dict[str, Any]],
 ) -> Record:
-    """The record of a finished run, as `leaderboards.schema` describes it.
+    """The record of the rounds so far, as `leaderboards.schema` describes it.
 
     evaluated: protocol id -> the `origin` of its scores.
     """
     history = loop.history
-    watched = [row for row in history if "monitor" in row]
-    best = max(watched, key=lambda row: row["monitor"]) if watched else None
+    monitored = [row for row in history if "monitor" in row]
+    best = max(monitored, key=lambda row: row["monitor"]) if monitored else None
     return {
         "schema": SCHEMA,
         "scenario": config.scenario,
@@ -41,13 +42,13 @@ def record(
         "method": config.method["name"],
         "objective": config.objective["name"],
         "seed": config.seed,
-        "rounds": {"done": loop.round, "planned": loop.rounds, **ended(loop)},
+        "rounds": {"done": loop.round, "planned": loop.rounds, **early_end(loop)},
         "images": sum(row["images"] for row in history),
         "scores": combine(encoders),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
-        "server": at_server(history),
+        "server": server_training(history),
         "bytes": {
             "up": loop.ledger.total("up"),
             "down": loop.ledger.total("down"),
@@ -67,7 +68,7 @@ def record(
             "batch_norm": config.federation.batch_norm,
         },
         "settings": {
-            key: spelled(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
+            key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
         },
         "provenance": provenance(config, data, loop),
         "evaluated": evaluated,
@@ -75,41 +76,41 @@ def record(
     }
 
 
-def ended(loop: FederatedLoop) -> dict[str, str]:
-    """Why a run was over before its last round, if it was."""
-    why = loop.stop_reason()
-    return {"ended": why} if why is not None else {}
+def early_end(loop: FederatedLoop) -> dict[str, str]:
+    """Why a run ended before its last round, where it did."""
+    reason = loop.stop_reason()
+    return {"ended": reason} if reason is not None else {}
 
 
 def epsilons(loop: FederatedLoop) -> dict[int, float]:
-    """What each client that released anything with noise has spent, by id."""
-    return {client: loop.account.epsilon(client) for client in sorted(loop.account.releases)}
+    """Epsilon by id of each client that has released anything with noise."""
+    return {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
 
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
-    """Epsilon by client, at which delta and of which entries; and the least anonymity that any visit has noted."""
-    found: dict[str, Any] = {}
+    """Epsilon by client with its delta and entries, and the smallest anonymity of any visit."""
+    fields: dict[str, Any] = {}
     if spent:
-        account = loop.account
-        found = {"delta": account.delta, "covers": sorted(account.covers)}
-        found["clients"] = {str(client): value for client, value in spent.items()}
+        accountant = loop.accountant
+        fields = {"delta": accountant.delta, "covers": sorted(accountant.covers)}
+        fields["clients"] = {str(client): value for client, value in spent.items()}
     for name in ANONYMITY:
         if noted := [row["notes"][name]["least"] for row in loop.history if name in row.get("notes", {})]:
-            found[name] = min(noted)
-    return found
+            fields[name] = min(noted)
+    return fields
 
 
-def spelled(value: Any) -> Any:
-    """A setting as JSON has words for it: an infinite number by its name, in lists and mappings too."""
+def json_value(value: Any) -> Any:
+    """A setting as a JSON value: an infinite number becomes its name, in lists and mappings too."""
     if isinstance(value, Mapping):
-        return {key: spelled(one) for key, one in value.items()}
+        return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(one) for one in value]
+        return [json_value(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def at_server(history: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """What the server trained on itself, for how long; nothing where it did not, or older rounds did not count it."""
+def server_training(history: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Images and seconds of training on the server; empty without any, or where rounds of older versions lack them."""
     trained = [row for row in history if "server_seconds" in row]
     if not trained or not all("server_images" in row for row in trained):
         return {}
@@ -117,23 +118,23 @@ def at_server(history: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """What the monitor saw: its rounds' numbers, with the seconds of training and the bytes up to then."""
-    seconds, sent, seen = 0.0, 0, []
+    """The monitor's numbers by round, each with the seconds of training and the bytes up to then."""
+    seconds, sent, points = 0.0, 0, []
     for row in history:
         seconds += row["seconds"]
         sent += sum(row["bytes_up"].values()) + sum(row["bytes_down"].values())
         if "monitor" in row:
-            watched = {name: row[name] for name in WATCHED if name in row}
-            seen.append({"round": row["round"], "bytes": sent, "seconds": seconds, **watched})
-    return seen
+            numbers = {name: row[name] for name in MONITORED if name in row}
+            points.append({"round": row["round"], "bytes": sent, "seconds": seconds, **numbers})
+    return points
 
 
 def headline(result: Record) -> str:
-    """The accuracies of a record in one line, and its label-free score where it has one."""
-    found = [
+    """A record's accuracies, label-free score and times in one line."""
+    scores = [
         f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
         for protocol, metrics in result["scores"].items()
         if "accuracy" in metrics or "score" in metrics
     ]
     seconds = result["seconds"]
-    return f"{', '.join(found)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
+    return f"{', '.join(scores)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"

@@ -18,7 +18,7 @@ def number(key):
 def test_what_a_seed_means_never_changes():
     """Halved, what coreutils' `b2sum -l 64` says of 3/1/fit/2/views and of 0/-1//-1/init."""
     assert number(KEY) == 0x2BC4C61EEA20A71E >> 1
-    assert Streams(0).number("init") == 0x559759B3A96715BC >> 1
+    assert Streams(0).seed_for("init") == 0x559759B3A96715BC >> 1
 
 
 @pytest.mark.parametrize("part", KEY)
@@ -29,7 +29,7 @@ def test_every_part_of_the_key_counts(part):
 def test_neighbouring_streams_do_not_meet():
     """Parts that run into each other (round 1, client 11 and round 11, client 1) would share a stream."""
     keys = itertools.product(range(12), range(12), ("", "a", "b"), range(-1, 12), ("order", "views"))
-    numbers = [Streams(s).number(p, round=r, phase=f, client=c) for s, r, f, c, p in keys]
+    numbers = [Streams(s).seed_for(p, round=r, phase=f, client=c) for s, r, f, c, p in keys]
     assert len(set(numbers)) == len(numbers)
 
 

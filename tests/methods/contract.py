@@ -75,12 +75,12 @@ class MethodContract:
     def test_memory_never_travels(self, tmp_path: Path) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides, "federation.participation=1")
         loop, canary = run.loop, 12345.678
-        loop.start()
+        loop.restore()
         loop.run_round(0)
         for client in (one.id for one in loop.clients):
-            kept = loop.memory.get(client, {})
+            kept = loop.client_state.get(client, {})
             marked = {**kept, "memory": {**kept.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
-            loop.memory.stage({client: loop.memory.write(client, 0, "canary", marked)})
+            loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
 
         def look(done: Any) -> trees.Tree:
             if done.visit.phase.where == "clients":  # the server's seats are nobody's
@@ -102,7 +102,7 @@ class MethodContract:
                 resumed = run_helpers.train_run(folder, self.method, *self.overrides)
                 assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(unbroken))
                 left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
-                assert left == set(resumed.loop.memory.index.values())
+                assert left == set(resumed.loop.client_state.index.values())
                 if moment in ("written", "renamed"):
                     break  # the checkpoint comes once a round, whatever its phases
 
@@ -110,7 +110,7 @@ class MethodContract:
     def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
         run_helpers.on_two_ranks(tmp_path, self.method, *self.overrides)
         both = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        both.loop.start()
+        both.loop.restore()
         assert both.loop.round == unbroken.loop.rounds
         assert run_helpers.same(run_helpers.state(both), run_helpers.state(unbroken))
 
@@ -124,7 +124,7 @@ class MethodContract:
 
     def test_clients_side_by_side_give_the_bits_of_one_by_one(self, tmp_path: Path, unbroken: Any) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        run.loop.work = ParallelExecutor(run.loop.work, lanes=3, recorder=None)
+        run.loop.executor = ParallelExecutor(run.loop.executor, lanes=3, recorder=None)
         run.loop.fit()
         assert run_helpers.same(run_helpers.state(run), run_helpers.state(unbroken))
 
@@ -133,7 +133,7 @@ class MethodContract:
     ) -> None:
         tapes: list[tape.Tape] = []
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        run.loop.work = ParallelExecutor(run.loop.work, lanes=2, recorder=tape.recorder(tapes))
+        run.loop.executor = ParallelExecutor(run.loop.executor, lanes=2, recorder=tape.recorder(tapes))
         run.loop.fit()
         recorded, plain = run_helpers.state(run), run_helpers.state(unbroken)
         assert run_helpers.difference(recorded["server"], plain["server"]) < 1e-5

@@ -18,7 +18,7 @@ class TestFedAvg(MethodContract):
         replies = run_helpers.collect_visits(
             run, lambda done: (done.visit.client.examples, trees.clone(done.message["weights"]))
         )
-        loop.start()
+        loop.restore()
         loop.run_round(0)
         total = sum(examples for examples, _ in replies)
         assert len({examples for examples, _ in replies}) > 1  # else weights and plain mean would agree

@@ -35,7 +35,7 @@ class TestFedEMA(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        kept = [float(unbroken.loop.memory[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        kept = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):
@@ -53,11 +53,11 @@ class TestFedEMA(MethodContract):
             tmp_path / "c", "fedema", *ALL, "federation.rounds=1", "schedule.name=constant"
         )
         for client in range(4):
-            memory = first.loop.memory[client]["memory"]
+            memory = first.loop.client_state[client]["memory"]
             assert float(memory["scale"] * memory["d"]) == pytest.approx(0.7)
-            kept = later.loop.memory[client]["memory"]
-            assert torch.equal(kept["scale"], constant.loop.memory[client]["memory"]["scale"])
-            assert not torch.equal(kept["d"], constant.loop.memory[client]["memory"]["d"])
+            kept = later.loop.client_state[client]["memory"]
+            assert torch.equal(kept["scale"], constant.loop.client_state[client]["memory"]["scale"])
+            assert not torch.equal(kept["d"], constant.loop.client_state[client]["memory"]["d"])
             assert int(kept["round"]) == 2
 
     def test_variants_differ(self, tmp_path):

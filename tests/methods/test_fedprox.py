@@ -21,7 +21,7 @@ class TestFedProx(MethodContract):
 
     def test_a_pull_changes_the_weights_and_keeps_them_nearer(self, tmp_path):
         def distance(run):
-            run.loop.start()
+            run.loop.restore()
             before = trees.clone(run.loop.server["weights"])
             run.loop.run_round(0)
             after = run.loop.server["weights"]

@@ -52,7 +52,7 @@ class TestFedSC(MethodContract):
         seen = run_helpers.collect_visits(
             run, lambda done: (done.visit.client.id, done.visit.message["others"]["R"]), "fit"
         )
-        loop.start()
+        loop.restore()
         for round in range(2):
             loop.run_round(round)
             matrices.append(trees.clone(loop.server["R"]))
@@ -68,7 +68,7 @@ class TestFedSC(MethodContract):
     def test_the_shared_matrix_is_the_clipped_correlation_of_the_clients_own_views(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "fedsc", "method.passes=1", "objective.mu=0.5")
         loop = run.loop
-        loop.start()
+        loop.restore()
         loop.run_round(0)
         for client in range(4):
             R = loop.server["R"][client]["R"]
@@ -112,7 +112,7 @@ class TestFedSC(MethodContract):
         noisy = run_helpers.build_run(tmp_path / "a", "fedsc", "method.sigma=0.3").loop
         plain = run_helpers.build_run(tmp_path / "b", "fedsc").loop
         for loop in (noisy, plain):
-            loop.start()
+            loop.restore()
             loop.run_round(0)
         added = torch.stack([noisy.server["R"][k]["R"] - plain.server["R"][k]["R"] for k in range(4)])
         assert float(added.std()) == pytest.approx(0.3, rel=0.15)
@@ -164,6 +164,6 @@ class TestNoisyFedSC(MethodContract):
         return TestFedSC().bill(run)
 
     def test_every_release_is_on_the_account(self, unbroken):
-        seen = {client: sum(counted.values()) for client, counted in unbroken.loop.account.releases.items()}
+        seen = {client: sum(counted.values()) for client, counted in unbroken.loop.accountant.releases.items()}
         cohorts = [unbroken.loop.streams.cohort(round, 4, 0.5) for round in (1, 2)]
         assert seen == {client: 1 + sum(client in cohort for cohort in cohorts) for client in range(4)}

@@ -52,7 +52,7 @@ class TestFedU(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        kept = [float(unbroken.loop.memory[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        kept = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
         assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
 
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
@@ -90,7 +90,7 @@ class TestFedU(MethodContract):
         assert run_helpers.same(runs[distances[0] * 0.99], runs[0])
 
     def test_what_a_client_keeps(self, unbroken):
-        kept = unbroken.loop.memory
+        kept = unbroken.loop.client_state
         for client in kept.index:
             assert set(kept[client]["stays"]) == {"predictor", *TARGETS}
             assert kept[client]["memory"]["d"] > 0

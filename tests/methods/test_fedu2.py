@@ -36,11 +36,11 @@ class TestFedU2(MethodContract):
         deltas = []
 
         class Keep:
-            def on_visit_end(self, loop, done):
+            def on_visit_end(self, loop, result):
                 deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(done.message["delta"])]))
 
         run.loop.callbacks = [Keep()]
-        run.loop.start()
+        run.loop.restore()
         before = trees.clone(run.loop.server["weights"])
         run.loop.run_round(0)
         trained = run.loop.method.trainable()

@@ -61,7 +61,7 @@ class TestFedX(MethodContract):
 
     def test_the_predictor_learns_and_is_there_for_the_global_terms_alone(self, tmp_path, unbroken):
         start = run_helpers.build_run(tmp_path / "a", "fedx")
-        start.loop.start()
+        start.loop.restore()
         first = start.loop.server["weights"]["fedx"]
         assert run_helpers.difference(unbroken.loop.server["weights"]["fedx"], first) > 1e-6
         local = run_helpers.train_run(tmp_path / "b", "fedx", "method.global_contrast=0", "method.global_relation=0")

@@ -46,7 +46,7 @@ class TestFLESD(MethodContract):
 
     def test_the_server_keeps_students_only(self, unbroken):
         assert set(unbroken.loop.server) == {"students"}
-        assert not any(client < 0 for client in unbroken.loop.memory.index)
+        assert not any(client < 0 for client in unbroken.loop.client_state.index)
 
     def test_what_the_server_trains_on_is_told_apart_from_what_clients_do(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "flesd", *SHORT)
@@ -67,9 +67,9 @@ class TestFLESD(MethodContract):
         loop.fit()
         assert sent
         for client, matrix in sent:
-            loop.method.load(loop.memory[client]["stays"])
+            loop.method.load(loop.client_state[client]["stays"])
             assert torch.allclose(matrix, embedded(run), atol=1e-5)
-            loop.work.resident.reset()
+            loop.executor.resident.reset()
             assert not torch.allclose(matrix, embedded(run), atol=1e-3)
             torch.testing.assert_close(matrix, matrix.T)
             torch.testing.assert_close(matrix.diagonal(), torch.ones(len(matrix)))
@@ -179,7 +179,7 @@ class TestTwoArchitectures:
         assert [client.kind for client in run.loop.clients] == ["default", "wide", "wide"]
         for kind, method in {"default": run.loop.method, **run.loop.method.others}.items():
             fresh = method.weights()
-            run.loop.work.of[kind].resident.reset()
+            run.loop.executor.of[kind].resident.reset()
             student = run.loop.server["students"][kind]
             moved = {part: student[part] for part in fresh}
             assert run_helpers.difference(moved, fresh) > 1e-3
@@ -197,7 +197,7 @@ class TestTwoArchitectures:
     def test_two_ranks_give_the_same(self, run, tmp_path):
         run_helpers.on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
         both = run_helpers.build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
-        both.loop.start()
+        both.loop.restore()
         assert run_helpers.same(run_helpers.state(both), run_helpers.state(run))
 
     def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
@@ -223,7 +223,7 @@ class TestDistillation:
         run = run_helpers.build_run(
             tmp_path, "flesd", "method.anchors=64", "method.momentum=0", "method.distil_lr=0", EVERYONE
         )
-        run.loop.start()
+        run.loop.restore()
         loop, method = run.loop, run.loop.method
         distil = method.plan(0)[2]
         (client,) = method.seats(loop.server)
@@ -338,6 +338,6 @@ def test_a_students_start_is_the_common_one(tmp_path):
     flesd = run_helpers.build_run(tmp_path / "a", "flesd")
     fedavg = run_helpers.build_run(tmp_path / "b", "fedavg")
     for run in (flesd, fedavg):
-        run.loop.start()
+        run.loop.restore()
     student = flesd.loop.server["students"]["default"]
     assert run_helpers.same(trees.clone(student), trees.clone(fedavg.loop.server["weights"]))

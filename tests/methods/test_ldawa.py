@@ -26,11 +26,11 @@ class TestLDAWA(MethodContract):
         replies = []
 
         class Keep:
-            def on_visit_end(self, loop, done):
+            def on_visit_end(self, loop, result):
                 replies.append(trees.clone(done.message["weights"]))
 
         run.loop.callbacks = [Keep()]
-        run.loop.start()
+        run.loop.restore()
         before = trees.clone(run.loop.server["weights"])
         run.loop.run_round(0)
         assert len(replies) == 2
@@ -58,7 +58,7 @@ class TestLDAWA(MethodContract):
 
     def test_unchanged_clients_leave_the_model(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "ldawa", "method.start=0", "optimizer.lr=0", "federation.rounds=1")
-        run.loop.start()
+        run.loop.restore()
         before = trees.clone(run.loop.method.trainable())
         run.loop.run_round(0)
         after = run.loop.server["weights"]

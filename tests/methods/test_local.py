@@ -20,12 +20,12 @@ class TestLocal(MethodContract):
         alone = run_helpers.build_run(tmp_path / "b", "fedavg", "federation.participation=1")
         alone.loop.clients = alone.loop.clients[:1]
         alone.loop.fit()
-        ours = together.loop.memory[0]["stays"]
+        ours = together.loop.client_state[0]["stays"]
         assert run_helpers.same(ours, alone.loop.server["weights"])
 
     def test_every_client_that_trained_is_exported(self, unbroken):
         loop = unbroken.loop
-        kept = {client: loop.memory[client]["stays"] for client in loop.memory}
+        kept = {client: loop.client_state[client]["stays"] for client in loop.client_state}
         exported = loop.method.export(loop.server, kept)
         assert set(exported) == {f"client{client}" for client in kept}
         assert len(kept) > 1
@@ -50,7 +50,7 @@ class TestLocal(MethodContract):
         run = run_helpers.build_run(tmp_path, "local")
         record = run.execute()
         each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
-        assert len(each) == len(run.loop.memory)
+        assert len(each) == len(run.loop.client_state)
         assert record["scores"]["knn/v1"]["accuracy"] == min(each)
         assert record["scores"]["knn/v1"]["accuracy_mean"] == sum(each) / len(each)
 
@@ -59,6 +59,6 @@ class TestLocal(MethodContract):
             tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1"
         )
         run.loop.fit()
-        kept = [run.loop.memory[k]["stays"] for k in run.loop.memory]
+        kept = [run.loop.client_state[k]["stays"] for k in run.loop.client_state]
         trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in kept]
         assert all(bool((trained[0][path] == other[path]).all()) for other in trained[1:] for path in other)

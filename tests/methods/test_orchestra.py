@@ -42,7 +42,7 @@ class TestOrchestra(MethodContract):
 
     def test_the_first_exchange_leaves_the_networks_alone(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1")
-        run.loop.start()
+        run.loop.restore()
         before = trees.clone(run.loop.method.trainable())
         run.loop.run_round(0)
         after = run.loop.server["weights"]
@@ -74,7 +74,7 @@ class TestOrchestra(MethodContract):
     def test_the_server_groups_what_was_sent_from_its_last_centroids_on(self, phase, tmp_path):
         words = ("method.server_lr=0.3", "objective.temperature=0.2")
         run = run_helpers.build_run(tmp_path, "orchestra", *SMALL, *words)
-        run.loop.start()
+        run.loop.restore()
         server, method = run.loop.server, run.loop.method
         rows = random(9, 8)
         replies = Replies({"centroids": {"rows": rows}, "weights": server["weights"]}, [0, 1])
@@ -94,7 +94,7 @@ class TestOrchestra(MethodContract):
             return observe(batch)
 
         method.observe_initialise = spied
-        run.loop.start()
+        run.loop.restore()
         run.loop.run_round(0)
         sizes = [client.examples for client in run.loop.clients]
         assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last one alone is left out
@@ -136,7 +136,7 @@ class TestOrchestra(MethodContract):
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "method.stateful=true")
-        kept = run.loop.memory
+        kept = run.loop.client_state
         for client in kept.index:
             assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
 
@@ -206,12 +206,12 @@ class TestOrchestraPrivate(MethodContract):
             lambda done: (done.visit.client.id, done.visit.message["starts"]["mu"], done.message["centroids"]["rows"]),
             "cluster",
         )
-        loop.start()
+        loop.restore()
         loop.run_round(0)
         assert not seen
         method, streams = loop.method, loop.streams
         expected = {}
-        loop.work.resident.reset()
+        loop.executor.resident.reset()
         method.load(loop.server["weights"])
         method.eval()
         for client in range(4):
@@ -241,7 +241,7 @@ class TestOrchestraPrivate(MethodContract):
             seen = run_helpers.collect_visits(
                 run, lambda done: (done.visit.client.id, done.visit.observed["sums"]["z"]), "cluster"
             )
-            run.loop.start()
+            run.loop.restore()
             run.loop.run_round(0)
             if exchanged:
                 source = run.data.source
@@ -266,7 +266,7 @@ class TestOrchestraPrivate(MethodContract):
         starts = run_helpers.collect_visits(
             run, lambda done: {tuple(row) for row in done.visit.message["starts"]["mu"].tolist()}, "cluster"
         )
-        run.loop.start()
+        run.loop.restore()
         known = {tuple(row) for row in run.loop.server["centroids"]["mu"].tolist()}
         run.loop.run_round(0)
         run.loop.run_round(1)

@@ -25,7 +25,7 @@ class TestScaffold(MethodContract):
         scaffold = run_helpers.build_run(tmp_path / "a", "scaffold")
         plain = run_helpers.build_run(tmp_path / "b", "fedavg", "method.weighting=clients")
         for run in (scaffold, plain):
-            run.loop.start()
+            run.loop.restore()
             run.loop.run_round(0)
         ours, theirs = (run.loop.server["weights"] for run in (scaffold, plain))
         assert run_helpers.difference(ours, theirs) < 1e-6
@@ -33,10 +33,10 @@ class TestScaffold(MethodContract):
     def test_the_server_control_is_the_mean_of_all_clients(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "scaffold")
         loop = run.loop
-        loop.start()
+        loop.restore()
         for round in range(3):
             loop.run_round(round)
-            kept = [loop.memory[k]["memory"]["c"] for k in loop.memory]
+            kept = [loop.client_state[k]["memory"]["c"] for k in loop.client_state]
             mean = trees.map(lambda *each: sum(each) / len(loop.clients), kept[0], *kept[1:])
             assert run_helpers.difference(loop.server["c"], mean) < 1e-6
         assert len(kept) == len(loop.clients)  # half of them a round: by now everyone has been there
@@ -47,7 +47,7 @@ class TestScaffold(MethodContract):
         run = run_helpers.build_run(tmp_path, "scaffold", *overrides)
         seen = {}
         loop = run.loop
-        loop.start()
+        loop.restore()
         method = loop.method
         adjust = type(method).adjust_gradients
 

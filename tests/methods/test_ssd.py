@@ -10,7 +10,7 @@ from tests.methods.contract import WEIGHTS, MethodContract
 def at(run, client):
     """The run's method on a visit of the client, with what that client has kept."""
     loop = run.loop
-    method, memory = loop.method, loop.memory[client]["memory"]
+    method, memory = loop.method, loop.client_state[client]["memory"]
     sent = {"weights": trees.clone(loop.server["weights"])}
     method.start_visit(Visit(1, 2, method.phases[0], Client(client, 5), sent, memory, torch.Generator()))
     return method
@@ -58,7 +58,7 @@ class TestSSD(MethodContract):
         assert int(stretched.sum(dim=0).max()) == 1
         assert set(scales[0].unique().tolist()) == {1.0, 10.0}
         for client in range(4):
-            assert torch.equal(loop.memory[client]["memory"]["scale"]["d"], scales[client])
+            assert torch.equal(loop.client_state[client]["memory"]["scale"]["d"], scales[client])
 
     def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, tmp_path, unbroken):
         Q = unbroken.loop.server["basis"]["Q"]
@@ -135,7 +135,7 @@ class TestSSD(MethodContract):
         few = ("partition.clients=10", "partition.name=iid", "training.batch_size=2")
         run = run_helpers.build_run(tmp_path, "ssd", *few)
         with pytest.raises(MethodError, match="8 dimensions among 10 clients"):
-            run.loop.start()
+            run.loop.restore()
 
 
 class TestHardSeparation(MethodContract):

@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from benchmark.errors import EX_TEMPFAIL, ConfigError
@@ -299,7 +299,7 @@ def interrupt(monkeypatch, visit, how):
     """Calls `how` at the end of the n-th visit."""
     seen, told = [], Display.on_visit_end
 
-    def on_visit_end(self, loop, done):
+    def on_visit_end(self, loop, result):
         seen.append(done)
         if len(seen) == visit:
             how()

@@ -296,7 +296,7 @@ class TestTwoRanks:
         overrides = ("federation.participation=0.25", f"federation.batch_norm={policy}")
         run_helpers.on_two_ranks(tmp_path / "two", method, *overrides)
         both = run_helpers.build_run(tmp_path / "two", method, *overrides)
-        both.loop.start()
+        both.loop.restore()
         alone = run_helpers.train_run(tmp_path / "one", method, *overrides)
         assert alone.loop.ledger.visits[1] == 1
         assert both.loop.round == 3

@@ -10,7 +10,7 @@ import yaml
 
 from benchmark.cli.runs import first_rank
 from benchmark.configuration.compose import compose
-from benchmark.distributed import launch as ranks
+from benchmark.distributed import launch
 from benchmark.distributed.launch import RankLayout
 from benchmark.errors import ConfigError
 from leaderboards import store

@@ -47,12 +47,12 @@ def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_
     run = run_helpers.train_run(tmp_path, method, EVERYONE)
     before = run_helpers.state(run)
     before = {**before, "server": trees.clone(before["server"])}
-    files = {file.name: file.read_bytes() for file in run.loop.memory.folder.iterdir()}
+    files = {file.name: file.read_bytes() for file in run.loop.client_state.folder.iterdir()}
     first = revisit(run.loop)
     assert run_helpers.same(run_helpers.state(run), before)
-    assert {file.name: file.read_bytes() for file in run.loop.memory.folder.iterdir()} == files
+    assert {file.name: file.read_bytes() for file in run.loop.client_state.folder.iterdir()} == files
     assert files
-    assert {file.name for file in run.loop.memory.folder.parent.iterdir()} == {"memory", "state.pt"}
+    assert {file.name for file in run.loop.client_state.folder.parent.iterdir()} == {"memory", "state.pt"}
     assert not run.loop.callbacks
     again = revisit(run.loop)
     assert all(run_helpers.same(one, other) for one, other in zip(first.local, again.local, strict=True))

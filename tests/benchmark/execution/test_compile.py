@@ -10,7 +10,7 @@ from tests.run_helpers import build_run, difference, train_run
 
 def compiled(run, visits=12):
     loop = run.loop
-    return compilation.compile_networks(loop.work, loop.clients, visits, backend="eager")
+    return compilation.compile_networks(loop.executor, loop.clients, visits, backend="eager")
 
 
 class Clock:

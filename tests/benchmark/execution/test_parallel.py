@@ -24,7 +24,7 @@ def recorded(folder, lanes, *overrides):
     """A run of FedAvg with recorded steps, and its tapes."""
     tapes = []
     run = build_run(folder, "fedavg", EVERYONE, *overrides)
-    run.loop.work = ParallelExecutor(run.loop.work, lanes, tape.recorder(tapes))
+    run.loop.executor = ParallelExecutor(run.loop.executor, lanes, tape.recorder(tapes))
     run.loop.fit()
     return run, tapes
 
@@ -64,15 +64,15 @@ class TestRecordings:
         plain = train_run(tmp_path / "plain", "fedsc", *overrides)
         tapes = []
         run = build_run(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
-        run.loop.work = ParallelExecutor(run.loop.work, 1, tape.recorder(tapes))
+        run.loop.executor = ParallelExecutor(run.loop.executor, 1, tape.recorder(tapes))
         run.loop.fit()
         assert difference(run.loop.server["weights"], plain.loop.server["weights"]) < 1e-5
         assert len(tapes) >= 3
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
         run = build_run(tmp_path, "scaffold", EVERYONE)
-        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder([]))
-        run.loop.start()
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder([]))
+        run.loop.restore()
         run.loop.run_round(0)
         sent = run.loop.server
         before = {name: tree.copy() for name, tree in sent["c"].items()}
@@ -80,8 +80,8 @@ class TestRecordings:
         cohort = run.loop.clients
         phase = run.loop.method.phases[0]
         inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
-        given = PhaseInputs(run.loop.method, phase, 1, 3, inbox, run.loop.memory)
-        list(run.loop.work.run(given, cohort))
+        given = PhaseInputs(run.loop.method, phase, 1, 3, inbox, run.loop.client_state)
+        list(run.loop.executor.run(given, cohort))
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ class TestRecordings:
         run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
         plain.loop.method.make_optimizer = run.loop.method.make_optimizer = make
         tapes = []
-        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
         for one in (plain, run):
             one.loop.fit()
         assert same(state(run), state(plain))
@@ -110,7 +110,7 @@ class TestRecordings:
         for one in (plain, run):
             one.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
         tapes = []
-        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
         for one in (plain, run):
             one.loop.fit()
         assert difference(run.loop.server, plain.loop.server) < 1e-4  # a tiny gradient's sign may turn
@@ -120,7 +120,7 @@ class TestRecordings:
         run = build_run(tmp_path, "fedavg", EVERYONE)
         run.loop.method.objective.projector.append(nn.Dropout(0.1))
         tapes = []
-        run.loop.work = ParallelExecutor(run.loop.work, 2, tape.recorder(tapes))
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
         run.loop.fit()
         assert tapes == []
 
@@ -152,7 +152,7 @@ class TestRecordings:
 
         plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
         run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, refuses)
         run.loop.fit()
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
@@ -173,24 +173,24 @@ class TestRecordings:
 
         plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
         run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.loop.work = ParallelExecutor(run.loop.work, 2, refuses)
+        run.loop.executor = ParallelExecutor(run.loop.executor, 2, refuses)
         run.loop.fit()
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = build_run(tmp_path, "fedavg")
         run.loop.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
-        ParallelExecutor(run.loop.work, 2, None)
+        ParallelExecutor(run.loop.executor, 2, None)
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
         run = build_run(tmp_path, "fedavg", EVERYONE)
-        work = ParallelExecutor(run.loop.work, 4, None)
+        work = ParallelExecutor(run.loop.executor, 4, None)
         clock = Clock()
         for lane in work.lanes:
             lane.clock = clock
             lane._train = lambda visit, lane=lane: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
-        run.loop.work = work
-        run.loop.start()
+        run.loop.executor = work
+        run.loop.restore()
         assert run.loop.run_round(0)["client_seconds"] == 4.0
 
 
@@ -330,7 +330,7 @@ class TestMeasured:
     ],
 )
 def test_the_config_chooses(tmp_path, overrides, expected):
-    work = build_run(tmp_path, "fedavg", *overrides).loop.work
+    work = build_run(tmp_path, "fedavg", *overrides).loop.executor
     assert type(work) is expected
     if expected is ParallelExecutor:
         assert len(work.lanes) == 3

@@ -25,7 +25,7 @@ class Watch:
         self.done, self.after = [], after
         run.loop.callbacks = [self]
 
-    def on_visit_end(self, loop, done):
+    def on_visit_end(self, loop, result):
         self.done.append(done)
         if self.after:
             self.after(loop.method)
@@ -111,7 +111,7 @@ class TestPristine:
         each_step(run, monkeypatch, look)
         watch = Watch(run)
         watch.after = lambda method: left.update({len(watch.done): trees.clone(method.statistics())})
-        loop.start()
+        loop.restore()
         loop.run_round(0)
         assert all(same(statistics, fresh) for statistics in met)
         order = [done.visit.client.id for done in watch.done]
@@ -177,7 +177,7 @@ class TestLocalWork:
     @pytest.mark.parametrize("steps", [1, 5])
     def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
         run = self.resized(tmp_path, f"training.steps={steps}")
-        run.loop.work.pace = replace(run.loop.work.pace, epochs=3)  # as a scenario's file may say beside
+        run.loop.executor.training = replace(run.loop.executor.training, epochs=3)  # as a scenario's file may say beside
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.loop.fit()
@@ -262,7 +262,7 @@ class TestDropout:
 
     def masks(self, run, monkeypatch, order=1):
         """(round, client) -> the dropped features of its first step, `[16, 8]`."""
-        method, work, dropped, visit = run.loop.method, run.loop.work, {}, []
+        method, work, dropped, visit = run.loop.method, run.loop.executor, {}, []
         begin, play = method.start_visit, work.run
 
         def start_visit(now, kept=None):

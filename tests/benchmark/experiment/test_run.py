@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.configuration.compose import compose, load
 from benchmark.configuration.files import available
 from benchmark.configuration.identity import identity, settings
@@ -172,7 +172,7 @@ class TestGoingOn:
         moved = first.folder.rename(tmp_path / "moved")
         again = opened(moved, Display(Console(file=io.StringIO())))
         again.prepare()
-        again.loop.start()
+        again.loop.restore()
         assert same(again.loop.server, first.loop.server)
 
     def test_a_folder_that_is_no_run(self, tmp_path):
@@ -246,8 +246,8 @@ class TestWhatARunLeaves:
         digest = hashlib.sha256(code.encode()).hexdigest()
         assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.execute()["deviations"]
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
-        with one.prepared() as loop:
-            loop.start()
+        with one.open() as opened:
+            loop.restore()
             deviations = one.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)

@@ -66,7 +66,7 @@ def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
     paper = name.partition("/")[0]
     common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
     run = Run(compose(name, paper, [*few(compose(name, paper)), *common]), Display(Console(quiet=True)))
-    with run.prepared() as loop:
+    with run.open() as opened:
         loop.fit()
     assert loop.round == 2
     assert all(row["loss"] is not None and row["images"] for row in loop.history)

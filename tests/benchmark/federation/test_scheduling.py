@@ -41,12 +41,12 @@ def test_everyone_is_visited_once(ranks):
 
 
 def test_the_images_of_a_visit_follow_steps_epochs_and_phase(tmp_path):
-    work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.work
+    work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.executor
     client = Client(0, 20)
     assert work.images(FIT, client) == 60
     assert work.images(Phase("fit", epochs=2), client) == 40
     assert work.images(LOOK, client) == 20
     assert work.images(Phase("say", work="none"), client) == 0
-    work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.work
+    work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.executor
     assert work.images(FIT, client) == 5 * 8
     assert work.images(FIT, Client(0, 6)) == 5 * 6

@@ -11,7 +11,7 @@ import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.tracking import wandb_dashboard
 from leaderboards import store
@@ -168,7 +168,7 @@ def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server
     """In a process of its own, as W&B's service is told its server once."""
     words = ["publish", f"folder={results.parent}", f"output={tmp_path / 'out'}", "entity=us"]
     environment = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": server, "HOME": str(tmp_path), "PATH": ""}
-    command = [sys.executable, "-c", f"import sys; from benchmark.cli.runs import main; sys.exit(main({words}))"]
+    command = [sys.executable, "-c", f"import sys; from benchmark.cli.main import main; sys.exit(main({words}))"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()

@@ -76,7 +76,7 @@ class TestMoCo(ObjectiveContract):
         own = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(kept).lower()}")
         run = run_helpers.train_run(tmp_path, "fedavg", *own, "federation.participation=1")
         for client in run.loop.clients:
-            kept_parts = run.loop.memory.get(client.id, {}).get("stays", {})
+            kept_parts = run.loop.client_state.get(client.id, {}).get("stays", {})
             if not kept:
                 assert kept_parts == {}
                 continue

@@ -1,0 +1,94 @@
+"""The command line: parses, calls a command, and turns errors into one line and an exit code."""
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from benchmark.cli.campaign import USAGE as CAMPAIGN
+from benchmark.cli.campaign import campaign
+from benchmark.cli.reports import board, listing, privacy, publish, regress
+from benchmark.cli.runs import evaluate, resume, run, tune
+from benchmark.cli.session import Session
+from benchmark.errors import DEADLINE_PREFIX, OutOfTimeError, exit_code, message
+from benchmark.runtime import is_first_rank
+
+EXAMPLES = """examples:
+  python -m benchmark run suite=digits                      every method on the embedded default, then the board
+  python -m benchmark run digits ssd seed=1                 one run
+  python -m benchmark run digits ssd method.alpha=5         one key changed
+  python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
+  python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
+  python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
+  python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
+  python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark publish                               the same as a dashboard for Weights & Biases
+  python -m benchmark regress                               whether any number moved, and which
+  python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
+  python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
+
+RESUME_HINT = "every finished round is safe: run the same command again to go on"
+INTERRUPTED_HINTS = {"evaluate": "the record is as it was: run the same command again to measure"}
+"""What an interrupted command has left, and what to do, where it is not rounds."""
+
+COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
+    "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
+    "resume": (resume, "RUN_DIR"),
+    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
+    "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
+    "campaign": (campaign, CAMPAIGN),
+    "board": (board, "[collect=RUNS] [folder=BOARD]"),
+    "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
+    "regress": (regress, "[table=FILE] | capture=true"),
+    "privacy": (privacy, "[METHOD ... [key=value ...]]"),
+    "list": (listing, "[GROUP]"),
+}
+"""Name -> function and usage. A function's first docstring line is its help."""
+
+
+def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+    """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
+
+    started: when the command began, by `time.monotonic`; now unless given.
+    """
+    parser = argparse.ArgumentParser(
+        "python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, usage) in COMMANDS.items():
+        command = commands.add_parser(name, help=str(function.__doc__).splitlines()[0], usage=f"%(prog)s {usage}")
+        command.add_argument("words", nargs="*", metavar=usage)
+    try:
+        given = parser.parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    session = Session(time.monotonic() if started is None else started)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        COMMANDS[given.command][0](given.words, session)
+    except KeyboardInterrupt:
+        _print_error(f"interrupted; {INTERRUPTED_HINTS.get(given.command, RESUME_HINT)}")
+        return 130
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            traceback.print_exc()
+            return 1
+        late = isinstance(error, OutOfTimeError)
+        _print_error(f"{DEADLINE_PREFIX}{error}; {RESUME_HINT}" if late else f"error: {message(error)}")
+        return code
+    finally:
+        session.close()
+    return 0
+
+
+def _print_error(line: str) -> None:
+    """One line on stderr, from the first rank: an error of one rank is raised on all."""
+    if is_first_rank():
+        print(line, file=sys.stderr)  # noqa: T201
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

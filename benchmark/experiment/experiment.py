@@ -1,0 +1,215 @@
+"""An experiment: a config and its run folder, from which a run is built, resumed, evaluated or only read."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from benchmark.configuration.compose import load, merge, save
+from benchmark.configuration.identity import differences, identity
+from benchmark.configuration.naming import folder, title
+from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
+from benchmark.distributed.launch import RankProcesses
+from benchmark.errors import ConfigError
+from benchmark.evaluation.drift import drift_unavailable, supports_drift
+from benchmark.evaluation.evaluator import Evaluator
+from benchmark.evaluation.protocols import expanded, transfer_targets
+from benchmark.execution.batch_norm import has_batch_norm
+from benchmark.execution.compile import compile_networks
+from benchmark.execution.sequential import SequentialExecutor
+from benchmark.experiment import data, factory
+from benchmark.experiment.lock import lock_folder
+from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
+from benchmark.federation.loop import FederatedLoop
+from benchmark.rng import Streams, cohort_size
+from benchmark.runtime import enable_garbage_collection
+from benchmark.tracking.loggers import open_logger
+from benchmark.tracking.progress import Display
+from benchmark.tracking.provenance import commit, external_classes
+from benchmark.tracking.record import headline
+from eval.protocol import find
+from leaderboards import schema, store
+
+
+class Experiment:
+    """A config and its run folder; the folder can always be resumed where it was left.
+
+    Args:
+        config: composed and valid.
+        display: progress for a person.
+        processes: the ranks of the command; None: this process.
+        started: when the command began, by `time.monotonic`, from which `minutes` counts; None: no deadline.
+        path: the run folder, where it is not the config's own.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        display: Display,
+        processes: RankProcesses | None = None,
+        started: float | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.config, self.display, self.processes = config, display, processes or RankProcesses()
+        self.folder, self.name = path or folder(config), title(config)
+        budget = config.minutes
+        self.deadline = None if budget is None or started is None else started + 60 * budget
+
+    def execute(self) -> schema.Record:
+        """Trains the remaining rounds, evaluates, and writes and returns the record; a finished run is only read."""
+        self.refuse_changed_config()
+        if (self.folder / "result.json").exists():
+            return self._read_finished()
+        with self.open() as run:
+            logger = open_logger(self.config, self.folder)
+            with logger.open():
+                run.train(logger, self.deadline)
+                evaluated = run.evaluate(self.config.evaluation.protocols)
+            run.finish(evaluated, logger)
+        self.display.end(f"{self.name}: {headline(evaluated.record)}")
+        return evaluated.record
+
+    def refuse_changed_config(self) -> None:
+        """ConfigError where the folder holds a run of another config."""
+        file = self.folder / "config.yaml"
+        changed = differences(load(file), self.config) if file.exists() else []
+        if changed:
+            raise ConfigError(
+                f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
+                "give this one its own name (row=NAME), or delete that folder"
+            )
+
+    def _read_finished(self) -> schema.Record:
+        """The record of a finished run, with lines on what this command would do differently."""
+        file = self.folder / "result.json"
+        result = store.read(file)
+        self._refuse_changed_code(result)
+        before, now = result["provenance"]["git"], commit()
+        differs = before is not None and now is not None and not now.startswith(before)
+        self.display.end(f"{self.name}: already done{f' at {before[:7]}' if differs else ''}, {file}")
+        every, recorded = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
+        if every != recorded:
+            self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to play it again")
+        protocols = expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
+        if missing := [name for name in protocols if name not in result["scores"]]:
+            self.display.print(
+                f"it has no {', '.join(missing)}: python -m benchmark evaluate {self.folder} "
+                f"protocols={','.join(missing)}"
+            )
+        return result
+
+    def _refuse_changed_code(self, result: schema.Record) -> None:
+        """ConfigError where the record was made by classes from outside the packages that have changed since."""
+        try:
+            changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
+        except ConfigError as error:  # a record can be read without the code that made it
+            self.display.print(f"{self.name}: whether its code has changed cannot be told: {error}")
+            return
+        if changed:
+            raise ConfigError(
+                f"{self.folder / 'result.json'} was made by other code than today's ({'; '.join(changed)}): "
+                "remove the folder, or give the new run a row= of its own"
+            )
+
+    @contextmanager
+    def open(self) -> Iterator[Run]:
+        """The built run, its folder locked and holding its config."""
+        run = self.build()
+        with lock_folder(self.folder, run.fabric):
+            with raise_on_all_ranks(run.fabric):
+                self.refuse_changed_config()  # again: another process may have been first
+                file = self.folder / "config.yaml"
+                if run.fabric.global_rank == 0 and not file.exists():
+                    save(merge(self.config, ["minutes=null"]), file)  # a budget is the command's, not the run's
+            yield run
+
+    def build(self) -> Run:
+        """All objects of the run; refuses what cannot be run. Nothing is written.
+
+        Raises:
+            UserError and the other packages' errors: for whatever a user can mend.
+        """
+        config = self.config
+        protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
+        enable_garbage_collection()
+        streams = Streams(config.seed)
+        fabric = factory.fabric(config, self.processes)  # first: nothing is computed before
+        images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
+        method = factory.method(config, images)
+        module = factory.data(config, images, method)
+        clients = data.clients(config, method, module.parts)
+        for architecture in (method, *method.others.values()):
+            architecture.to(fabric.device)  # Fabric's setup would leave itself on the method
+        reference = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
+        executor = factory.executor(config, reference)
+        compiled = self._compile(reference, clients) if config.compile else None
+        loop = FederatedLoop(
+            fabric,
+            method,
+            executor,
+            clients,
+            streams,
+            rounds=config.federation.rounds,
+            participation=config.federation.participation,
+            folder=self.folder / "checkpoint",
+            config_hash=f"{identity(config)}/{images.sha256[:16]}",
+            accountant=factory.accountant(config, method, clients),
+            execution_environment=lambda: execution_environment(lambda: loop, fabric, compiled=compiled),
+        )
+        other = cache(partial(data.load_matching, config, images))
+        for name in transfer_targets(protocols):
+            rank_zero_first(fabric, partial(other, name))  # refused now, not after the training
+        if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):
+            raise ConfigError(drift_unavailable(loop))
+        has_rounds = (self.folder / "checkpoint").exists()  # the rounds of an earlier command can still be evaluated
+        if not has_rounds and (reason := loop.budget_infeasible_reason()) is not None:
+            raise ConfigError(
+                f"privacy.epsilon: the first noisy release exceeds the privacy budget: {reason}; "
+                "give more, or more noise"
+            )
+        untrained = not method.phases or loop.rounds == 0
+        normalised = any(has_batch_norm(network) for network in (method, *method.others.values()))
+        return Run(
+            config=config,
+            name=self.name,
+            folder=self.folder,
+            display=self.display,
+            fabric=fabric,
+            data=module,
+            loop=loop,
+            evaluator=Evaluator(
+                method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
+            ),
+            recalibrated=normalised and (untrained or method.batch_norm == "local"),
+            external=external_classes(config),
+        )
+
+    def _compile(self, reference: SequentialExecutor, clients: data.Clients) -> str:
+        """Compiles networks where that pays; returns what is compiled, in words."""
+        federation = self.config.federation
+        visits = federation.rounds * cohort_size(len(clients), federation.participation)
+        with self.display.during("compiling"):
+            report = compile_networks(reference, clients, visits)
+        self.display.print(f"compile: {report or 'nothing is trained'}")
+        return "networks and views were" if report is not None and report.kept else "views were"
+
+
+def load_folder(path: Path, overrides: Iterable[str] = ()) -> DictConfig:
+    """The config of a run folder; overrides may change where and how it runs, not what it is."""
+    file = path / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
+        )
+    before = load(file)
+    config = merge(before, overrides)
+    changed = differences(before, config)
+    changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]
+    if changed:
+        raise ConfigError(
+            f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
+            "leave the override away, or start a run of its own with `run`"
+        )
+    return config
