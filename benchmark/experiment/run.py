@@ -141,7 +141,7 @@ class Run:
         other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):
             rank_zero_first(self.fabric, partial(other, name))  # refused now, not after the training
-        if any(find(name).requires == "locals" for name in protocols) and not supports_drift(self.loop):
+        if any(find(name).requires == "local_models" for name in protocols) and not supports_drift(self.loop):
             raise ConfigError(drift_unavailable(self.loop))
         begun = (self.folder / "checkpoint").exists()  # what an earlier command has played can still be looked at
         if not begun and (why := self.loop.budget_infeasible_reason()) is not None:
@@ -172,7 +172,7 @@ class Run:
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
         visited = None
-        if any(find(name).requires == "locals" for name in protocols):
+        if any(find(name).requires == "local_models" for name in protocols):
             with self.display.during("visiting the clients once more"):
                 visited = revisit(loop)
         encoders, here, failed = on_rank_zero(
