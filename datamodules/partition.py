@@ -113,14 +113,14 @@ Draw = Callable[[np.random.Generator, Partition], np.ndarray]
 
 def _redraw(draw: Draw, labels: np.ndarray, num_clients: int, alpha: float, min_size: int, seed: int) -> Partition:
     """Partition by the first draw that gives every client `min_size` examples."""
-    _check(labels, num_clients, alpha)
+    members = _check(labels, num_clients, alpha)
     if num_clients * min_size > len(labels):
         raise PartitionError(
             f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "
             f"{len(labels)}: min_size can be at most {len(labels) // num_clients}"
         )
     rng = np.random.default_rng(seed)
-    members = [rng.permutation(indices) for indices in _by_class(labels)]
+    members = [rng.permutation(indices) for indices in members]
     largest = 0
     for _ in range(REDRAWS):
         counts = draw(rng, members)
@@ -141,8 +141,7 @@ def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, se
     size, classes last. Counts are rounded down and a class's examples are assigned in file order, so the last few of
     each class, fewer than K, are left out. At very small `alpha` 100 normalisations do not converge and sizes differ.
     """
-    _check(labels, num_clients, alpha)
-    members = _by_class(labels)
+    members = _check(labels, num_clients, alpha)
     log_p = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
     return _assign(members, balanced_counts(log_p, np.array(list(map(len, members)))))
 
@@ -166,8 +165,7 @@ def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2
     Each of the C classes is cut at random into ceil(cK/C) equal parts; clients in turn get one part of each of the c
     classes with most parts left, ties drawn. Where C does not divide cK, the remaining parts are left out.
     """
-    _check(labels, num_clients)
-    members = _by_class(labels)
+    members = _check(labels, num_clients)
     C = len(members)
     if not 1 <= classes_per_client <= C:
         raise PartitionError(f"classes_per_client={classes_per_client} and there are {C} classes: give 1 to {C}")
@@ -192,8 +190,7 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
 
     A shared class is cut at random into equal parts. One of K and C has to divide the other.
     """
-    _check(labels, num_clients)
-    members = _by_class(labels)
+    members = _check(labels, num_clients)
     C = len(members)
     if C % num_clients == 0:
         return [_join(members[k : k + C // num_clients]) for k in range(0, C, C // num_clients)]
@@ -211,13 +208,15 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     return [_join([piece]) for rows in members for piece in np.array_split(rng.permutation(rows), num_clients // C)]
 
 
-def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> None:
+def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:
+    """Check the arguments of a rule; return `_by_class`."""
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise PartitionError(f"labels are {labels.dtype} of shape {labels.shape}; a partition needs integers [N]")
     if not 1 <= num_clients <= len(labels):
         raise PartitionError(f"{num_clients} clients for {len(labels)} examples: give 1 to {len(labels)} clients")
     if not 0 < alpha < math.inf:
         raise PartitionError(f"alpha={alpha}: the Dirichlet concentration is a positive, finite number")
+    return _by_class(labels)
 
 
 def _by_class(labels: np.ndarray) -> list[np.ndarray]:

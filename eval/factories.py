@@ -1,7 +1,7 @@
 """`Protocol`, the kinds of protocol that several official ones share, and protocols that compute more than one call."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class Protocol:
         id: "name/version".
         compute: a subject and a generator, and the settings as keyword arguments -> metrics by name.
         summary: one line for tables and docs, differences from the paper included.
-        settings: all its numbers.
+        settings: all its numbers, by argument of `compute`.
         headline: the metric that represents the protocol in a table.
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
@@ -61,9 +61,9 @@ def linear_protocol(name: str, probe: Probe, summary: str) -> Protocol:
     """A linear probe on cached features."""
     return Protocol(
         name,
-        lambda subject, generator, **settings: linear_probe(subject.features, Probe(**settings), generator),
+        lambda subject, generator, probe: linear_probe(subject.features, probe, generator),
         summary,
-        asdict(probe),
+        {"probe": probe},
     )
 
 
@@ -71,11 +71,11 @@ def augmented_protocol(name: str, probe: Probe, crop: Crop, summary: str) -> Pro
     """A linear probe that crops and flips every training image anew in every epoch."""
     return Protocol(
         name,
-        lambda subject, generator, crop, **settings: augmented_probe(
-            subject.features, subject.inputs, Probe(**settings), crop, generator
+        lambda subject, generator, **settings: augmented_probe(
+            subject.features, subject.inputs, generator=generator, **settings
         ),
         summary,
-        asdict(probe) | {"crop": crop},
+        {"probe": probe, "crop": crop},
         requires="encoder_inputs",
         long=True,
     )
@@ -85,11 +85,9 @@ def semi_protocol(name: str, tuning: FineTuning, summary: str, *, long: bool = T
     """Fine-tuning on fractions of the labels; the headline is the accuracy at the largest fraction."""
     return Protocol(
         name,
-        lambda subject, generator, **settings: semi(
-            subject.features, subject.inputs, FineTuning(**settings), generator
-        ),
+        lambda subject, generator, tuning: semi(subject.features, subject.inputs, tuning, generator),
         summary,
-        asdict(tuning),
+        {"tuning": tuning},
         headline=f"accuracy_{100 * tuning.shares[-1]:g}pct",
         units={f"spread_{100 * fraction:g}pct": "points" for fraction in tuning.shares},
         requires="encoder_inputs",
@@ -101,11 +99,9 @@ def transfer_protocol(target: str, probe: Probe, neighbours: Mapping[str, float]
     """Linear probe, kNN and effective rank on another data set; neighbours: k and temperature."""
     return Protocol(
         f"transfer-{target}/v1",
-        lambda subject, generator, k, temperature, **settings: transfer(
-            subject.targets[target](), Probe(**settings), k, temperature, generator
-        ),
+        lambda subject, generator, **settings: transfer(subject.targets[target](), generator=generator, **settings),
         f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set.",
-        asdict(probe) | dict(neighbours),
+        {"probe": probe, **neighbours},
         units={"effective_rank": "dimensions"},
         requires=f"target {target}",
     )

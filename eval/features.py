@@ -185,8 +185,13 @@ def device_of(module: nn.Module) -> torch.device:
 
 def _batches(images: Images, prepare: Prepare, batch_size: int, device: Device) -> Iterator[Tensor]:
     empty = True
-    for images_slice in images() if callable(images) else _slices(images, batch_size):
-        # a copy, since a memory map is read-only
+    if callable(images):
+        slices = iter(images())
+    else:  # equal to within one: a short last batch would weigh too much in BatchNorm
+        n, count = len(images), -(-len(images) // batch_size)
+        slices = (images[n * i // count : n * (i + 1) // count] for i in range(count))
+    for images_slice in slices:
+        # a copy, because a memory map is read-only
         batch = images_slice if isinstance(images_slice, Tensor) else torch.from_numpy(np.array(images_slice))
         if batch.dtype != torch.uint8:
             raise EvalError(f"the images are {batch.dtype}: give uint8 [N, C, H, W]; `prepare` turns them into floats")
@@ -194,10 +199,3 @@ def _batches(images: Images, prepare: Prepare, batch_size: int, device: Device) 
         empty = False
     if empty:
         raise EvalError("there are no images to extract features from: give at least one")
-
-
-def _slices(images: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Batches of at most `batch_size`, equal to within one: a short last batch would weigh too much in BatchNorm."""
-    count = -(-len(images) // batch_size)
-    for i in range(count):
-        yield images[len(images) * i // count : len(images) * (i + 1) // count]

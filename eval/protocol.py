@@ -6,7 +6,7 @@ The numbers of a protocol stay fixed; other numbers are a new version, so that a
 import difflib
 import re
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -105,15 +105,15 @@ SUITE_KNN = {"k": 200, "temperature": 0.1}
 ORCHESTRA = Probe("sgd", lr=30, epochs=50, batch_size=256, momentum=0.9, schedule="cosine")
 FLESD = Probe("sgd", lr=3e-2, epochs=60, batch_size=256, momentum=0.9, schedule="step", milestones=(30, 50))
 
-SSD_TUNING = FineTuning(
-    (0.01, 0.1),
-    encoder_lr=1e-3,
-    classifier_lr=0.3,
-    batch_size=128,
-    epochs=200,
-    crop=Crop((0.64, 1.0), ratio=(1.0, 1.0)),
-)
+SQUARE = Crop((0.64, 1.0), ratio=(1.0, 1.0))
+SSD_TUNING = FineTuning((0.01, 0.1), encoder_lr=1e-3, classifier_lr=0.3, batch_size=128, epochs=200, crop=SQUARE)
 """SSD's and FedU2's fine-tuning."""
+SUITE_TUNING = replace(
+    SSD_TUNING, shares=(0.01, 0.05, 0.1), encoder_lr=0.03, draws=3, steps=200, epochs=None, schedule="cosine"
+)
+ORCHESTRA_TUNING = FineTuning(
+    (0.01, 0.1), encoder_lr=30, classifier_lr=30, batch_size=256, epochs=50, crop=Crop((0.5, 1.0)), schedule="cosine"
+)
 
 _NO_AUGMENTATION = "its optimiser on cached features WITHOUT its augmentation (random resized crop and flip)"
 
@@ -128,7 +128,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "linear-lbfgs/v1",
             lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
-            "L2-regularised logistic regression, solved by L-BFGS; its strength chosen on a tenth of train.",
+            "L2-regularised logistic regression, solved by L-BFGS; its strength is chosen on a tenth of train.",
             {"strengths": STRENGTHS, "fraction": 0.1},
         ),
         linear_protocol(
@@ -139,7 +139,7 @@ PROTOCOLS: dict[str, Protocol] = {
         linear_protocol(
             "linear-ssd/v1",
             SUITE_PROBE,
-            "Linear probe of SSD's, FedU2's and FedSC's code: Adam 3e-3, 200 epochs, batch 512; the suite's today.",
+            "Linear probe of SSD's, FedU2's and FedSC's code: Adam 3e-3, 200 epochs, batch 512; as linear/v1.",
         ),
         linear_protocol(
             "linear-orchestra-cached/v1",
@@ -159,16 +159,17 @@ PROTOCOLS: dict[str, Protocol] = {
         linear_protocol(
             "linear-ldawa/v1",
             Probe("sgd", lr=1e-2, epochs=100, batch_size=128, momentum=0.9),
-            "Linear probe of L-DAWA's code, on pooled features (its: before pooling); SGD 1e-2, 100 epochs, batch 128.",
+            "Linear probe of L-DAWA's code, on pooled features (there: unpooled); SGD 1e-2, 100 epochs, batch 128.",
         ),
         Protocol(
             "linear-sweep/v1",
-            lambda subject, generator, rates, fraction, **settings: swept_probe(
-                subject.features, Probe(**settings), generator, rates, fraction
-            ),
+            lambda subject, generator, **settings: swept_probe(subject.features, generator=generator, **settings),
             "As linear/v1 for 100 epochs at six rates at once, 1e-4 to 3e-2; the best on a tenth of train, held out.",
-            asdict(Probe("adam", lr=1e-3, epochs=100, batch_size=512))
-            | {"rates": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2), "fraction": 0.1},
+            {
+                "probe": Probe("adam", lr=1e-3, epochs=100, batch_size=512),
+                "rates": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+                "fraction": 0.1,
+            },
         ),
         augmented_protocol(
             "linear-orchestra/v1",
@@ -198,15 +199,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         semi_protocol(
             "semi/v1",
-            replace(
-                SSD_TUNING,
-                shares=(0.01, 0.05, 0.1),
-                encoder_lr=0.03,
-                draws=3,
-                steps=200,
-                epochs=None,
-                schedule="cosine",
-            ),
+            SUITE_TUNING,
             "Fine-tuning of the suite: 1, 5 and 10 % of the labels, three draws each, 200 steps, cosine to zero.",
             long=False,
         ),
@@ -218,20 +211,12 @@ PROTOCOLS: dict[str, Protocol] = {
         semi_protocol(
             "semi-fedx/v1",
             FineTuning((0.01, 0.05, 0.1), encoder_lr=1e-3, classifier_lr=1e-3, batch_size=64, epochs=100),
-            "Fine-tuning of FedX: SGD 1e-3, 100 epochs; momentum 0.9, batch 64 and no crops are ours, it names none.",
+            "Fine-tuning of FedX: SGD 1e-3, 100 epochs; momentum 0.9, batch 64 and no crops are our choices.",
         ),
         semi_protocol(
             "semi-orchestra/v1",
-            FineTuning(
-                (0.01, 0.1),
-                encoder_lr=30,
-                classifier_lr=30,
-                batch_size=256,
-                epochs=50,
-                crop=Crop((0.5, 1.0)),
-                schedule="cosine",
-            ),
-            "Fine-tuning of Orchestra's code, its probe's rate of 30 included; labelled images were trained on before.",
+            ORCHESTRA_TUNING,
+            "Fine-tuning of Orchestra's code, with its probe's rate of 30; the encoder was trained on these images.",
         ),
         Protocol(
             "geometry/v1",
@@ -247,7 +232,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "spectrum/v1",
             compute_spectrum,
-            "Singular values of the centred test features: how many hold 90 and 99 % of it; decay.",
+            "Singular values of the centred test features: dimensions with 90 and 99 % of the variance; decay.",
             headline="dimensions_90",
             units=dict.fromkeys(("dimensions_90", "dimensions_99", "participation_ratio"), "dimensions"),
         ),
@@ -263,7 +248,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "embed/v1",
             compute_map,
-            "t-SNE of at most 2,000 normalised test features: a figure, and how pure it is.",
+            "t-SNE of at most 2,000 normalised test features: a figure, and its purity.",
             {"max_points": 2_000, "perplexity": 30},
             headline="purity",
             higher=("purity",),
@@ -272,7 +257,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "drift/v1",
             compute_drift,
-            "FedX's eqs. 14-16 and CKA: clients after a visit more at the last rate, against the model made of them.",
+            "FedX's eqs. 14-16 and CKA: clients after one more visit at the last rate, against the global model.",
             {"images": 2_000},
             headline="local_global_angle",
             units=dict.fromkeys(("local_global_angle", "local_global_angle_worst"), "degrees")
