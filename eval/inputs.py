@@ -95,14 +95,13 @@ class Subject:
         """
         kind, _, name = requires.partition(" ")
         features = self.features
-        available = {
-            "": True,
-            "encoder_inputs": self.encoder_inputs is not None,
-            "local_models": self.local_models is not None,
-            "views": None not in (features.view_a, features.view_b, features.view_clients),
-            "target": name in self.targets,
+        missing = {
+            "encoder_inputs": self.encoder_inputs is None,
+            "local_models": self.local_models is None,
+            "views": None in (features.view_a, features.view_b, features.view_clients),
+            "target": name not in self.targets,
         }
-        if not available[kind]:
+        if kind and missing[kind]:
             raise EvalError(f"{protocol} requires more than features: {REASONS[kind]}")
 
     @property

@@ -1,7 +1,6 @@
 """Weighted k-nearest-neighbour classification of frozen features (Wu et al. 2018, section 3.4)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +9,8 @@ from torch import Tensor
 from eval.features import EvalError, Features, accuracy
 
 
-class Neighbours(NamedTuple):
-    """The training rows nearest to each test row, most similar first: `cosine` and their `labels`, `[M, k]` each."""
-
-    cosine: Tensor
-    labels: Tensor
-
-
-def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: int = 1000) -> Neighbours:
-    """The k training rows of largest cosine.
+def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: int = 1000) -> tuple[Tensor, Tensor]:
+    """Cosines and labels, `[M, k]` each, of the k training rows nearest to each test row, most similar first.
 
     Args:
         train_x: the bank, `[N, d]`; train_y: `[N]` int64; test_x: `[M, d]`. Rows are L2-normalised inside.
@@ -32,10 +24,10 @@ def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: 
     bank = F.normalize(train_x, dim=1).T
     chunks = [(queries @ bank).topk(k, dim=1) for queries in F.normalize(test_x, dim=1).split(chunk)]
     cosine, nearest = (torch.cat(tensors) for tensors in zip(*chunks, strict=True))
-    return Neighbours(cosine, train_y[nearest])
+    return cosine, train_y[nearest]
 
 
-def vote(nearest: Neighbours, num_classes: int, k: int, temperature: float) -> Tensor:
+def vote(cosine: Tensor, labels: Tensor, num_classes: int, k: int, temperature: float) -> Tensor:
     """Majority vote `[M]` int64 of the k nearest, weighted by exp(cosine / temperature); of equals the lowest class.
 
     temperature: > 0; the larger, the more equal the weights.
@@ -45,7 +37,7 @@ def vote(nearest: Neighbours, num_classes: int, k: int, temperature: float) -> T
     """
     if temperature <= 0:
         raise EvalError(f"a vote temperature of {temperature} was given: give one above 0")
-    cosine, labels = nearest.cosine[:, :k], nearest.labels[:, :k]
+    cosine, labels = cosine[:, :k], labels[:, :k]
     # relative to the nearest, so that no temperature overflows; a class at a time, so that the order of sums is fixed
     weight = ((cosine - cosine[:, :1]) / temperature).exp()
     return torch.stack([(weight * (labels == c)).sum(dim=1) for c in range(num_classes)], dim=1).argmax(dim=1)
@@ -55,7 +47,7 @@ def knn_predict(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, num_classes: int, k: int, temperature: float, chunk: int = 1000
 ) -> Tensor:
     """Predicted classes `[M]` int64 of the test rows; see `neighbours` and `vote`."""
-    return vote(neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
+    return vote(*neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
 
 
 def knn(features: Features, k: int = 200, temperature: float = 0.1) -> dict[str, float]:
@@ -74,5 +66,5 @@ def knn_by_k(features: Features, ks: Sequence[int], temperature: float) -> dict[
     if not ks:
         return {}
     nearest = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
-    votes = {k: vote(nearest, features.num_classes, k, temperature) for k in ks}
+    votes = {k: vote(*nearest, features.num_classes, k, temperature) for k in ks}
     return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in votes.items()}
