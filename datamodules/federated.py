@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from datamodules.compiled import apply_compiled
 from datamodules.errors import PartitionError
@@ -193,10 +193,16 @@ class FederatedDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """For Trainer: the pooled images of all clients as uint8 batches; views are made after the transfer."""
-        pooled = _Pooled(self.source, np.sort(self.parts.indices))
+        pooled = np.sort(self.parts.indices)
+
+        def load(positions: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+            rows, train = pooled[positions], self.source.train
+            return torch.from_numpy(train.images[rows]), torch.tensor(positions), torch.from_numpy(train.labels[rows])
+
         order = RandomSampler(pooled, generator=self.generator)
-        short = len(pooled) % self.batch_size == 1
-        return DataLoader(pooled, sampler=BatchSampler(order, self.batch_size, drop_last=short), batch_size=None)
+        sampler = BatchSampler(order, self.batch_size, drop_last=len(pooled) % self.batch_size == 1)
+        positions = range(len(pooled))
+        return DataLoader(positions, batch_sampler=sampler, collate_fn=load)  # type: ignore[arg-type] # any sequence
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor, Tensor], dataloader_idx: int) -> Batch:
         """For Trainer: views of the transferred images, made on the device."""
@@ -210,18 +216,3 @@ def number_of_batches(examples: int, batch_size: int) -> int:
     """Number of batches of a training epoch; a last short batch counts if it has at least two images."""
     full, rest = divmod(examples, batch_size)
     return full + (rest >= 2)
-
-
-class _Pooled(Dataset):
-    """Training images of all clients; an item is a batch: (uint8 images, positions, labels) of a list of positions."""
-
-    def __init__(self, source: Source, index: np.ndarray) -> None:
-        self.source, self.index = source, index
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, positions: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self.index[positions]
-        images, labels = self.source.train.images[rows], self.source.train.labels[rows]
-        return torch.from_numpy(images), torch.tensor(positions), torch.from_numpy(labels)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from itertools import combinations
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +36,8 @@ def inter_class_angles(x: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     prototypes = prototypes[~prototypes.isnan().any(dim=1)]
     if len(prototypes) < 2:
         raise EvalError("angles between classes of images of one class: give two classes at least")
-    first, second = zip(*combinations(range(len(prototypes)), 2), strict=True)
-    return angles(prototypes[list(first)], prototypes[list(second)])
+    first, second = torch.combinations(torch.arange(len(prototypes))).T
+    return angles(prototypes[first], prototypes[second])
 
 
 def cka(x: Tensor, y: Tensor) -> float:
