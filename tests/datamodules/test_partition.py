@@ -217,7 +217,7 @@ def test_classes_are_the_distinct_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "arguments", "message"),
     [
         ("iid", {"num_clients": 0}, r"0 clients for 3000 examples: give 1 to 3000 clients"),
         ("iid", {"num_clients": 3001}, r"3001 clients for 3000 examples"),
@@ -236,11 +236,12 @@ def test_classes_are_the_distinct_labels() -> None:
         ("iid", {"labels": np.zeros(40)}, r"labels are float64 of shape \(40,\)"),
     ],
 )
-def test_impossible_partitions_are_errors_of_one_line(name: str, given: dict, message: str) -> None:
+def test_impossible_partitions_are_errors_of_one_line(name: str, arguments: dict, message: str) -> None:
     with pytest.raises(PartitionError, match=message) as caught:
-        split(name, **given)
+        split(name, **arguments)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, DataError)
+    assert caught.value.exit_code == 2
 
 
 def test_parts_equal_the_arrays_they_store() -> None:

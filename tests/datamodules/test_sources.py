@@ -155,9 +155,9 @@ def test_image_size_resizes_bilinearly(folders: dict[str, Path]) -> None:
 def test_threads_decode_large_images_in_order(folders: dict[str, Path]) -> None:
     for split in ("train", "test"):
         (folders["root"] / "large" / split / "any").mkdir(parents=True)
-        for number in range(200):
-            Image.new("RGB", (80, 60), (number, 255 - number, 7)).save(
-                folders["root"] / "large" / split / f"any/{number:03}.png", compress_level=1
+        for red in range(200):
+            Image.new("RGB", (80, 60), (red, 255 - red, 7)).save(
+                folders["root"] / "large" / split / f"any/{red:03}.png", compress_level=1
             )
     calls: list[tuple[int, int]] = []
     large = sources.load("large", **folders, progress=lambda done, total: calls.append((done, total)))
@@ -385,7 +385,7 @@ def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, 
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             {"name": "imagenet"},
@@ -405,7 +405,7 @@ def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, 
         ({"name": "synthetic", "examples": 19}, r"19 examples, 4 classes, 3 channels: give .* five examples a class"),
     ],
 )
-def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], given: dict, message: str) -> None:
+def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], arguments: dict, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        sources.load(**folders, **given)
+        sources.load(**folders, **arguments)
     assert "\n" not in str(caught.value)

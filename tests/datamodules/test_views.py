@@ -504,7 +504,7 @@ def test_a_recipe_accepts_lists_for_tuples():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"size": 0}, "views.size is 0; it must be a whole number of pixels, at least 1"),
         ({"size": 8.5}, "views.size is 8.5; it must be a whole number of pixels, at least 1"),
@@ -545,9 +545,9 @@ def test_a_recipe_accepts_lists_for_tuples():
         ({"mean": (0.5,), "std": (0.0,)}, "views.std is (0.0,); it must be one number > 0 a channel, or null"),
     ],
 )
-def test_impossible_recipes_are_errors_of_one_line(given, message):
+def test_impossible_recipes_are_errors_of_one_line(arguments, message):
     with pytest.raises(ViewError, match=re.escape(message)) as caught:
-        Recipe(**{"size": 32, **given})
+        Recipe(**{"size": 32, **arguments})
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, DataError)
 

@@ -206,8 +206,9 @@ def test_a_failing_protocol_does_not_stop_the_others(features):
     scores = evaluate(equal, ["knn/v1", "embed/v1", "geometry/v1"], stream, failures=failures)
     assert {score.protocol for score in scores} == {"knn/v1", "geometry/v1"}
     assert failures == {"embed/v1": "a map of 30 test images whose features are all the same: train the encoder anew"}
-    with pytest.raises(EvalError, match="all the same"):
+    with pytest.raises(EvalError, match="all the same") as caught:
         evaluate(equal, ["knn/v1", "embed/v1"], stream)
+    assert caught.value.exit_code == 2
 
 
 def test_long_protocols_are_those_with_a_papers_number_of_passes():
