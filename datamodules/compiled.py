@@ -1,8 +1,8 @@
-"""The views of `views.apply` by a function of fixed shapes, for torch.compile: an option, never the reference.
+"""The views of `views.apply` by a function of fixed shapes for torch.compile: optional and not the reference.
 
-Every image passes every stage of the recipe; where its draws leave a stage out, the stage's parameters change nothing.
-So neither a shape nor a branch hangs on the draws, and the colour ops fuse into two passes over the pixels. Equal to
-the reference to 1e-5, save the pixels whose intensity is within rounding of `solarize_threshold`.
+Every image passes every stage of the recipe; where its draws leave a stage out, the stage gets neutral parameters.
+So no shape and no branch depends on the draws, and the colour operations fuse into two passes over the pixels. Equal
+to the reference to 1e-5, except pixels whose intensity is within rounding of `solarize_threshold`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,48 +12,35 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from datamodules.ops import (
-    BRIGHTNESS,
-    CONTRAST,
-    HUE,
-    SATURATION,
-    blur_weights,
-    blurring,
-    luma,
-    resampling,
-    rotate,
-    send,
-    separable,
-    shift,
-    turn_hue,
-)
+from datamodules import ops
+from datamodules.ops import BRIGHTNESS, CONTRAST, HUE, SATURATION
 from datamodules.recipe import Recipe
 from datamodules.views import Draws, apply, check, normalise
 
-AROUND = (BRIGHTNESS, SATURATION, BRIGHTNESS, HUE, BRIGHTNESS, SATURATION, BRIGHTNESS)
-SLOTS = (*AROUND, CONTRAST, *AROUND)
-"""Colour ops that hold all 24 orders of the four, and only one contrast, the op that must see the whole image first:
-the pointwise ops around it are the shortest sequence that holds every order of three."""
+POINTWISE = (BRIGHTNESS, SATURATION, BRIGHTNESS, HUE, BRIGHTNESS, SATURATION, BRIGHTNESS)
+SLOTS = (*POINTWISE, CONTRAST, *POINTWISE)
+"""Colour operations of which every order of the four is a subsequence, with a single contrast, the only operation that
+needs the whole image; `POINTWISE` is the shortest sequence that contains every order of the other three."""
 NEUTRAL = tuple(float(op != HUE) for op in SLOTS)
-"""What changes nothing in a slot."""
+"""Value of each slot that changes nothing."""
 
-_rotate = torch.compiler.disable(rotate)  # takes the nearest pixel: an angle rounded otherwise would take another one
+_rotate = torch.compiler.disable(ops.rotate)  # nearest pixel: an angle with another rounding would choose another pixel
 
 
 def apply_compiled(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
-    """`views.apply`, compiled at the first call: once for all numbers of images, anew for other recipes and sizes.
+    """`views.apply`, compiled at the first call for any number of images, and again for each recipe and image size.
 
-    Needs what torch.compile needs: a C++ compiler on a CPU, Triton on a GPU.
+    Requires torch.compile's own requirements: a C++ compiler on a CPU, Triton on a GPU.
     """
     check(images, recipe)
-    if len(images) < 2:  # one is a constant to a compiler, not a number of images
+    if len(images) < 2:  # the compiler would specialise to a batch of one
         return apply(images, draws, recipe)
     if draws.offset is not None:
-        images = shift(images, draws.offset, recipe.pad_mode)
-    images, table = images.contiguous(), send(tabulate(draws, recipe), images)
+        images = ops.shift(images, draws.offset, recipe.pad_mode)
+    images, table = images.contiguous(), ops.send(tabulate(draws, recipe), images)
     for tensor in (images, table):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
-    with torch.no_grad(), torch.autocast(images.device.type, enabled=False):  # another mode would be compiled anew
+    with torch.no_grad(), torch.autocast(images.device.type, enabled=False):  # another mode would compile again
         return _compiled()(images, table, recipe)
 
 
@@ -63,7 +50,7 @@ def _compiled() -> Callable[[Tensor, Tensor, Recipe], Tensor]:
 
 
 def tabulate(draws: Draws, recipe: Recipe) -> Tensor:
-    """The parameters of each view as a row of float32, `[n, 23 + blur_kernel]`: see `_columns`."""
+    """Parameters of each view as a row of float32, `[n, 23 + blur_kernel]`: see `_columns`."""
     table = torch.zeros(len(draws.mirror), 23 + recipe.blur_kernel)
     mirror, crops, degrees, slots, gray, solarized, kernel = _columns(table, recipe)
     mirror[:, 0] = draws.mirror
@@ -75,20 +62,20 @@ def tabulate(draws: Draws, recipe: Recipe) -> Tensor:
         degrees[:, 0] = draws.degrees
     if draws.jitter is not None:
         rows, order, factors = draws.jitter
-        place = _places()[order @ torch.tensor([64, 16, 4, 1])]
-        slots[rows] = slots[rows].scatter(1, place, factors.gather(1, order))
+        used = _slots_of_orders()[order @ torch.tensor([64, 16, 4, 1])]
+        slots[rows] = slots[rows].scatter(1, used, factors.gather(1, order))
     if draws.gray is not None:
         gray[draws.gray] = 1
     if draws.blur is not None:
         rows, sigma = draws.blur
-        kernel[rows] = blur_weights(sigma, recipe.blur_kernel)
+        kernel[rows] = ops.blur_weights(sigma, recipe.blur_kernel)
     if draws.solarize is not None:
         solarized[draws.solarize] = 1
     return table
 
 
 def apply_table(images: Tensor, table: Tensor, recipe: Recipe) -> Tensor:
-    """The views of uint8 images `[B, C, H, W]` by the rows of `tabulate`, float `[B, C, size, size]`."""
+    """Views of uint8 images `[B, C, H, W]` by the rows of `tabulate`, float `[B, C, size, size]`."""
     mirror, crops, degrees, slots, gray, solarized, kernel = _columns(table, recipe)
     planes = _crop(images, mirror[:, 0] > 0, crops, recipe)
     if recipe.rotation:
@@ -96,11 +83,11 @@ def apply_table(images: Tensor, table: Tensor, recipe: Recipe) -> Tensor:
     if recipe.jitter_p:
         planes = _jitter(planes, slots, recipe.jitter)
     if recipe.grayscale and len(planes) == 3:
-        shade = luma(planes)
-        planes = [torch.where(gray[..., None] > 0, shade, plane) for plane in planes]
+        luma = ops.luma(planes)
+        planes = [torch.where(gray[..., None] > 0, luma, plane) for plane in planes]
     if recipe.blur:
-        across = blurring(kernel, recipe.size)
-        planes = list(separable(torch.stack(planes, 1), across, across).unbind(1))
+        matrix = ops.blurring(kernel, recipe.size)
+        planes = list(ops.separable(torch.stack(planes, 1), matrix, matrix).unbind(1))
     if recipe.solarize:
         bright = [(solarized[..., None] > 0) & (plane >= recipe.solarize_threshold) for plane in planes]
         planes = [torch.where(inverted, 1 - plane, plane) for inverted, plane in zip(bright, planes, strict=True)]
@@ -113,25 +100,26 @@ def _columns(table: Tensor, recipe: Recipe) -> tuple[Tensor, ...]:
 
 
 @cache
-def _places() -> Tensor:
-    """`[256, 4]`: for the order of the colour ops, read as a number to base 4, the slots they take."""
-    places = torch.zeros(256, 4, dtype=torch.int64)
+def _slots_of_orders() -> Tensor:
+    """`[256, 4]`: for each order of the colour operations, read as a number to base 4, the slots of its operations."""
+    table = torch.zeros(256, 4, dtype=torch.int64)
     for order in permutations(range(4)):
         slot = -1
         for i, op in enumerate(order):
             slot = SLOTS.index(op, slot + 1)
-            places[int("".join(map(str, order)), 4), i] = slot
-    return places
+            table[int("".join(map(str, order)), 4), i] = slot
+    return table
 
 
 def _crop(images: Tensor, mirror: Tensor, crops: Tensor, recipe: Recipe) -> list[Tensor]:
-    """Channels, `[B, size, size]` each. Rows come first, all channels at once: nothing is copied on the way."""
+    """Channels, `[B, size, size]` each. Rows are resampled first, for all channels at once, which avoids a copy."""
     (height, width), size = images.shape[2:], recipe.size
     if not recipe.crop_scale and (height, width) == (size, size):
         x = images.float() / 255
         return list(torch.where(mirror[:, None, None, None], x.flip(3), x).unbind(1))
-    top, left, tall, wide = crops.unbind(1)
-    rows, columns = resampling(top, tall, height, size), resampling(left, wide, width, size, mirror)
+    top, left, crop_height, crop_width = crops.unbind(1)
+    rows = ops.resampling(top, crop_height, height, size)
+    columns = ops.resampling(left, crop_width, width, size, mirror)
     x = torch.bmm(rows, (images.transpose(1, 2).float() / 255).flatten(2)).unflatten(2, (-1, width))
     return list(torch.bmm(x.flatten(1, 2), columns.mT).unflatten(1, (size, -1)).unbind(2))
 
@@ -141,12 +129,12 @@ def _jitter(planes: list[Tensor], slots: Tensor, strengths: Sequence[float]) -> 
         if not strengths[op] or (len(planes) == 1 and op in (SATURATION, HUE)):
             continue
         if op == HUE:
-            low, chroma, shares = turn_hue(planes, value)
-            planes = [low + chroma * share.clamp(0, 1) for share in shares]
+            low, chroma, fractions = ops.turn_hue(planes, value)
+            planes = [low + chroma * fraction.clamp(0, 1) for fraction in fractions]
         elif op == BRIGHTNESS:
             planes = [(plane * value).clamp(max=1) for plane in planes]
         else:
-            target = luma(planes)
+            target = ops.luma(planes)
             if op == CONTRAST:
                 target = target.mean((1, 2), keepdim=True)
             planes = [(target + value * (plane - target)).clamp(0, 1) for plane in planes]

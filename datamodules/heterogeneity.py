@@ -1,32 +1,32 @@
-"""How unlike each other the clients of a partition are: in numbers, and as a picture."""
+"""Heterogeneity of a partition: statistics over its clients, and a bubble chart."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-SHOWN = 100
-"""Clients in a picture, at most: more would be a picture of nothing, and take minutes."""
+MAX_CLIENTS = 100
+"""Largest number of clients in a chart: with more it would be unreadable and take minutes."""
 
 
-def counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
+def counts(labels: np.ndarray, partition: Sequence[np.ndarray]) -> np.ndarray:
     """Examples `[K, C]` of each class on each client; classes are the distinct values of `labels: [N]`, in order."""
-    distinct, position = np.unique(labels, return_inverse=True)
-    return np.stack([np.bincount(position[part], minlength=len(distinct)) for part in parts])
+    distinct, classes = np.unique(labels, return_inverse=True)
+    return np.stack([np.bincount(classes[indices], minlength=len(distinct)) for indices in partition])
 
 
-def report(labels: np.ndarray, parts: Sequence[np.ndarray]) -> dict[str, float]:
+def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, float]:
     """Classes per client by the two definitions of Orchestra's Table 4 (ICML 2022), and client sizes in examples.
 
     `classes` and `classes_1pct` are means over clients: a class is on a client that has at least one example of it,
     or of whose examples it makes up at least 1 %. A client without examples has no class.
     """
-    held = counts(labels, parts)
-    sizes = held.sum(axis=1)
+    examples = counts(labels, partition)
+    sizes = examples.sum(axis=1)
     return {
-        "classes": float((held > 0).sum(axis=1).mean()),
+        "classes": float((examples > 0).sum(axis=1).mean()),
         # in integers: 7 of 700 examples are 1 %, whatever 0.01 * 700 rounds to
-        "classes_1pct": float(((held > 0) & (100 * held >= sizes[:, None])).sum(axis=1).mean()),
+        "classes_1pct": float(((examples > 0) & (100 * examples >= sizes[:, None])).sum(axis=1).mean()),
         "size_min": float(sizes.min()),
         "size_median": float(np.median(sizes)),
         "size_max": float(sizes.max()),
@@ -34,37 +34,38 @@ def report(labels: np.ndarray, parts: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def bubble_chart(
-    labels: np.ndarray, parts: Sequence[np.ndarray], path: str | Path, classes: tuple[str, ...] | None = None
+    labels: np.ndarray, partition: Sequence[np.ndarray], path: str | Path, classes: tuple[str, ...] | None = None
 ) -> None:
     """Write the partition as a PNG: clients across, classes up, a bubble's area the number of examples.
 
-    The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. Of more than
-    `SHOWN` clients the first are drawn, and the numbers in the title are of all.
+    The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. At most
+    `MAX_CLIENTS` clients are drawn; the numbers in the title are of all clients.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    held = counts(labels, parts)[:SHOWN]
-    clients, num_classes = held.shape
-    cell = float(np.clip(12 / max(held.shape), 0.14, 0.45))  # inches
+    examples = counts(labels, partition)[:MAX_CLIENTS]
+    clients, num_classes = examples.shape
+    cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
     figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    client, label = np.nonzero(held)
+    client, label = np.nonzero(examples)
     diameter = 72 * cell  # points
-    axes.scatter(client, label, s=diameter**2 * held[client, label] / held.max(), linewidths=0, alpha=0.8)
+    axes.scatter(client, label, s=diameter**2 * examples[client, label] / examples.max(), linewidths=0, alpha=0.8)
     axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, num_classes - 0.3), aspect="equal", xlabel="client")
-    every = [max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0)]
-    axes.set_xticks(range(0, clients, every[0]))
+    step_x, step_y = (max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0))
+    axes.set_xticks(range(0, clients, step_x))
     names = classes or tuple(str(value) for value in np.unique(labels))
-    axes.set_yticks(range(0, num_classes, every[1]), names[:: every[1]])
+    axes.set_yticks(range(0, num_classes, step_y), names[::step_y])
     axes.set_ylabel("class")
-    numbers = report(labels, parts)
-    first = f"the first {SHOWN} of {len(parts):,} clients; " if len(parts) > SHOWN else ""
+    numbers = report(labels, partition)
+    drawn = f"the first {MAX_CLIENTS} of {len(partition):,} clients; " if len(partition) > MAX_CLIENTS else ""
+    total = sum(map(len, partition))
     axes.set_title(
-        f"{first}{sum(map(len, parts)):,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
+        f"{drawn}{total:,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
         f"{numbers['classes']:.1f} classes a client, {numbers['classes_1pct']:.1f} of at least 1 %\n"
-        f"the largest bubble is {held.max():,}",
+        f"the largest bubble is {examples.max():,}",
         fontsize=9,
     )
     axes.tick_params(labelsize=8, length=2)

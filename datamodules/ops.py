@@ -1,4 +1,4 @@
-"""Image operations on a whole batch, each with explicit per-sample parameters: what torchvision does one by one.
+"""Image operations on a whole batch with explicit parameters per sample; torchvision does them image by image.
 
 Images are float `[B, C, H, W]` in [0, 1] with one or three channels; results equal torchvision's functional operations.
 """
@@ -15,7 +15,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the colour operations, in th
 def resized_crop(
     images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, mirror: Tensor | None = None
 ) -> Tensor:
-    """Crop, resize to `[B, C, size, size]` (bilinear, antialiased), and mirror where bool `[B]` says so, for free.
+    """Crop, resize to `[B, C, size, size]` (bilinear, antialiased), and mirror where `mirror`, bool `[B]`, is set.
 
     `top`, `left`, `height` and `width` are `[B]` pixels; the crop lies inside the image.
     """
@@ -27,25 +27,25 @@ def resized_crop(
 
 
 def shift(images: Tensor, offset: Tensor, fill: str) -> Tensor:
-    """Images of any dtype moved by whole pixels: pixel (y, x) becomes the one at (y + dy, x + dx) of the source.
+    """Shift images of any dtype by whole pixels: pixel (y, x) becomes the one at (y + dy, x + dx) of the source.
 
     offset: int64 `[B, 2]`, dy and dx, smaller than the image. fill: beyond the edge, "reflect" or "zero".
     """
-    for dim, by in ((2, offset[:, 0]), (3, offset[:, 1])):
+    for dim, distance in ((2, offset[:, 0]), (3, offset[:, 1])):
         last = images.shape[dim] - 1
-        wanted = torch.arange(last + 1, device=images.device) + send(by, images)[:, None]
-        source = last - (last - wanted.abs()).abs()  # reflected at both edges; what lies inside is left alone
+        unbounded = torch.arange(last + 1, device=images.device) + send(distance, images)[:, None]
+        source = last - (last - unbounded.abs()).abs()  # reflected at both edges, unchanged inside
         shape = (len(images), 1, last + 1, 1) if dim == 2 else (len(images), 1, 1, last + 1)
         moved = images.gather(dim, source.view(shape).expand(images.shape))
-        images = moved * (wanted == source).view(shape).to(moved.dtype) if fill == "zero" else moved
+        images = moved * (unbounded == source).view(shape).to(moved.dtype) if fill == "zero" else moved
     return images
 
 
 def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
-    """`[B, size, extent]`: row i holds the weights of output pixel i over the source's, zero outside the crop.
+    """Resampling matrix `[B, size, extent]`: weights of each output pixel over the source, zero outside the crop.
 
-    A triangle around the output pixel's centre, reaching one source or one output pixel to each side, whichever is
-    more, cut at the crop's edges and scaled to sum to one.
+    A triangle around the output pixel's centre, whose half-width is the larger of a source and an output pixel, cut at
+    the crop's edges and scaled to sum to one.
     """
     start, length = start[:, None, None], length[:, None, None]
     scale = length / size
@@ -59,31 +59,16 @@ def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Te
 
 
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """`rows[b] @ images[b, c] @ columns[b].T`, in full precision under autocast too: half would show in the pixels."""
+    """`rows[b] @ images[b, c] @ columns[b].T`, in full precision even under autocast: half would change the pixels."""
     with torch.autocast(images.device.type, enabled=False):
         wide = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
-        # channel by channel, for a broadcast product would copy the rows for each
+        # channel by channel, because a broadcast product would copy the rows for each
         return torch.stack([torch.bmm(rows, channel) for channel in wide.unbind(1)], 1)
 
 
 def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
     """Mirror the images whose bool `mask` `[B]` is set."""
     return torch.where(per_sample(mask), images.flip(3), images)
-
-
-def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """`factor` `[B]`, >= 0, times the image, clamped to [0, 1]."""
-    return _blend(images, images.new_zeros(()), factor)
-
-
-def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its mean luma, clamped to [0, 1]."""
-    return _blend(images, luma(images.split(1, 1)).mean((2, 3), keepdim=True), factor)
-
-
-def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """`factor` `[B]`, >= 0, times the image plus 1 - `factor` times its luma, clamped to [0, 1]."""
-    return _blend(images, luma(images.split(1, 1)), factor)
 
 
 def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
@@ -93,20 +78,20 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     """
     if images.shape[1] == 1:
         return images
-    low, chroma, shares = turn_hue(images.split(1, 1), per_sample(factor))
-    share = torch.cat(shares, 1).clamp_(0, 1)
-    return torch.addcmul(low, chroma, share, out=share)
+    low, chroma, fractions = turn_hue(images.split(1, 1), per_sample(factor))
+    fraction = torch.cat(fractions, 1).clamp_(0, 1)
+    return torch.addcmul(low, chroma, fraction, out=fraction)
 
 
 def turn_hue(channels: Sequence[Tensor], turns: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Red, green and blue -> low and chroma, unchanged by a turn of the hue, and the turned channels' shares.
+    """Red, green, blue and turns -> low and chroma, which a hue shift keeps, and a fraction for each shifted channel.
 
-    A channel is low + chroma x its share, clamped to [0, 1].
+    A shifted channel is low + chroma x its fraction, the fraction clamped to [0, 1].
     """
     red, green, blue = channels
     high, low = red.maximum(green).maximum(blue), red.minimum(green).minimum(blue)
     chroma = high - low
-    # on the hexagon of hues, side 1, this is the way from red, 0 to 3, on green's side if green > blue: no case by case
+    # distance from red, 0 to 3, along the hexagon of hues with side 1; its sign is the side: green's or blue's
     from_red = (green + blue).sub_(red).add_(high).sub_(low, alpha=2).div_(chroma.clamp(min=1e-12))
     h = from_red.copysign_(green - blue).add_(6 * turns)
     h.sub_((h / 6).floor_(), alpha=6)
@@ -114,24 +99,25 @@ def turn_hue(channels: Sequence[Tensor], turns: Tensor) -> tuple[Tensor, Tensor,
 
 
 def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue, each image in its own order.
+    """Brightness, contrast, saturation and hue, in an order given per image.
 
-    All but the hue blend with a target, so a k-th blend runs on many images at once. Sorted by the place of the hue in
-    their order, last first, the images with the k-th blend before the hue are a slice, and so are the others; images
-    that come in this order (`hue_last_first`) are not copied.
+    Factor f blends the image with a target, f x image + (1 - f) x target, clamped to [0, 1]: black for brightness, the
+    mean luma for contrast, the luma for saturation. The k-th blend runs on many images at once: when the images are
+    sorted by the position of the hue in their order, last first, those with the k-th blend before the hue are a slice,
+    and so are the others. Images already sorted by `hue_last_first` are not copied.
 
     Args:
         images: `[B, C, H, W]`.
         order: int64 `[B, 4]` on the CPU, a permutation of BRIGHTNESS, CONTRAST, SATURATION and HUE a row.
-        factors: `[B, 4]` on the CPU; column i belongs to op i, whatever its place.
+        factors: `[B, 4]` on the CPU; column i belongs to operation i, whatever its position.
     """
-    place = (order == HUE).int().argmax(1)
-    if (place.diff() > 0).any():
+    hue_position = (order == HUE).int().argmax(1)
+    if (hue_position.diff() > 0).any():
         rank = hue_last_first(order)
         sorted_images = color_jitter(images[send(rank, images)], order[rank], factors[rank])
         return sorted_images[send(rank.argsort(), images)]
     ops = order[order != HUE].view(-1, 3)
-    cuts = [int((place > k).sum()) for k in range(3)]
+    cuts = [int((hue_position > k).sum()) for k in range(3)]
     blends = list(zip(cuts, send(ops.T, images), send(factors.gather(1, ops).T, images), strict=True))
     x = torch.empty_like(images)
     x[cuts[0] :] = images[cuts[0] :]
@@ -145,7 +131,7 @@ def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
 
 
 def hue_last_first(order: Tensor) -> Tensor:
-    """`[B]`: the rows of `order`, as `color_jitter` takes it, sorted by the place of the hue, last first."""
+    """Permutation `[B]` that sorts the rows of `color_jitter`'s `order` by the position of the hue, last first."""
     return (order == HUE).int().argmax(1).argsort(descending=True)
 
 
@@ -160,7 +146,7 @@ def _blend(images: Tensor, target: Tensor, factor: Tensor, out: Tensor | None = 
 
 
 def luma(channels: Sequence[Tensor]) -> Tensor:
-    """ITU-R BT.601 luma of red, green and blue, rounded as torchvision does; one channel is its own."""
+    """ITU-R BT.601 luma of red, green and blue, rounded as in torchvision; a single channel is returned as it is."""
     if len(channels) == 1:
         return channels[0]
     red, green, blue = channels
@@ -168,7 +154,7 @@ def luma(channels: Sequence[Tensor]) -> Tensor:
 
 
 def grayscale(images: Tensor) -> Tensor:
-    """The luma in every channel."""
+    """Images with the luma in every channel."""
     return luma(images.split(1, 1)).expand_as(images)
 
 
@@ -189,7 +175,7 @@ def blur_weights(sigma: Tensor, kernel: int) -> Tensor:
 
 
 def blurring(weight: Tensor, extent: int) -> Tensor:
-    """The convolution of `extent` pixels with `weight` `[B, kernel]` as a matrix, `[B, extent, extent]`."""
+    """Matrix `[B, extent, extent]` of the convolution of `extent` pixels with `weight` `[B, kernel]`."""
     pixel, tap = (torch.arange(n, device=weight.device) for n in (extent, weight.shape[1]))
     source = (pixel[:, None] + tap - weight.shape[1] // 2).abs()
     source = extent - 1 - (extent - 1 - source).abs()
@@ -214,15 +200,15 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 def quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
     """Rotate square images by `turns` quarters counterclockwise, int64 `[B]` in {0, 1, 2, 3}; exact."""
-    every = torch.stack([images.rot90(quarter, (2, 3)) for quarter in range(4)])
-    return every[turns, torch.arange(len(images), device=images.device)]
+    rotations = torch.stack([images.rot90(quarter, (2, 3)) for quarter in range(4)])
+    return rotations[turns, torch.arange(len(images), device=images.device)]
 
 
 def send(parameters: Tensor, images: Tensor) -> Tensor:
-    """To the images' device, which is not waited for."""
+    """Copy parameters to the images' device, without waiting for it."""
     return parameters.to(images.device, non_blocking=True)
 
 
 def per_sample(values: Tensor) -> Tensor:
-    """`[B]` -> `[B, 1, 1, 1]`."""
+    """Reshape `[B]` to `[B, 1, 1, 1]`."""
     return values.view(-1, 1, 1, 1)

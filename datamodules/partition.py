@@ -1,9 +1,9 @@
-"""Which client holds which example: six rules of the literature, as pure functions of labels and a seed.
+"""Partitions of a data set over clients: six rules of the literature, as pure functions of labels and a seed.
 
-The rules are not interchangeable: at the same Dirichlet concentration they leave clients of different sizes with
+The rules are not interchangeable: at the same Dirichlet concentration they give clients of different sizes with
 different numbers of classes. Each takes `labels: [N] int` and returns one sorted int64 index array per client; no
 index appears twice, and every example has a client unless the rule's docstring says which are left out. Classes are
-the distinct values of `labels`, in increasing order. The same arguments give the same lists.
+the distinct values of `labels`, in increasing order. The same arguments give the same arrays.
 """
 
 import math
@@ -11,32 +11,33 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from datamodules.errors import PartitionError
+
 NORMALISATIONS = 100
 """Alternating normalisations of `dirichlet_balanced`: clients and classes in turn (Orchestra's released sampler)."""
 REDRAWS = 1000
 """Draws after which a rule with a `min_size` gives up."""
 
-
-class PartitionError(ValueError):
-    """A partition that cannot be made: what was given and what is possible, in one line."""
+Partition = list[np.ndarray]
+"""One sorted int64 index array per client."""
 
 
 class Parts(Sequence[np.ndarray]):
-    """The lists of a partition in two arrays, whatever the number of clients: a hundred thousand small ones cost 20 MB.
+    """A partition stored in two arrays, whatever the number of clients: 100,000 small clients cost 20 MB.
 
     Args:
-        lists: one int64 index array a client.
+        partition: one int64 index array a client.
     """
 
-    def __init__(self, lists: Sequence[np.ndarray]) -> None:
-        self.sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        self.indices = np.concatenate(lists).astype(np.int64, copy=False)
+    def __init__(self, partition: Sequence[np.ndarray]) -> None:
+        self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
+        self.indices = np.concatenate(partition).astype(np.int64, copy=False)
         self.ends = np.cumsum(self.sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, client: int) -> np.ndarray:  # type: ignore[override] # nobody slices clients
+    def __getitem__(self, client: int) -> np.ndarray:  # type: ignore[override] # clients are never sliced
         """The client's indices, a view."""
         end = self.ends[client]
         return self.indices[end - self.sizes[client] : end]
@@ -47,131 +48,124 @@ class Parts(Sequence[np.ndarray]):
         return np.repeat(np.arange(len(self)), self.sizes)
 
 
-def thinned(lists: Sequence[np.ndarray], share: float, *, seed: int) -> list[np.ndarray]:
-    """A random share of each list, at least two images, in the list's order."""
+def thinned(partition: Sequence[np.ndarray], fraction: float, *, seed: int) -> Partition:
+    """Random fraction of each client's images, at least two, in their order."""
     rng = np.random.default_rng([seed, 1])
-    kept = (rng.permutation(len(one))[: max(2, round(share * len(one)))] for one in lists)
-    return [one[np.sort(which)] for one, which in zip(lists, kept, strict=True)]
+    positions = (rng.permutation(len(indices))[: max(2, round(fraction * len(indices)))] for indices in partition)
+    return [indices[np.sort(chosen)] for indices, chosen in zip(partition, positions, strict=True)]
 
 
-def of_every_class(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
-    """Sorted indices of a random share of each class alike, at least one image: a public set (FLESD, Table 2)."""
+def of_every_class(labels: np.ndarray, fraction: float, *, seed: int) -> np.ndarray:
+    """Sorted indices of a random fraction of every class, at least one image each: a public set (FLESD, Table 2)."""
     rng = np.random.default_rng([seed, 2])
-    return _join([rng.permutation(own)[: max(1, round(share * len(own)))] for own in _by_class(labels)])
+    return _join([rng.permutation(rows)[: max(1, round(fraction * len(rows)))] for rows in _by_class(labels)])
 
 
-def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
-    """Deal a random permutation in equal parts (sizes differ by at most one); labels play no role."""
+def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
+    """Cut a random permutation into equal parts (sizes differ by at most one), whatever the labels."""
     _check(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
-    return [np.sort(part).astype(np.int64) for part in np.array_split(order, num_clients)]
+    return [np.sort(indices).astype(np.int64) for indices in np.array_split(order, num_clients)]
 
 
-def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 0, seed: int) -> list[np.ndarray]:
+def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 0, seed: int) -> Partition:
     """Cut each class at random by its own draw of Dir(alpha) over clients (FedU2, SSD, FLESD).
 
-    Sizes differ, and without a `min_size` a client may end up with nothing at small `alpha`. With one, all is drawn
-    again until the smallest client has as many examples, at most `REDRAWS` times.
+    Sizes differ, and without a `min_size` a client may get no example at small `alpha`. With one, all is drawn
+    again until the smallest client has `min_size` examples, at most `REDRAWS` times.
 
     Raises:
         PartitionError: also when no draw had a large enough smallest client.
     """
 
-    def draw(rng: np.random.Generator, members: list[np.ndarray]) -> np.ndarray:
-        shares = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
-        return np.stack([_cut(row, len(m)) for row, m in zip(shares, members, strict=True)])
+    def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
+        probabilities = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
+        return np.stack([_cut(row, len(rows)) for row, rows in zip(probabilities, members, strict=True)])
 
-    return _redrawn(draw, labels, num_clients, alpha, min_size, seed)
+    return _redraw(draw, labels, num_clients, alpha, min_size, seed)
 
 
-def dirichlet_min(
-    labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 10, seed: int
-) -> list[np.ndarray]:
-    """As `dirichlet`, but a client holding N/K examples or more takes no further class (MOON, FedX, EasyFL).
+def dirichlet_min(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 10, seed: int) -> Partition:
+    """As `dirichlet`, but a client with N/K examples or more gets no further class (MOON, FedX, EasyFL).
 
-    Classes come one after another; the shares of full clients become 0 and the others' are scaled to sum to 1.
+    Classes come one after another; the probabilities of full clients become 0 and the others' are scaled to sum to 1.
     All is drawn again until the smallest client has `min_size` examples, at most `REDRAWS` times.
 
     Raises:
         PartitionError: also when no draw had a large enough smallest client.
     """
 
-    def draw(rng: np.random.Generator, members: list[np.ndarray]) -> np.ndarray:
+    def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
         counts = np.zeros((len(members), num_clients), dtype=np.int64)
-        for row, log_share in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
+        for row, log_p in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
             full = counts.sum(axis=0) >= len(labels) / num_clients
-            # in logarithms, so that open clients whose shares would all round to 0 still share the class
-            log_share = np.where(full, -np.inf, log_share)
-            counts[row] = _cut(np.exp(log_share - np.logaddexp.reduce(log_share)), len(members[row]))
+            # in logarithms, so that open clients whose probabilities would all round to 0 still divide the class
+            log_p = np.where(full, -np.inf, log_p)
+            counts[row] = _cut(np.exp(log_p - np.logaddexp.reduce(log_p)), len(members[row]))
         return counts
 
-    return _redrawn(draw, labels, num_clients, alpha, min_size, seed)
+    return _redraw(draw, labels, num_clients, alpha, min_size, seed)
 
 
-def _redrawn(
-    draw: Callable[[np.random.Generator, list[np.ndarray]], np.ndarray],
-    labels: np.ndarray,
-    num_clients: int,
-    alpha: float,
-    min_size: int,
-    seed: int,
-) -> list[np.ndarray]:
-    """The first of the draws of counts `[C, K]` that leaves every client `min_size` examples."""
-    _check(labels, num_clients, alpha)
+Draw = Callable[[np.random.Generator, Partition], np.ndarray]
+"""A generator and the members of each class -> counts `[C, K]`."""
+
+
+def _redraw(draw: Draw, labels: np.ndarray, num_clients: int, alpha: float, min_size: int, seed: int) -> Partition:
+    """Partition by the first draw that gives every client `min_size` examples."""
+    members = _check(labels, num_clients, alpha)
     if num_clients * min_size > len(labels):
         raise PartitionError(
             f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "
             f"{len(labels)}: min_size can be at most {len(labels) // num_clients}"
         )
     rng = np.random.default_rng(seed)
-    members = [rng.permutation(indices) for indices in _by_class(labels)]
-    best = 0
+    members = [rng.permutation(indices) for indices in members]
+    largest = 0
     for _ in range(REDRAWS):
         counts = draw(rng, members)
         smallest = counts.sum(axis=0).min()
         if smallest >= min_size:
             return _assign(members, counts)
-        best = max(best, smallest)
+        largest = max(largest, smallest)
     raise PartitionError(
         f"no draw of {REDRAWS} gave every one of {num_clients} clients min_size={min_size} examples at alpha={alpha} "
-        f"(best smallest client: {best}); use a larger alpha, fewer clients or a smaller min_size"
+        f"(best smallest client: {largest}); use a larger alpha, fewer clients or a smaller min_size"
     )
 
 
-def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, seed: int) -> list[np.ndarray]:
+def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, seed: int) -> Partition:
     """Draw Dir(alpha) over clients per class, then make clients equally large (Orchestra; after Hsu et al., 2019).
 
-    The class-by-client shares are normalised 100 times in turn, clients to 1/K of the data and classes to their own
-    size, classes last. Counts are rounded down and a class's examples are dealt in file order, so the last few of each
-    class, fewer than K, are left out. At very small `alpha` 100 normalisations do not converge and sizes still differ.
+    The class-by-client matrix is normalised 100 times in turn, clients to 1/K of the data and classes to their own
+    size, classes last. Counts are rounded down and a class's examples are assigned in file order, so the last few of
+    each class, fewer than K, are left out. At very small `alpha` 100 normalisations do not converge and sizes differ.
     """
-    _check(labels, num_clients, alpha)
-    members = _by_class(labels)
-    log_shares = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
-    return _assign(members, balanced_counts(log_shares, np.array([len(m) for m in members])))
+    members = _check(labels, num_clients, alpha)
+    log_p = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
+    return _assign(members, balanced_counts(log_p, np.array(list(map(len, members)))))
 
 
-def balanced_counts(log_shares: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
-    """Counts `[C, K]` of `dirichlet_balanced` from the drawn `log_shares: [C, K]` and the `class_sizes: [C]`."""
+def balanced_counts(log_p: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
+    """Counts `[C, K]` of `dirichlet_balanced` from drawn log-probabilities `log_p: [C, K]` and `class_sizes: [C]`."""
     log_sizes = np.log(class_sizes)[:, None]
-    client_size = np.log(class_sizes.sum() / log_shares.shape[1])
-    log_counts = log_shares + log_sizes
+    client_size = np.log(class_sizes.sum() / log_p.shape[1])
+    log_counts = log_p + log_sizes
     for _ in range(NORMALISATIONS // 2):
-        # in logarithms: at alpha 0.001 most shares are below the smallest float, and 0/0 would spread over the matrix
+        # in logarithms: at alpha 0.001 most entries are below the smallest float, and 0/0 would spread over the matrix
         log_counts = log_counts + client_size - np.logaddexp.reduce(log_counts, axis=0, keepdims=True)
         log_counts = log_counts + log_sizes - np.logaddexp.reduce(log_counts, axis=1, keepdims=True)
-    # the sliver keeps a share of exactly n examples from being rounded down to n - 1
+    # the margin keeps a count of exactly n examples from being rounded down to n - 1
     return np.floor(np.exp(log_counts) * (1 + 1e-12)).astype(np.int64)
 
 
-def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2, seed: int) -> list[np.ndarray]:
+def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2, seed: int) -> Partition:
     """Give every client equal parts of `classes_per_client` = c classes (FedU, FedEMA).
 
-    Each of the C classes is cut at random in ceil(cK/C) equal parts; clients in turn take one part of each of the c
-    classes with most parts left, ties drawn. Where C does not divide cK, the parts that nobody takes are left out.
+    Each of the C classes is cut at random into ceil(cK/C) equal parts; clients in turn get one part of each of the c
+    classes with most parts left, ties drawn. Where C does not divide cK, the remaining parts are left out.
     """
-    _check(labels, num_clients)
-    members = _by_class(labels)
+    members = _check(labels, num_clients)
     C = len(members)
     if not 1 <= classes_per_client <= C:
         raise PartitionError(f"classes_per_client={classes_per_client} and there are {C} classes: give 1 to {C}")
@@ -182,22 +176,21 @@ def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2
             f"the smallest class has {min(map(len, members))} examples; use fewer clients or classes per client"
         )
     rng = np.random.default_rng(seed)
-    parts = [np.array_split(rng.permutation(indices), cuts) for indices in members]
-    taken: list[list[np.ndarray]] = []
+    unassigned = [np.array_split(rng.permutation(indices), cuts) for indices in members]
+    partition = []
     for _ in range(num_clients):
-        left = np.array([len(waiting) for waiting in parts])
-        most = np.lexsort((rng.random(C), -left))[:classes_per_client]
-        taken.append([parts[c].pop() for c in most])
-    return [_join(pieces) for pieces in taken]
+        left = np.array([len(pieces) for pieces in unassigned])
+        fullest = np.lexsort((rng.random(C), -left))[:classes_per_client]
+        partition.append(_join([unassigned[c].pop() for c in fullest]))
+    return partition
 
 
-def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
+def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     """Give client k the k-th block of C/K successive classes; with K > C, K/C clients share each class (FedSC).
 
-    A shared class is cut at random in equal parts. One of K and C has to divide the other.
+    A shared class is cut at random into equal parts. One of K and C has to divide the other.
     """
-    _check(labels, num_clients)
-    members = _by_class(labels)
+    members = _check(labels, num_clients)
     C = len(members)
     if C % num_clients == 0:
         return [_join(members[k : k + C // num_clients]) for k in range(0, C, C // num_clients)]
@@ -212,16 +205,18 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarra
             "use fewer clients"
         )
     rng = np.random.default_rng(seed)
-    return [_join([part]) for m in members for part in np.array_split(rng.permutation(m), num_clients // C)]
+    return [_join([piece]) for rows in members for piece in np.array_split(rng.permutation(rows), num_clients // C)]
 
 
-def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> None:
+def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:
+    """Check the arguments of a rule; return `_by_class`."""
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise PartitionError(f"labels are {labels.dtype} of shape {labels.shape}; a partition needs integers [N]")
     if not 1 <= num_clients <= len(labels):
         raise PartitionError(f"{num_clients} clients for {len(labels)} examples: give 1 to {len(labels)} clients")
     if not 0 < alpha < math.inf:
         raise PartitionError(f"alpha={alpha}: the Dirichlet concentration is a positive, finite number")
+    return _by_class(labels)
 
 
 def _by_class(labels: np.ndarray) -> list[np.ndarray]:
@@ -240,15 +235,15 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, num_client
     return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
 
 
-def _cut(shares: np.ndarray, size: int) -> np.ndarray:
-    """Counts that sum to `size` from shares that sum to 1, rounding where each client's part ends."""
-    return np.diff(np.rint(np.cumsum(shares) * size).astype(np.int64), prepend=0)
+def _cut(probabilities: np.ndarray, size: int) -> np.ndarray:
+    """Counts that sum to `size` from probabilities that sum to 1; the cumulative sums are rounded."""
+    return np.diff(np.rint(np.cumsum(probabilities) * size).astype(np.int64), prepend=0)
 
 
-def _assign(members: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Deal each class's `members` in order, `counts[c, k]` of class c to client k."""
-    dealt = [np.split(m, np.cumsum(row))[:-1] for m, row in zip(members, counts, strict=True)]
-    return [_join(pieces) for pieces in zip(*dealt, strict=True)]
+def _assign(members: list[np.ndarray], counts: np.ndarray) -> Partition:
+    """Split each class's `members` in order, `counts[c, k]` of class c for client k."""
+    pieces = [np.split(rows, np.cumsum(row))[:-1] for rows, row in zip(members, counts, strict=True)]
+    return [_join(client_pieces) for client_pieces in zip(*pieces, strict=True)]
 
 
 def _join(pieces: Sequence[np.ndarray]) -> np.ndarray:

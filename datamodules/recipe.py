@@ -1,21 +1,18 @@
-"""What a view is: the recipe of random augmentations, its bounds, and the error for one that cannot be."""
+"""Recipe of the random augmentations that make a view, with the bounds of its values."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from datamodules.errors import ViewError
 from datamodules.ops import HUE
-
-
-class ViewError(ValueError):
-    """A recipe that cannot be, images it does not fit, or a view nobody knows."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `augment` does: shift, crop, flip, rotation, jitter, grayscale, blur, solarize, normalise, in this order.
+    """Stages of `augment`: shift, crop, flip, rotation, jitter, grayscale, blur, solarize, normalise, in this order.
 
-    Lists are taken for tuples; an impossible value raises `ViewError`.
+    Lists become tuples; an impossible value raises `ViewError`.
     """
 
     size: int
@@ -25,9 +22,9 @@ class Recipe:
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Smallest and largest width / height of a crop."""
     pad: int = 0
-    """Largest shift of the whole image, pixels, either way: a crop of its own size out of the padded image."""
+    """Largest shift of the image, pixels, in either direction: a crop of the same size out of the padded image."""
     pad_mode: str = "reflect"
-    """What lies beyond the edge: reflect or zero."""
+    """Padding beyond the edge: reflect or zero."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
@@ -35,7 +32,7 @@ class Recipe:
     jitter_p: float = 0.8
     """Probability of the colour jitter, whose four ops come in random order."""
     grayscale: float = 0.2
-    """Probability of losing the colours."""
+    """Probability of a conversion to grey."""
     blur: float = 0.0
     """Probability of a Gaussian blur."""
     blur_kernel: int = 3
@@ -45,19 +42,19 @@ class Recipe:
     solarize: float = 0.0
     """Probability of inverting the bright pixels."""
     solarize_threshold: float = 0.5
-    """Intensity in [0, 1] from which on a pixel is inverted."""
+    """Smallest intensity in [0, 1] of the pixels that are inverted."""
     rotation: float = 0.0
-    """Largest angle of a rotation, degrees, either way; nearest pixel, zeros outside."""
+    """Largest angle of a rotation, degrees, in either direction; nearest pixel, zeros outside."""
     mean: tuple[float, ...] | None = None
-    """Intensity taken from each channel (one number: from all), in units of [0, 1]; None: no normalisation."""
+    """Mean subtracted from each channel (one number: from all), in units of [0, 1]; None: no normalisation."""
     std: tuple[float, ...] | None = None
-    """Intensity each channel is then divided by, in units of [0, 1]."""
+    """Standard deviation by which each channel is then divided, in units of [0, 1]."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), Sequence) and not isinstance(value, str):
                 object.__setattr__(self, field.name, tuple(value))
-        for names, possible, holds in (
+        for names, bounds, is_valid in (
             ("size", "a whole number of pixels, at least 1", lambda v: isinstance(v, int) and v >= 1),
             ("crop_scale", "(low, high) with 0 < low <= high <= 1, or null", lambda v: v is None or _is_range(v, 1)),
             ("crop_ratio blur_sigma", "(low, high) with 0 < low <= high", _is_range),
@@ -76,8 +73,8 @@ class Recipe:
             ("std", "one number > 0 a channel, or null", lambda v: v is None or _are_within(v, 1e-12)),
         ):
             for name in names.split():
-                if not holds(value := getattr(self, name)):
-                    raise ViewError(f"views.{name} is {value!r}; it must be {possible}")
+                if not is_valid(value := getattr(self, name)):
+                    raise ViewError(f"views.{name} is {value!r}; it must be {bounds}")
         if len(self.mean or ()) != len(self.std or ()):
             raise ViewError(f"views.mean is {self.mean}, views.std {self.std}; give both, of one length, or neither")
 

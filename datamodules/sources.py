@@ -1,8 +1,8 @@
-"""Where images come from: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
+"""Sources of images: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
 
-A source's arrays are kept as `<cache>/<name>-<key>/{train,test}_{images,labels}.npy` beside `meta.json`; the key
-changes with whatever would change their content. Nothing here unpickles: torchvision reads its archives, having checked
-their md5, and `numpy.load` refuses objects.
+A source's arrays are stored as `<cache>/<name>-<key>/{train,test}_{images,labels}.npy` with a `meta.json`; the key
+changes with everything that would change their content. Nothing is unpickled here: torchvision reads its archives after
+it has checked their md5, and `numpy.load` refuses objects.
 """
 
 import hashlib
@@ -19,18 +19,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-FORMAT = 1  # part of every key: to be raised when the same request gets other content
-CHUNK = 64  # images a thread decodes at a time, and between two reports of progress
+from datamodules.errors import DataError
+
+FORMAT = 1  # included in every key; increase it when the same request produces other content
+CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 SPLITS = ("train", "test")
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
 Progress = Callable[[int, int], None]
-Files = dict[str, dict[str, list[os.DirEntry[str]]]]
-
-
-class DataError(ValueError):
-    """Data that are missing or unusable: what was looked at and what to do, in one line."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class _Raw:
-    """What is still to be decoded: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
+    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
 
     classes: tuple[str, ...]
     images: Mapping[str, Any]
@@ -75,64 +72,55 @@ def load(
     """Open a data set, decoding it into the cache the first time.
 
     Args:
-        name: `digits`, `synthetic`, or the folder `root/<name>/{train,test}/<class>/*`, or else the torchvision
-            archive of that name.
-        root: the folder that holds image folders and archives; cache: the folder for decoded arrays.
-        download: let torchvision fetch an archive that is not there.
+        name: `digits`, `synthetic`, the folder `root/<name>/{train,test}/<class>/*`, or the torchvision archive of
+            that name; a folder takes precedence over an archive.
+        root: the folder of image folders and archives; cache: the folder for decoded arrays.
+        download: let torchvision download a missing archive.
         image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
-        progress: called with (images done, images in all) while decoding.
+        progress: called with (images decoded, images in total) while decoding.
         options: of `synthetic`: `examples`, `classes`, `channels`, `seed`.
 
     Raises:
-        DataError: for whatever the user can mend.
+        DataError: missing or unusable data, or an impossible request.
     """
-    _check(name, image_size, options)
-    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
-    folder = Path(root) / name
-    if name == "digits":
-        raw: Callable[[], _Raw] = _digits
-    elif name == "synthetic":
-        settings = SYNTHETIC | options | {"image_size": image_size or 8}
-        request |= settings
-        raw = partial(_synthetic, **settings)
-    elif folder.is_dir():
-        files = _list_folder(folder)
-        every = (file for classes in files.values() for entries in classes.values() for file in entries)
-        stats = [(os.path.relpath(file.path, folder), file.stat()) for file in every]
-        request["files"] = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-        raw = partial(_folder, files, image_size)
-    else:
-        raw = partial(_archive, name, Path(root), download)
-    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    target = Path(cache) / f"{name}-{key}"
-    if not (target / "meta.json").is_file():
-        _build(target, raw(), image_size, progress)
-    return _open(name, target)
-
-
-def _check(name: str, image_size: int | None, options: Mapping[str, int]) -> None:
     if Path(name).name != name:
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
     if image_size is not None and image_size < 1:
         raise DataError(f"data.image_size={image_size}: give a number of pixels, at least 1")
     if unknown := sorted(options.keys() - (SYNTHETIC.keys() if name == "synthetic" else ())):
         raise DataError(f"{name!r} has no option {unknown[0]!r}; only 'synthetic' has any: {', '.join(SYNTHETIC)}")
-
-
-def _open(name: str, folder: Path) -> Source:
-    meta = json.loads((folder / "meta.json").read_text())
+    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
+    folder = Path(root) / name
+    if name == "digits":
+        read_raw: Callable[[], _Raw] = _digits
+    elif name == "synthetic":
+        settings = SYNTHETIC | options | {"image_size": image_size or 8}
+        request |= settings
+        read_raw = partial(_synthetic, **settings)
+    elif folder.is_dir():
+        files = _list_folder(folder)
+        stats = [(os.path.relpath(file.path, folder), file.stat()) for split in SPLITS for _, file in files[split]]
+        request["files"] = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        read_raw = partial(_folder, files, image_size)
+    else:
+        read_raw = partial(_archive, name, Path(root), download)
+    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
+    target = Path(cache) / f"{name}-{key}"
+    if not (target / "meta.json").is_file():
+        _build(target, read_raw(), image_size, progress)
+    meta = json.loads((target / "meta.json").read_text())
     train, test = (
-        Split(np.load(folder / f"{split}_images.npy", mmap_mode="r"), np.load(folder / f"{split}_labels.npy"))
+        Split(np.load(target / f"{split}_images.npy", mmap_mode="r"), np.load(target / f"{split}_labels.npy"))
         for split in SPLITS
     )
     return Source(name, train, test, tuple(meta["classes"]), meta["sha256"])
 
 
 def _build(target: Path, raw: _Raw, image_size: int | None, progress: Progress | None) -> None:
-    """Decode into a sibling folder and rename it, so that neither a crash nor a second process leaves half a cache."""
+    """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-        folder = Path(temporary) / "finished"  # the temporary folder itself is closed to other users
+        folder = Path(temporary) / "finished"  # the temporary folder itself is readable by its owner only
         folder.mkdir()
         done, total = 0, sum(map(len, raw.labels.values()))
         for split in SPLITS:
@@ -144,17 +132,17 @@ def _build(target: Path, raw: _Raw, image_size: int | None, progress: Progress |
         try:
             folder.replace(target)
         except OSError:
-            if not (target / "meta.json").is_file():  # else another process was first, with the same content
+            if not (target / "meta.json").is_file():  # otherwise another process was first, with the same content
                 raise
 
 
-def _decode(to: Path, split: str, raw: _Raw, image_size: int | None) -> Iterator[int]:
-    """Write a split's arrays, yielding the number of images of each chunk that is done."""
+def _decode(folder: Path, split: str, raw: _Raw, image_size: int | None) -> Iterator[int]:
+    """Write a split's arrays, yielding the number of images of each finished chunk."""
     items, labels = raw.images[split], raw.labels[split].astype(np.int64)
-    np.save(to / f"{split}_labels.npy", labels)
+    np.save(folder / f"{split}_labels.npy", labels)
     first = raw.read(items[0])
     shape = (len(labels), *_resize(first, image_size).shape)
-    images = np.lib.format.open_memmap(to / f"{split}_images.npy", mode="w+", dtype=np.uint8, shape=shape)
+    images = np.lib.format.open_memmap(folder / f"{split}_images.npy", mode="w+", dtype=np.uint8, shape=shape)
 
     def fill(start: int) -> int:
         chunk = items[start : start + CHUNK]
@@ -162,7 +150,7 @@ def _decode(to: Path, split: str, raw: _Raw, image_size: int | None) -> Iterator
             images[position] = _resize(raw.read(item), image_size)
         return len(chunk)
 
-    # below about 64 x 64 pixels threads wait longer for the interpreter's lock than they decode
+    # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
     with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
     images.flush()
@@ -187,13 +175,12 @@ def _content_hash(folder: Path) -> str:
 def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> _Raw:
     """Hold out a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
     rng = np.random.default_rng(0)
-    held_out = np.zeros(len(labels), dtype=bool)
+    test = np.zeros(len(labels), dtype=bool)
     for label in range(len(classes)):
         members = np.flatnonzero(labels == label)
-        held_out[rng.permutation(members)[: round(len(members) / 5)]] = True
-    train, test = ~held_out, held_out
-    split_images = {"train": images[train], "test": images[test]}
-    return _Raw(classes, split_images, {"train": labels[train], "test": labels[test]}, np.asarray)
+        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    split_images = {"train": images[~test], "test": images[test]}
+    return _Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
 
 
 def _digits() -> _Raw:
@@ -206,10 +193,10 @@ def _digits() -> _Raw:
 
 
 def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> _Raw:
-    """A smooth pattern of three waves per class and channel, with contrast and pixel noise of each example's own."""
+    """A smooth pattern of three waves per class and channel, with random contrast and pixel noise per example."""
     if channels < 1 or classes < 1 or examples < 5 * classes:
-        given = f"{examples} examples, {classes} classes, {channels} channels"
-        raise DataError(f"synthetic data of {given}: give at least one channel, one class, five examples a class")
+        counts = f"{examples} examples, {classes} classes, {channels} channels"
+        raise DataError(f"synthetic data of {counts}: give at least one channel, one class, five examples a class")
     rng = np.random.default_rng(seed)
     frequency = rng.integers(0, 3, (2, classes, channels, 3, 1, 1))
     phase = rng.uniform(0, 2 * np.pi, (classes, channels, 3, 1, 1))
@@ -222,21 +209,21 @@ def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size
 
 
 def _archive(name: str, root: Path, download: bool) -> _Raw:
-    looked = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
+    missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
     if name not in ARCHIVES:
-        known = ", ".join(("digits", "synthetic", *ARCHIVES))
-        raise DataError(f"{looked}; set data.root=... to the folder that holds {name}/, or choose one of {known}")
+        choices = ", ".join(("digits", "synthetic", *ARCHIVES))
+        raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 
     kind = getattr(datasets, ARCHIVES[name])
     images, labels = {}, {}
     for split in SPLITS:
-        which: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
+        selection: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
         try:
-            data = kind(root, download=download, **which)
+            data = kind(root, download=download, **selection)
         except (RuntimeError, OSError) as error:
             raise DataError(
-                f"{looked} and for torchvision's {kind.__name__} archive in {root} ({' '.join(str(error).split())}); "
+                f"{missing} and for torchvision's {kind.__name__} archive in {root} ({' '.join(str(error).split())}); "
                 "set data.download=true, or data.root=... to the folder that holds one of them"
             ) from error
         array = np.asarray(data.data)  # [N, H, W], [N, H, W, 3] or [N, 3, H, W]
@@ -246,26 +233,30 @@ def _archive(name: str, root: Path, download: bool) -> _Raw:
     return _Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
 
 
+Files = dict[str, list[tuple[str, os.DirEntry[str]]]]
+"""Split -> (class, image file) of every image, sorted."""
+
+
 def _list_folder(folder: Path) -> Files:
-    """Image files by split and class, each in alphabetical order; hidden files and other formats are passed over."""
+    """Image files by split, classes and files in alphabetical order; hidden files and other formats are skipped."""
     formats = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
-    files: Files = {}
+    files: Files = {split: [] for split in SPLITS}
     for split in SPLITS:
         if not (folder / split).is_dir():
             raise DataError(f"{folder} has no folder {split}/: the layout is {folder}/{{train,test}}/<class>/<image>")
-        files[split] = {}
         for label in filter(os.DirEntry.is_dir, _visible(folder / split)):
             images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
             if not images:
                 raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")
-            files[split][label.name] = images
+            files[split] += [(label.name, entry) for entry in images]
         if not files[split]:
             raise DataError(f"no class folder in {folder / split}: the layout is {folder / split}/<class>/<image>")
-    if odd := sorted(files["train"].keys() ^ files["test"].keys()):
-        there, missing = SPLITS if odd[0] in files["train"] else SPLITS[::-1]
+    train, test = ({label for label, _ in files[split]} for split in SPLITS)
+    if unmatched := sorted(train ^ test):
+        present, missing = SPLITS if unmatched[0] in train else SPLITS[::-1]
         raise DataError(
-            f"class folders of {folder} differ: {odd[0]!r} is in {there}/ and not in {missing}/ ({len(odd)} such); "
-            "give both the same classes"
+            f"class folders of {folder} differ: {unmatched[0]!r} is in {present}/ and not in {missing}/ "
+            f"({len(unmatched)} such); give both the same classes"
         )
     return files
 
@@ -275,8 +266,10 @@ def _visible(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 
 
 def _folder(files: Files, image_size: int | None) -> _Raw:
-    images = {split: [entry.path for entries in files[split].values() for entry in entries] for split in SPLITS}
-    labels = {split: np.repeat(np.arange(len(files[split])), list(map(len, files[split].values()))) for split in SPLITS}
+    classes = sorted({label for label, _ in files["train"]})
+    positions = {label: position for position, label in enumerate(classes)}
+    images = {split: [entry.path for _, entry in files[split]] for split in SPLITS}
+    labels = {split: np.array([positions[label] for label, _ in files[split]]) for split in SPLITS}
     first = images["train"][0]
     expected = _read_image(first).shape
 
@@ -287,12 +280,12 @@ def _folder(files: Files, image_size: int | None) -> _Raw:
             raise DataError(f"images differ in size: {sizes}; set data.image_size=N (pixels) to resize all")
         return image
 
-    return _Raw(tuple(files["train"]), images, labels, read)
+    return _Raw(tuple(classes), images, labels, read)
 
 
 def _read_image(path: str) -> np.ndarray:
     try:
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # what a broken file makes a decoder raise has no common class
+    except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
         raise DataError(f"cannot read the image {path} ({error}): replace or remove it") from error

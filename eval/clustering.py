@@ -1,4 +1,4 @@
-"""Whether clusters are apart, and whether they are the classes: mixing (Orchestra, definition 3.1), k-means."""
+"""Separation of clusters and their agreement with the classes: mixing (Orchestra, definition 3.1), k-means."""
 
 import math
 
@@ -10,7 +10,7 @@ from eval.features import EvalError, Features, sample, seed_of
 
 
 def mixing(rows: Tensor, centroids: Tensor) -> float:
-    """Inter-cluster mixing `max_g max_b mu_g . b` over the rows b that are not of cluster g; smaller is better.
+    """Inter-cluster mixing `max_g max_b mu_g . b` over the rows b outside cluster g; smaller is better.
 
     Lubana et al. 2022, definition 3.1; a row belongs to its most similar centroid, which the paper leaves open.
     In [-1, 1]; nan with a single cluster.
@@ -20,8 +20,8 @@ def mixing(rows: Tensor, centroids: Tensor) -> float:
     """
     if len(centroids) < 2:
         return math.nan
-    similar = F.normalize(rows.double(), dim=1) @ F.normalize(centroids.double(), dim=1).T
-    return float(similar.topk(2, dim=1).values[:, 1].max())
+    similarity = F.normalize(rows.double(), dim=1) @ F.normalize(centroids.double(), dim=1).T
+    return float(similarity.topk(2, dim=1).values[:, 1].max())
 
 
 def clusters(
@@ -31,7 +31,7 @@ def clusters(
 
     Args:
         generator: draws the rows where there are more than `max_points`, and the starting centroids.
-        starts: of k-means; the one of least inertia counts.
+        starts: of k-means; the result with the least inertia is used.
 
     Returns:
         "nmi" (arithmetic) and "ari": normalised mutual information with the classes in [0, 1], adjusted Rand index in
@@ -45,16 +45,16 @@ def clusters(
 
     x, y = features.test_x, features.test_y
     if len(x) < features.num_classes:
-        raise EvalError(f"{features.num_classes} clusters were asked of {len(x)} test images: give more images")
+        raise EvalError(f"{features.num_classes} clusters of {len(x)} test images: give more images")
     if len(x) > max_points:
         chosen = sample(len(x), max_points, generator, x.device)
         x, y = x[chosen], y[chosen]
     rows = F.normalize(x, dim=1)
-    made = KMeans(features.num_classes, n_init=starts, random_state=seed_of(generator)).fit(rows.cpu().numpy())
+    fitted = KMeans(features.num_classes, n_init=starts, random_state=seed_of(generator)).fit(rows.cpu().numpy())
     labels = y.cpu().numpy()
-    apart = mixing(rows, torch.from_numpy(made.cluster_centers_).to(rows))
-    found = {
-        "nmi": float(normalized_mutual_info_score(labels, made.labels_)),
-        "ari": float(adjusted_rand_score(labels, made.labels_)),
+    scores = {
+        "nmi": float(normalized_mutual_info_score(labels, fitted.labels_)),
+        "ari": float(adjusted_rand_score(labels, fitted.labels_)),
+        "mixing": mixing(rows, torch.from_numpy(fitted.cluster_centers_).to(rows)),
     }
-    return found if math.isnan(apart) else found | {"mixing": apart}
+    return {name: value for name, value in scores.items() if not math.isnan(value)}

@@ -1,8 +1,7 @@
-"""How far apart a client's network and the global one have come, seen on the same images (FedX, section 5.2)."""
+"""Client drift: distance between clients' models and the global model on the same images (FedX, section 5.2)."""
 
 import math
 from collections.abc import Iterable
-from itertools import combinations
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ def by_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 def inter_class_angles(x: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Angles in degrees between every two class prototypes, `[C (C - 1) / 2]` (Han et al. 2022, eqs. 15-16).
 
-    A prototype is the mean of the class's L2-normalised rows, as the text has them; classes without rows are left out.
+    A prototype is the mean of the class's L2-normalised rows, as in the text; classes without rows are left out.
 
     Raises:
         EvalError: fewer than two classes have rows.
@@ -36,9 +35,9 @@ def inter_class_angles(x: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     prototypes = by_class(F.normalize(x.double(), dim=1), labels, num_classes)
     prototypes = prototypes[~prototypes.isnan().any(dim=1)]
     if len(prototypes) < 2:
-        raise EvalError("angles between classes were asked of images of one class: give two at least")
-    first, second = zip(*combinations(range(len(prototypes)), 2), strict=True)
-    return angles(prototypes[list(first)], prototypes[list(second)])
+        raise EvalError("angles between classes of images of one class: give two classes at least")
+    first, second = torch.combinations(torch.arange(len(prototypes))).T
+    return angles(prototypes[first], prototypes[second])
 
 
 def cka(x: Tensor, y: Tensor) -> float:
@@ -47,41 +46,41 @@ def cka(x: Tensor, y: Tensor) -> float:
     Kornblith et al. 2019, eq. 4 with linear kernels, columns centred. In [0, 1]: 1 where one is the other rotated,
     scaled and shifted; nan where one of them is the same row throughout.
     """
-    x, y = (part.double() - part.double().mean(dim=0) for part in (x, y))
+    x, y = (rows.double() - rows.double().mean(dim=0) for rows in (x, y))
     norms = (x.T @ x).norm() * (y.T @ y).norm()
     return float((y.T @ x).square().sum() / norms) if norms > 0 else math.nan
 
 
 def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_classes: int) -> dict[str, float]:
-    """Global and local features of the same test images held against each other.
+    """Distances between the global model's and the clients' features of the same test images.
 
     Args:
-        global_x: `[N, d]`, of the network the server makes of the locals. local_xs: `[N, d]`, one a client.
+        global_x: `[N, d]`, by the model the server aggregates from the clients'. local_xs: `[N, d]`, one a client.
         labels: `[N]` int64.
 
     Returns:
         "local_global_angle": degrees (eq. 14), the mean over images of a class, then over classes and clients;
-        "local_global_angle_worst": of the class that is furthest apart, mean over clients;
+        "local_global_angle_worst": of the class with the largest angle, mean over clients;
         "inter_class_angle_global" and "inter_class_angle_local": degrees (eq. 16), the mean over pairs of classes, and
-        over clients; "cka": client and global, the mean over clients, left out where a network has collapsed.
+        over clients; "cka": client and global, the mean over clients, left out where a model has collapsed.
 
     Raises:
         EvalError: there is no client.
     """
-    apart, worst, between, alike = [], [], [], []
+    angle_means, angle_maxima, class_angles, similarities = [], [], [], []
     for x in local_xs:
         means = by_class(angles(x, global_x), labels, num_classes)
         means = means[~means.isnan()]
-        apart.append(float(means.mean()))
-        worst.append(float(means.max()))
-        between.append(float(inter_class_angles(x, labels, num_classes).mean()))
-        alike.append(cka(x, global_x))
-    if not apart:
-        raise EvalError("drift was asked without a client's features: give one client at least")
-    found = {
-        "local_global_angle": sum(apart) / len(apart),
-        "local_global_angle_worst": sum(worst) / len(worst),
-        "inter_class_angle_local": sum(between) / len(between),
+        angle_means.append(float(means.mean()))
+        angle_maxima.append(float(means.max()))
+        class_angles.append(float(inter_class_angles(x, labels, num_classes).mean()))
+        similarities.append(cka(x, global_x))
+    if not (clients := len(similarities)):
+        raise EvalError("drift without a client's features: give one client at least")
+    scores = {
+        "local_global_angle": sum(angle_means) / clients,
+        "local_global_angle_worst": sum(angle_maxima) / clients,
+        "inter_class_angle_local": sum(class_angles) / clients,
         "inter_class_angle_global": float(inter_class_angles(global_x, labels, num_classes).mean()),
     }
-    return found if any(map(math.isnan, alike)) else found | {"cka": sum(alike) / len(alike)}
+    return scores if any(map(math.isnan, similarities)) else scores | {"cka": sum(similarities) / clients}

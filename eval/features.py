@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,30 +9,34 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 Images = np.ndarray | Callable[[], Iterable[np.ndarray | Tensor]]
-"""uint8 `[N, C, H, W]` (memory-mapped or not), or a function of nothing that yields such batches."""
+"""uint8 `[N, C, H, W]` (memory-mapped or not), or a function without arguments that yields batches of such images."""
 
 Prepare = Callable[[Tensor], Tensor]
 """uint8 `[B, C, H, W]` -> the encoder's input: plain images for the probes, a view for alignment."""
 
+Device = torch.device | str
+
 
 class EvalError(ValueError):
-    """Features or settings that a protocol cannot work with; one line says what was given and what is possible."""
+    """Features or settings that a protocol cannot work with: what was given and what is possible, in one line."""
+
+    exit_code = 2
 
 
 @dataclass(kw_only=True)
 class Features:
-    """What the protocols see of an encoder: representations h (before the projector) and labels, on one device.
+    """Inputs of the protocols: representations h (before the projector) and labels, on one device.
 
     Args:
         train_x: `[N, d]` float32; train_y: `[N]` int64 in [0, num_classes).
-        train_clients: `[N]` int64, the client that holds each training row, -1 where unknown; none: all are.
+        train_clients: `[N]` int64, the client that holds each training row, -1 where unknown; empty: all unknown.
         test_x: `[T, d]` float32; test_y: `[T]` int64. The whole test set.
         view_a, view_b: `[M, d]` float32, two augmented views of the same M training images, row by row; or None.
         view_clients: `[M]` int64, the client of each of those images, -1 where unknown; or None.
         num_classes: the number of classes.
 
     Raises:
-        EvalError: the parts do not fit together, a label is out of range, or a feature is not finite.
+        EvalError: lengths or widths disagree, a label is out of range, or a feature is not finite.
     """
 
     train_x: Tensor
@@ -47,12 +50,6 @@ class Features:
     view_clients: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train_y", "test_y"):
-            y = getattr(self, name)
-            if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
-                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
-        if not len(self.train_clients):
-            self.train_clients = torch.full_like(self.train_y, -1)
         if (self.view_a is None) != (self.view_b is None):
             raise EvalError("one of view_a and view_b is missing: give both views of the images, or neither")
         for name in ("train_x", "test_x", "view_a", "view_b"):
@@ -65,34 +62,34 @@ class Features:
                 raise EvalError(f"{name} has shape {list(x.shape)}: give [rows, d], at least one row, one d for all")
             if not x.isfinite().all():
                 raise EvalError(f"{name} holds values that are not finite: the encoder diverged; train it anew")
-        for rows, name in (
-            ("train_x", "train_y"),
-            ("train_x", "train_clients"),
-            ("test_x", "test_y"),
-            ("view_a", "view_b"),
-            ("view_a", "view_clients"),
+        if not len(self.train_clients):
+            self.train_clients = torch.full((len(self.train_x),), -1, device=self.train_x.device)
+        for rows, names in (
+            ("train_x", ("train_y", "train_clients")),
+            ("test_x", ("test_y",)),
+            ("view_a", ("view_b", "view_clients")),
         ):
-            x, other = getattr(self, rows), getattr(self, name)
-            if other is not None and (x is None or len(x) != len(other)):
-                raise EvalError(f"{name} has {len(other)} rows, {rows} {0 if x is None else len(x)}: give one each")
+            expected = 0 if (x := getattr(self, rows)) is None else len(x)
+            for name in names:
+                if (values := getattr(self, name)) is not None and len(values) != expected:
+                    raise EvalError(f"{name} has {len(values)} rows, {rows} {expected}: give one each")
         for name in ("train_y", "test_y"):
-            low, high = (int(bound) for bound in getattr(self, name).aminmax())
+            y = getattr(self, name)
+            if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
+                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
+            low, high = y.aminmax()
             if low < 0 or high >= self.num_classes:
                 raise EvalError(f"{name} holds labels {low}..{high}: give labels in 0..{self.num_classes - 1}")
 
 
 @torch.no_grad()  # inference mode would yield tensors that no later gradient may touch
 def extract(
-    encoder: nn.Module,
-    images: Images,
-    prepare: Prepare,
-    batch_size: int = 512,
-    device: torch.device | str | None = None,
+    encoder: nn.Module, images: Images, prepare: Prepare, batch_size: int = 512, device: Device | None = None
 ) -> Tensor:
     """Representations `[N, d]` float32 of all images, in their order, on the device.
 
     Args:
-        encoder: in eval mode throughout; it is left as it was, BatchNorm statistics included.
+        encoder: in eval mode throughout; it is not changed, BatchNorm statistics included.
         images: uint8; an array is read in slices, so a memory map never enters memory whole.
         prepare: applied to each uint8 batch on the device.
         device: None: where the encoder's first parameter is.
@@ -105,30 +102,26 @@ def extract(
             raise EvalError(
                 f"the encoder's module '{name or type(module).__name__}' is in train mode: call encoder.eval() first"
             )
-    parts = []
-    for batch in _batches(images, prepare, batch_size, device or _device(encoder)):
+    outputs = []
+    for batch in _batches(images, prepare, batch_size, device or device_of(encoder)):
         h = encoder(batch)
         if h.ndim != 2:
             raise EvalError(f"the encoder returns shape {list(h.shape)}: give one that returns [B, d]")
-        parts.append(h.float())
-    return torch.cat(parts)
+        outputs.append(h.float())
+    return torch.cat(outputs)
 
 
 def recalibrate(
-    encoder: nn.Module,
-    images: Images,
-    prepare: Prepare,
-    batch_size: int = 512,
-    device: torch.device | str | None = None,
+    encoder: nn.Module, images: Images, prepare: Prepare, batch_size: int = 512, device: Device | None = None
 ) -> None:
-    """Estimate the running statistics of all BatchNorm layers afresh, as the mean over batches of plain images.
+    """Estimate the running statistics of all BatchNorm layers anew, as the mean over batches of plain images.
 
-    For encoders whose averaged statistics describe no client. Parameters stay; the encoder is left in eval mode.
+    For encoders whose averaged statistics fit no client. Parameters stay; the encoder ends in eval mode.
 
     Raises:
         EvalError: the images are not uint8 or none.
     """
-    device = device or _device(encoder)
+    device = device or device_of(encoder)
     update_bn(_batches(images, prepare, batch_size, device), encoder, device=torch.device(device))
     encoder.eval()
 
@@ -144,7 +137,7 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
         seed: the same seed gives the same split on every device.
 
     Returns:
-        fit_index, held_index: sorted int64 row numbers on the labels' device; disjoint, together all N.
+        fit_index, held_out_index: sorted int64 row numbers on the labels' device; disjoint, N in total.
 
     Raises:
         EvalError: the fraction is outside (0, 1), or no class has two rows.
@@ -152,24 +145,30 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
     if not 0 < fraction < 1:
         raise EvalError(f"a held-out fraction of {fraction} was given: give one between 0 and 1, both excluded")
     generator = torch.Generator().manual_seed(seed)
-    held = torch.zeros(len(labels), dtype=torch.bool)
+    held_out = sample_classes(labels, lambda size: min(max(1, round(fraction * size)), size - 1), generator)
+    if not len(held_out):
+        raise EvalError(f"{len(labels)} rows of {len(labels)} classes leave none to hold out: give two of some class")
+    fit = torch.ones(len(labels), dtype=torch.bool)
+    fit[held_out] = False
+    return fit.nonzero()[:, 0].to(labels.device), held_out.to(labels.device)
+
+
+def sample_classes(labels: Tensor, count: Callable[[int], int], generator: torch.Generator) -> Tensor:
+    """Sorted rows, `count(size)` random ones of each class with `size` rows: int64 on the CPU."""
+    chosen = []
     for label in labels.unique():
         rows = (labels == label).nonzero()[:, 0].cpu()
-        count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
-    if not held.any():
-        raise EvalError(f"{len(labels)} rows of {len(labels)} classes leave none to hold out: give two of some class")
-    held = held.to(labels.device)
-    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+        chosen.append(rows[torch.randperm(len(rows), generator=generator)[: count(len(rows))]])
+    return torch.cat(chosen).sort().values
 
 
-def sample(rows: int, most: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """At most so many of `rows` row numbers, in an order that the generator draws: int64 on the device."""
-    return torch.randperm(rows, generator=generator, device=generator.device)[:most].to(device)
+def sample(rows: int, max_rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """At most `max_rows` of `rows` row numbers in random order: int64 on the device."""
+    return torch.randperm(rows, generator=generator, device=generator.device)[:max_rows].to(device)
 
 
 def seed_of(generator: torch.Generator) -> int:
-    """A seed for what takes no generator, drawn by one."""
+    """A random seed, for libraries that take no generator."""
     return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
@@ -178,27 +177,25 @@ def accuracy(predicted: Tensor, labels: Tensor) -> float:
     return 100 * int((predicted == labels).sum()) / len(labels)
 
 
-def _device(encoder: nn.Module) -> torch.device:
-    first = next(encoder.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+def device_of(module: nn.Module) -> torch.device:
+    """Device of the module's first parameter; the CPU if it has none."""
+    parameter = next(module.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
-def _batches(images: Images, prepare: Prepare, batch_size: int, device: torch.device | str) -> Iterator[Tensor]:
+def _batches(images: Images, prepare: Prepare, batch_size: int, device: Device) -> Iterator[Tensor]:
     empty = True
-    for part in images() if callable(images) else _slices(images, batch_size):
-        # a copy, since a memory map is read-only
-        batch = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    if callable(images):
+        slices = iter(images())
+    else:  # equal to within one: a short last batch would weigh too much in BatchNorm
+        n, count = len(images), -(-len(images) // batch_size)
+        slices = (images[n * i // count : n * (i + 1) // count] for i in range(count))
+    for images_slice in slices:
+        # a copy, because a memory map is read-only
+        batch = images_slice if isinstance(images_slice, Tensor) else torch.from_numpy(np.array(images_slice))
         if batch.dtype != torch.uint8:
             raise EvalError(f"the images are {batch.dtype}: give uint8 [N, C, H, W]; `prepare` turns them into floats")
         yield prepare(batch.to(device))
         empty = False
     if empty:
         raise EvalError("there are no images to extract features from: give at least one")
-
-
-def _slices(images: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Batches of at most `batch_size`, equal to within one: a short last batch would weigh too much in BatchNorm."""
-    count = -(-len(images) // batch_size)
-    bounds = [len(images) * i // count for i in range(count + 1)] if count else [0]
-    for start, stop in pairwise(bounds):
-        yield images[start:stop]

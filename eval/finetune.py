@@ -10,25 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.features import EvalError, Features, accuracy, extract
+from eval.features import EvalError, Features, accuracy, extract, sample_classes
 from eval.inputs import Crop, EncoderInputs
+from eval.linear import cosine_factor
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How encoder and classifier are trained on a share of the labels; SGD, the last step counts.
+    """Hyperparameters of fine-tuning on a fraction of the labels; SGD, scored after the last step.
 
     Args:
-        shares: of each class's training images, tried one by one; in (0, 1].
-        draws: of the labelled images for every share.
-        encoder_lr, classifier_lr: first learning rates. momentum, weight_decay: of both.
-        batch_size: images; a short last batch is kept, unless it is a single image, which BatchNorm refuses.
-        steps: of each training, or epochs: passes over the share.
+        shares: fractions of each class's training images to label, one fine-tuning each; in (0, 1].
+        draws: random sets of labelled images for every fraction.
+        encoder_lr, classifier_lr: initial learning rates. momentum, weight_decay: of both.
+        batch_size: images; a short last batch is kept, unless it is a single image, which BatchNorm cannot normalise.
+        steps: of each fine-tuning, or epochs: passes over the labelled images.
         crop: the augmentation; None: images as they are.
-        schedule: "constant", or "cosine" to zero, step by step.
+        schedule: "constant", or "cosine" to zero, updated at every step.
 
     Raises:
-        EvalError: a share outside (0, 1], or not one of steps and epochs.
+        EvalError: a fraction outside (0, 1], or both or neither of steps and epochs.
     """
 
     shares: tuple[float, ...]
@@ -46,49 +47,45 @@ class FineTuning:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise EvalError(f"steps={self.steps} and epochs={self.epochs} were given: give one of them")
-        if not all(0 < share <= 1 for share in self.shares):
+        if not all(0 < fraction <= 1 for fraction in self.shares):
             raise EvalError(f"shares {self.shares} of the labels were given: give numbers in (0, 1]")
 
     def length(self, rows: int) -> int:
-        """Optimiser steps on so many labelled images."""
+        """Optimiser steps on `rows` labelled images."""
         return self.steps if self.steps is not None else (self.epochs or 0) * len(_sizes(rows, self.batch_size))
 
 
-def labelled(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Sorted rows of a random share of each class, rounded up: `[n]` int64 on the CPU."""
-    chosen = []
-    for label in labels.unique():
-        rows = (labels == label).nonzero()[:, 0].cpu()
-        chosen.append(rows[torch.randperm(len(rows), generator=generator)[: math.ceil(share * len(rows))]])
-    return torch.cat(chosen).sort().values
+def labelled(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Sorted rows of a random fraction of each class, rounded up: `[n]` int64 on the CPU."""
+    return sample_classes(labels, lambda size: math.ceil(fraction * size), generator)
 
 
-def semi(features: Features, shown: EncoderInputs, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
-    """Accuracy after fine-tuning on each share of the labels.
+def semi(features: Features, inputs: EncoderInputs, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
+    """Accuracy after fine-tuning on each fraction of the labels.
 
-    The test set makes no choice. Whether a labelled image was seen without its label before is the partition's affair.
+    No choice is made on test. Labelled images may be among those the encoder was trained on without labels.
 
     Args:
         generator: draws the labelled images, the classifier, the batches and crops; on the CPU.
 
     Returns:
-        For every share, here of 1 %: "accuracy_1pct", percent on the whole test set, the mean over draws; with several
+        For every fraction, here 1 %: "accuracy_1pct", percent on the whole test set, the mean over draws; with several
         draws also "spread_1pct", their standard deviation in points.
     """
-    found: dict[str, float] = {}
-    for share in tuning.shares:
-        scores = []
+    scores: dict[str, float] = {}
+    for fraction in tuning.shares:
+        accuracies = []
         for _ in range(tuning.draws):
-            rows = labelled(features.train_y, share, generator)
-            scores.append(fine_tuned(features, shown, rows, tuning, generator))
-        found[f"accuracy_{100 * share:g}pct"] = fmean(scores)
-        if len(scores) > 1:
-            found[f"spread_{100 * share:g}pct"] = stdev(scores)
-    return found
+            rows = labelled(features.train_y, fraction, generator)
+            accuracies.append(fine_tuned(features, inputs, rows, tuning, generator))
+        scores[f"accuracy_{100 * fraction:g}pct"] = fmean(accuracies)
+        if len(accuracies) > 1:
+            scores[f"spread_{100 * fraction:g}pct"] = stdev(accuracies)
+    return scores
 
 
 def fine_tuned(
-    features: Features, shown: EncoderInputs, rows: Tensor, tuning: FineTuning, generator: torch.Generator
+    features: Features, inputs: EncoderInputs, rows: Tensor, tuning: FineTuning, generator: torch.Generator
 ) -> float:
     """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows.
 
@@ -96,44 +93,41 @@ def fine_tuned(
         EvalError: fewer than two rows, or a loss that is not finite.
     """
     if len(rows) < 2:
-        raise EvalError(f"fine-tuning on {len(rows)} labelled image was asked for: give two at least")
-    encoder = deepcopy(shown.encoder).requires_grad_(True)
-    head = _classifier(features, generator)
+        raise EvalError(f"fine-tuning on {len(rows)} labelled image: give two at least")
+    encoder = deepcopy(inputs.encoder).requires_grad_(True)
+    classifier = _classifier(features, generator)
     groups = [
         {"params": list(encoder.parameters()), "lr": tuning.encoder_lr},
-        {"params": list(head.parameters()), "lr": tuning.classifier_lr},
+        {"params": list(classifier.parameters()), "lr": tuning.classifier_lr},
     ]
     optimizer = torch.optim.SGD(groups, momentum=tuning.momentum, weight_decay=tuning.weight_decay)
-    total = tuning.length(len(rows))
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: (1 + math.cos(math.pi * step / total)) / 2 if tuning.schedule == "cosine" else 1.0
+    steps = tuning.length(len(rows))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: cosine_factor(step, steps) if tuning.schedule == "cosine" else 1.0
     )
     encoder.train()
     with torch.enable_grad():
-        for batch in _batches(rows, tuning.batch_size, total, generator):
-            if tuning.crop is None:
-                x = shown.prepare(torch.from_numpy(shown.train[batch.numpy()]).to(shown.device))
-            else:
-                x = shown.cropped(batch, tuning.crop, generator)
-            loss = F.cross_entropy(head(encoder(x).float()), features.train_y[batch.to(features.train_y.device)])
+        for batch in _batches(rows, tuning.batch_size, steps, generator):
+            x = inputs.batch(batch, tuning.crop, generator)
+            loss = F.cross_entropy(classifier(encoder(x).float()), features.train_y[batch.to(features.train_y.device)])
             if not loss.isfinite():
-                raise EvalError(f"fine-tuning on {len(rows)} labelled images diverged: its loss became {float(loss)}")
+                raise EvalError(f"fine-tuning on {len(rows)} labelled images diverged: its loss became {loss.item()}")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            rate.step()
-    logits = extract(nn.Sequential(encoder, head).eval(), shown.test, shown.prepare, device=shown.device)
+            schedule.step()
+    logits = extract(nn.Sequential(encoder, classifier).eval(), inputs.test, inputs.prepare)
     return accuracy(logits.argmax(dim=1), features.test_y)
 
 
 def _classifier(features: Features, generator: torch.Generator) -> nn.Linear:
-    """As `nn.Linear` initialises itself, by this generator."""
+    """A linear layer, initialised as `nn.Linear` does but with this generator."""
     width = features.train_x.shape[1]
-    head = nn.Linear(width, features.num_classes)
+    classifier = nn.Linear(width, features.num_classes)
     with torch.no_grad():
-        for part in head.parameters():
-            part.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
-    return head.to(features.train_x.device)
+        for parameter in classifier.parameters():
+            parameter.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
+    return classifier.to(features.train_x.device)
 
 
 def _batches(rows: Tensor, size: int, steps: int, generator: torch.Generator) -> Sequence[Tensor]:
@@ -145,6 +139,6 @@ def _batches(rows: Tensor, size: int, steps: int, generator: torch.Generator) ->
 
 
 def _sizes(rows: int, size: int) -> list[int]:
-    """Of the batches of one pass; a last one of a single row is left out, where it is not all there is."""
+    """Batch sizes of one pass; a last batch of a single row is left out, unless it is the only batch."""
     rest = rows % size
     return [size] * (rows // size) + ([rest] if rest > 1 or 0 < rest == rows else [])

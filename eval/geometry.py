@@ -1,4 +1,4 @@
-"""The shape of a representation, without labels: effective rank, alignment, uniformity, Orchestra's tuning score."""
+"""Geometry of representations, without labels: effective rank, alignment, uniformity, Orchestra's tuning score."""
 
 import math
 
@@ -27,36 +27,39 @@ def effective_rank(features: Tensor) -> float:
 
 
 def singular_values(features: Tensor) -> Tensor:
-    """Those of the rows `[N, d]` less their mean, falling: `[min(N, d)]` float64."""
+    """Singular values of the centred rows `[N, d]`, in decreasing order: `[min(N, d)]` float64."""
     return torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
 
 
 def spectrum(values: Tensor) -> dict[str, float]:
-    """Singular values s_1 >= s_2 >= ... in a few numbers.
+    """Summary of a spectrum of singular values s_1 >= s_2 >= ...
 
     Returns:
-        "dimensions_90", "dimensions_99": the fewest that hold 90 and 99 % of the variance `sum s^2`;
+        "dimensions_90", "dimensions_99": the fewest dimensions with 90 and 99 % of the variance `sum s^2`;
         "participation_ratio": `(sum s^2)^2 / sum s^4`;
-        "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, of at least -12. Of equal rows, only zeros.
+        "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, at least -12. All are 0 for equal rows.
     """
     variance = values.square()
     total = float(variance.sum())
-    shares = variance.cumsum(0) / total if total else variance
-    found = {
-        f"dimensions_{percent}": float((shares < percent / 100).sum() + 1) if total else 0.0 for percent in (90, 99)
+    powers = [2**exponent for exponent in range(1, len(values).bit_length())]
+    if not total:
+        names = ("dimensions_90", "dimensions_99", "participation_ratio", *(f"decay_{k}" for k in powers))
+        return dict.fromkeys(names, 0.0)
+    cumulative = variance.cumsum(0) / total
+    decay = (values / values[0].clamp(min=1e-300)).clamp(min=1e-12).log10()
+    return {
+        **{f"dimensions_{percent}": float((cumulative < percent / 100).sum() + 1) for percent in (90, 99)},
+        "participation_ratio": total**2 / float(variance.square().sum()),
+        **{f"decay_{k}": float(decay[k - 1]) for k in powers},
     }
-    found["participation_ratio"] = total**2 / float(variance.square().sum()) if total else 0.0
-    decay = (values / values[0].clamp(min=1e-300)).clamp(min=1e-12).log10() if total else values
-    places = [2**power for power in range(1, len(values).bit_length()) if 2**power <= len(values)]
-    return found | {f"decay_{place}": float(decay[place - 1]) for place in places}
 
 
 def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000) -> dict[str, float]:
-    """Uniformity (Wang & Isola 2020, eq. 6) of L2-normalised rows, in all and split within and between clients.
+    """Uniformity (Wang & Isola 2020, eq. 6) of L2-normalised rows: total, within clients and between clients.
 
-    A part is the log of the mean of `exp(-t ||u_i - u_j||^2)` over its distinct pairs i < j: all pairs, those of one
-    client, those of two clients. With n_k rows at client k and N in all, `w = sum_k n_k (n_k - 1) / (N (N - 1))` is
-    the share of pairs within clients, and
+    Each is the log of the mean of `exp(-t ||u_i - u_j||^2)` over distinct pairs i < j: all pairs, pairs of one client,
+    pairs of two clients. With n_k rows at client k and N in total, `w = sum_k n_k (n_k - 1) / (N (N - 1))` is the
+    fraction of pairs within clients, and
 
         exp(total) = w exp(within) + (1 - w) exp(between).
 
@@ -66,14 +69,14 @@ def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000
 
     Returns:
         "total", "within", "between" in nats, in [-4t, 0]: 0 when collapsed, lower is more uniform (papers often print
-        the negative). A part without a pair is nan.
+        the negative). Without a pair the value is nan.
 
     Raises:
         EvalError: fewer than two rows.
     """
     n = len(x)
     if n < 2:
-        raise EvalError(f"uniformity was asked of {n} rows: give at least two")
+        raise EvalError(f"uniformity of {n} rows: give at least two")
     u = F.normalize(x, dim=1)
     sums = torch.zeros(2, dtype=torch.float64, device=x.device)
     for start in range(0, n, chunk):
@@ -84,9 +87,9 @@ def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000
         sums[0] += (potential * same).sum(dtype=torch.float64)
         sums[1] += (potential * ~same).sum(dtype=torch.float64)
     within, between = sums.tolist()
-    held = torch.unique(clients, return_counts=True)[1]
+    sizes = torch.unique(clients, return_counts=True)[1]
     pairs = n * (n - 1) // 2
-    pairs_within = int((held * (held - 1)).sum()) // 2
+    pairs_within = int((sizes * (sizes - 1)).sum()) // 2
     return {
         "total": _log_mean(within + between, pairs),
         "within": _log_mean(within, pairs_within),
@@ -103,14 +106,14 @@ def label_free_score(
     weight: float = 0.2,
     chunk: int = 1000,
 ) -> dict[str, float]:
-    """Orchestra's score for tuning without labels (Lubana et al. 2022, eq. 5): higher is better.
+    """Orchestra's score for tuning hyperparameters without labels (Lubana et al. 2022, eq. 5): higher is better.
 
     At each client, over its images x with augmentation x~, `Align = mean_x cos(x, x~)` and
     `Unif = -mean_x log mean_y exp(cos(x, y) / temperature)`; both are then averaged over clients, each counting once.
-    Note the signs: both parts grow with quality, unlike those of `alignment` and `uniformity_parts`.
+    Note the signs: both terms are higher for better features, unlike `alignment` and `uniformity_parts`.
 
     Args:
-        view_a, view_b: `[M, d]`, x and x~ row by row; clients: `[M]` int64, rows of -1 are left out.
+        view_a, view_b: `[M, d]`, x and x~ row by row; clients: `[M]` int64, rows with -1 are left out.
         temperature: > 0; Unif is in [-1/temperature, 1/temperature].
         include_self: whether y may be x, which the paper leaves open.
         weight: of Unif in the score. chunk: rows at a time.
@@ -121,7 +124,7 @@ def label_free_score(
     Raises:
         EvalError: no client has two images (one, if `include_self`).
     """
-    aligned, uniform = [], []
+    alignments, uniformities = [], []
     for client in clients[clients >= 0].unique():
         rows = clients == client
         a, b = F.normalize(view_a[rows], dim=1), F.normalize(view_b[rows], dim=1)
@@ -134,16 +137,16 @@ def label_free_score(
             if not include_self:
                 similarity.diagonal(start).fill_(-math.inf)
             logs.append(similarity.logsumexp(dim=1).double())
-        aligned.append((a * b).sum(dim=1).double().mean())
-        uniform.append(math.log(others) - torch.cat(logs).mean())
-    if not aligned:
-        raise EvalError(f"the label-free score was asked of {len(clients)} images: give two of one known client")
-    align, unif = float(torch.stack(aligned).mean()), float(torch.stack(uniform).mean())
+        alignments.append((a * b).sum(dim=1).double().mean())
+        uniformities.append(math.log(others) - torch.cat(logs).mean())
+    if not alignments:
+        raise EvalError(f"the label-free score of {len(clients)} images: give two of one known client")
+    align, unif = (float(torch.stack(values).mean()) for values in (alignments, uniformities))
     return {"alignment": align, "uniformity": unif, "score": align + weight * unif}
 
 
 def geometry(features: Features, generator: torch.Generator, max_points: int = 10_000) -> dict[str, float]:
-    """Effective rank of the test set, alignment of the views and uniformity of the training set, of h.
+    """Effective rank of the test features, alignment of the views and uniformity of the training features.
 
     Args:
         generator: draws the training rows for uniformity where there are more than `max_points`.
@@ -154,7 +157,7 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
         "alignment": the mean squared distance of the two normalised views, in [0, 4], lower is better (papers often
         print the negative); left out without views;
         "uniformity", "uniformity_within", "uniformity_between": see `uniformity_parts`, over the rows whose client is
-        known; over all rows where none is, and then the last two are left out, as where there is no such pair.
+        known. Where no client is known, "uniformity" is over all rows. A value without a pair is left out.
     """
     test = features.test_x
     scores = {
@@ -164,18 +167,18 @@ def geometry(features: Features, generator: torch.Generator, max_points: int = 1
     }
     if features.view_a is not None and features.view_b is not None:
         scores["alignment"] = float(alignment(features.view_a, features.view_b))
-    held = features.train_clients >= 0  # a partition may leave rows out; they are in no pair of clients
-    split = bool(held.any())
-    known = held if split else ~held
-    x, clients = features.train_x[known], features.train_clients[known]
+    known = features.train_clients >= 0  # a partition may leave rows out; they belong to no pair of clients
+    any_known = bool(known.any())
+    rows = known if any_known else ~known
+    x, clients = features.train_x[rows], features.train_clients[rows]
     if len(x) > max_points:
         chosen = sample(len(x), max_points, generator, x.device)
         x, clients = x[chosen], clients[chosen]
-    parts = uniformity_parts(x, clients)
-    scores["uniformity"] = parts["total"]
+    uniformities = uniformity_parts(x, clients)
+    scores["uniformity"] = uniformities["total"]
     for name in ("within", "between"):
-        if split and not math.isnan(parts[name]):
-            scores[f"uniformity_{name}"] = parts[name]
+        if any_known and not math.isnan(uniformities[name]):
+            scores[f"uniformity_{name}"] = uniformities[name]
     return scores
 
 

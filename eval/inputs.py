@@ -1,4 +1,4 @@
-"""What protocols are given of an encoder: its features, and where they ask for more, itself and the images."""
+"""Inputs of the protocols: an encoder's features and, where a protocol requires more, the encoder and its images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from eval.features import EvalError, Features, Prepare
+from eval.features import EvalError, Features, Prepare, device_of
 
 
 class Crop(NamedTuple):
@@ -28,13 +28,13 @@ Augment = Callable[[Tensor, Crop, Generator], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderInputs:
-    """An encoder, and images as they are shown to it.
+    """An encoder, its raw images, and the functions that turn images into its input.
 
     Args:
         encoder: in eval mode; protocols that train it train a copy.
         train, test: uint8 `[N, C, H, W]`, the images of `Features.train_x` and `test_x`, row by row.
-        prepare: makes the encoder's input of plain images.
-        augment: makes it of cropped and flipped ones.
+        prepare: turns plain images into the encoder's input.
+        augment: turns images into the encoder's input, cropped and flipped.
     """
 
     encoder: nn.Module
@@ -43,96 +43,78 @@ class EncoderInputs:
     prepare: Prepare
     augment: Augment
 
-    @property
-    def device(self) -> torch.device:
-        """Where the encoder is."""
-        first = next(self.encoder.parameters(), None)
-        return torch.device("cpu") if first is None else first.device
-
-    def cropped(self, rows: Tensor, crop: Crop, generator: Generator) -> Tensor:
-        """The encoder's input of some training images, cropped and flipped. rows: `[B]` int64."""
-        images = torch.from_numpy(self.train[rows.cpu().numpy()])
-        return self.augment(images.to(self.device), crop, generator)
+    def batch(self, rows: Tensor, crop: Crop | None, generator: Generator) -> Tensor:
+        """The encoder's input of the training images `rows`, `[B]` int64; crop: None: images as they are."""
+        images = torch.from_numpy(self.train[rows.cpu().numpy()]).to(device_of(self.encoder))
+        return self.prepare(images) if crop is None else self.augment(images, crop, generator)
 
 
 class ModelComparison(NamedTuple):
-    """Features `[n, d]` of the same test images by every client's network, and by the global one made of them.
+    """Features `[n, d]` of the same test images by every client's model and by the global model aggregated from them.
 
     labels: `[n]` int64.
     """
 
-    local: Sequence[Tensor]
-    made: Tensor
+    local_models: Sequence[Tensor]
+    global_model: Tensor
     labels: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """An encoder to be scored.
+    """An encoder to be evaluated.
 
     Args:
         features: of the data set it was trained on.
-        shown: itself and its images, for protocols that train it or augment; or None.
-        targets: data set -> a function that makes its features, for transfer.
-        locals: a function that makes what drift compares, on so many test images at most; or None.
-        keep: takes arrays that a figure can be drawn of, by name.
+        encoder_inputs: the encoder and its images, for protocols that train it or augment; or None.
+        targets: data set -> a function that extracts its features, for transfer.
+        local_models: max_images -> features by clients' models and the global one, for drift; or None.
+        save_arrays: receives (name, arrays) for a figure.
     """
 
     features: Features
-    shown: EncoderInputs | None = None
+    encoder_inputs: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
-    locals: Callable[[int], ModelComparison] | None = None
-    keep: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
+    local_models: Callable[[int], ModelComparison] | None = None
+    save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
 
     def __post_init__(self) -> None:
-        if self.shown is not None:
-            for name, images, rows in (
-                ("train", self.shown.train, self.features.train_x),
-                ("test", self.shown.test, self.features.test_x),
-            ):
-                if len(images) != len(rows) or images.dtype != np.uint8:
-                    raise EvalError(
-                        f"Shown.{name} has {len(images)} images in {images.dtype} for {len(rows)} rows of features: "
-                        "give the same images, uint8"
-                    )
+        for split in ("train", "test") if self.encoder_inputs is not None else ():
+            images, rows = getattr(self.encoder_inputs, split), len(getattr(self.features, f"{split}_x"))
+            if len(images) != rows or images.dtype != np.uint8:
+                raise EvalError(
+                    f"EncoderInputs.{split} has {len(images)} images in {images.dtype} for {rows} rows of features: "
+                    "give the same images, uint8"
+                )
 
     def check(self, protocol: str, requires: str) -> None:
-        """Refuses a protocol that wants what there is not: "shown", "locals", "views", "target NAME".
+        """Check that the input a protocol requires was given; requires: see `Protocol.requires`.
 
         Raises:
-            EvalError: this subject has not what is wanted.
+            EvalError: it was not given.
         """
         kind, _, name = requires.partition(" ")
         features = self.features
-        there = {
-            "": True,
-            "shown": self.shown is not None,
-            "locals": self.locals is not None,
-            "views": None not in (features.view_a, features.view_b, features.view_clients),
-            "target": name in self.targets,
+        missing = {
+            "encoder_inputs": self.encoder_inputs is None,
+            "local_models": self.local_models is None,
+            "views": None in (features.view_a, features.view_b, features.view_clients),
+            "target": name not in self.targets,
         }
-        if not there[kind]:
-            raise EvalError(f"{protocol} asks for more than features: {LACKING[kind]}")
+        if kind and missing[kind]:
+            raise EvalError(f"{protocol} requires more than features: {REASONS[kind]}")
 
     @property
-    def seen(self) -> EncoderInputs:
-        """The encoder and its images, which `check` has found."""
-        assert self.shown is not None
-        return self.shown
-
-    def compared(self, images: int) -> ModelComparison:
-        """Features by clients' networks and by the global one, where `check` has found a way to them."""
-        assert self.locals is not None
-        return self.locals(images)
-
-    def target(self, name: str) -> Features:
-        """Features of another data set, which `check` has found."""
-        return self.targets[name]()
+    def inputs(self) -> EncoderInputs:
+        """The encoder and its images, for protocols that require them."""
+        assert self.encoder_inputs is not None  # see `check`
+        return self.encoder_inputs
 
 
-LACKING = {
-    "shown": "it trains the encoder or shows it cropped images, give Subject.shown",
-    "locals": "it compares clients' networks with the global one, give Subject.locals",
+REASONS = {
+    "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
+    "local_models": "it compares clients' models with the global one, give Subject.local_models",
     "views": "it compares two views client by client, give view_a, view_b and view_clients",
-    "target": "it is about another data set, give its features in Subject.targets",
+    "target": "it evaluates on another data set, give its features in Subject.targets",
 }
+"""Kind of required input -> why a protocol requires it and how to give it."""

@@ -1,7 +1,6 @@
 """Weighted k-nearest-neighbour classification of frozen features (Wu et al. 2018, section 3.4)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +9,8 @@ from torch import Tensor
 from eval.features import EvalError, Features, accuracy
 
 
-class Neighbours(NamedTuple):
-    """The training rows nearest to each test row, by falling cosine: `cosine` and their `labels`, `[M, k]` each."""
-
-    cosine: Tensor
-    labels: Tensor
-
-
-def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: int = 1000) -> Neighbours:
-    """The k training rows of largest cosine.
+def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: int = 1000) -> tuple[Tensor, Tensor]:
+    """Cosines and labels, `[M, k]` each, of the k training rows nearest to each test row, most similar first.
 
     Args:
         train_x: the bank, `[N, d]`; train_y: `[N]` int64; test_x: `[M, d]`. Rows are L2-normalised inside.
@@ -28,58 +20,51 @@ def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: 
         EvalError: k is outside 1..N.
     """
     if not 1 <= k <= len(train_x):
-        raise EvalError(f"k={k} neighbours were asked of a bank of {len(train_x)} rows: give k in 1..{len(train_x)}")
+        raise EvalError(f"k={k} neighbours in a bank of {len(train_x)} rows: give k in 1..{len(train_x)}")
     bank = F.normalize(train_x, dim=1).T
-    found = [(queries @ bank).topk(k, dim=1) for queries in F.normalize(test_x, dim=1).split(chunk)]
-    return Neighbours(torch.cat([cosine for cosine, _ in found]), torch.cat([train_y[nearest] for _, nearest in found]))
+    chunks = [(queries @ bank).topk(k, dim=1) for queries in F.normalize(test_x, dim=1).split(chunk)]
+    cosine, nearest = (torch.cat(tensors) for tensors in zip(*chunks, strict=True))
+    return cosine, train_y[nearest]
 
 
-def vote(found: Neighbours, num_classes: int, k: int, temperature: float) -> Tensor:
-    """Classes `[M]` int64 voted by the k nearest, each with weight exp(cosine / temperature); of equals the lowest.
+def vote(cosine: Tensor, labels: Tensor, num_classes: int, k: int, temperature: float) -> Tensor:
+    """Majority vote `[M]` int64 of the k nearest, weighted by exp(cosine / temperature); of equals the lowest class.
 
-    temperature: > 0; towards infinity the vote becomes the majority's.
+    temperature: > 0; the larger, the more equal the weights.
 
     Raises:
         EvalError: the temperature is not positive.
     """
     if temperature <= 0:
         raise EvalError(f"a vote temperature of {temperature} was given: give one above 0")
-    cosine, labels = found.cosine[:, :k], found.labels[:, :k]
-    # relative to the nearest, so that no temperature overflows; a class at a time, so that the sums have an order
+    cosine, labels = cosine[:, :k], labels[:, :k]
+    # relative to the nearest, so that no temperature overflows; a class at a time, so that the order of sums is fixed
     weight = ((cosine - cosine[:, :1]) / temperature).exp()
     return torch.stack([(weight * (labels == c)).sum(dim=1) for c in range(num_classes)], dim=1).argmax(dim=1)
 
 
 def knn_predict(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    num_classes: int,
-    k: int,
-    temperature: float,
-    chunk: int = 1000,
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, num_classes: int, k: int, temperature: float, chunk: int = 1000
 ) -> Tensor:
-    """What the k nearest vote; see `neighbours` and `vote`."""
-    return vote(neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
+    """Predicted classes `[M]` int64 of the test rows; see `neighbours` and `vote`."""
+    return vote(*neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
 
 
 def knn(features: Features, k: int = 200, temperature: float = 0.1) -> dict[str, float]:
-    """Accuracy in percent on the whole test set, the whole training set being the bank.
+    """Accuracy in percent on the whole test set, with the whole training set as bank.
 
-    A bank of fewer than k rows is used whole, and the scores then hold the "k" that was used.
+    With fewer than k training rows all of them are neighbours, and the scores then hold the "k" that was used.
     """
     used = min(k, len(features.train_x))
-    bank = (features.train_x, features.train_y)
-    predicted = knn_predict(*bank, features.test_x, features.num_classes, used, temperature)
-    scores = {"accuracy": accuracy(predicted, features.test_y)}
+    scores = {"accuracy": knn_by_k(features, [used], temperature)[f"accuracy_k{used}"]}
     return scores if used == k else scores | {"k": float(used)}
 
 
 def knn_by_k(features: Features, ks: Sequence[int], temperature: float) -> dict[str, float]:
-    """As `knn`, at several k by one search: "accuracy_k10" and so on; a k beyond the bank's rows is left out."""
+    """As `knn` for several k with one search: "accuracy_k10" and so on; a k above the size of the bank is left out."""
     ks = [k for k in ks if k <= len(features.train_x)]
     if not ks:
         return {}
-    found = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
-    voted = {k: vote(found, features.num_classes, k, temperature) for k in ks}
-    return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in voted.items()}
+    nearest = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
+    votes = {k: vote(*nearest, features.num_classes, k, temperature) for k in ks}
+    return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in votes.items()}

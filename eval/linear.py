@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy, holdout, seed_of
+from eval.features import EvalError, Features, accuracy, holdout, sample, seed_of
 from eval.inputs import Crop, EncoderInputs
 from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
@@ -18,13 +18,13 @@ STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
 @dataclass(frozen=True)
 class Probe:
-    """How a linear classifier is trained on cached features; two probes' numbers never share a column.
+    """Hyperparameters of a linear classifier's training; scores of different probes are not comparable.
 
     Args:
         lr: the first learning rate. weight_decay: L2, added to the gradient of weight and bias. momentum: SGD's.
         epochs: passes over the training features. batch_size: rows; a short last batch is kept.
-        schedule: "cosine" to zero, step by step; "step" times `gamma` at each of `milestones` (epochs).
-        shuffle: a new order every epoch; without it, the order of the rows.
+        schedule: "cosine" to zero, updated at every step; "step": times `gamma` at each of `milestones` (epochs).
+        shuffle: a new order every epoch; otherwise the order of the rows.
 
     Raises:
         EvalError: an unknown optimizer or schedule, or a number that is not positive.
@@ -42,22 +42,24 @@ class Probe:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        for given, name, known in (
-            (self.optimizer, "optimizer", ("adam", "sgd")),
-            (self.schedule, "schedule", ("constant", "cosine", "step")),
-        ):
-            if given not in known:
-                raise EvalError(f"unknown {name} '{given}' for a linear probe: give one of {', '.join(known)}")
+        for name, choices in (("optimizer", ("adam", "sgd")), ("schedule", ("constant", "cosine", "step"))):
+            if (value := getattr(self, name)) not in choices:
+                raise EvalError(f"unknown {name} '{value}' for a linear probe: give one of {', '.join(choices)}")
         if min(self.lr, self.epochs, self.batch_size) <= 0:
             raise EvalError(f"{self} cannot be trained: give lr, epochs and batch_size above 0")
 
     def learning_rate(self, progress: float) -> float:
-        """The learning rate after `progress` epochs, whole or not."""
+        """Learning rate after `progress` epochs, which may be fractional."""
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * progress / self.epochs)) / 2
+            return self.lr * cosine_factor(progress, self.epochs)
         if self.schedule == "step":
             return self.lr * self.gamma ** sum(progress >= milestone for milestone in self.milestones)
         return self.lr
+
+
+def cosine_factor(position: float, length: float) -> float:
+    """Factor of the learning rate in a cosine schedule: 1 at position 0, 0 at position `length`."""
+    return (1 + math.cos(math.pi * position / length)) / 2
 
 
 class _Adam:
@@ -69,7 +71,7 @@ class _Adam:
         self.denominator = torch.empty_like(parameters)
 
     def step(self, gradient: Tensor, lr: float, scale: Tensor | None = None) -> None:
-        """With the rate `lr`, times `scale` where each parameter has its own."""
+        """Update the parameters in place with learning rate `lr`, times `scale` where each parameter has its own."""
         self.steps += 1
         self.mean.lerp_(gradient, 0.1)
         self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
@@ -85,7 +87,7 @@ class _SGD:
         self.parameters, self.momentum, self.velocity = parameters, momentum, torch.zeros_like(parameters)
 
     def step(self, gradient: Tensor, lr: float, scale: Tensor | None = None) -> None:
-        """As Adam's."""
+        """Update the parameters in place; arguments as for Adam."""
         self.velocity.mul_(self.momentum).add_(gradient)
         self.parameters.add_(self.velocity if scale is None else self.velocity * scale, alpha=-lr)
 
@@ -99,9 +101,9 @@ def fit_linear(
     generator: torch.Generator,
     *,
     rates: Sequence[float] = (),
-    look: Callable[[Tensor], Tensor] | None = None,
+    embed: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Train a linear classifier on features by minibatches, or several at once that differ in their rate.
+    """Train a linear classifier on features by minibatches, or several at once that differ in their learning rate.
 
     The gradient of the softmax regression is written out and all C (d + 1) parameters are one buffer, so that a step
     is some fifteen operations in place, a third faster than with `torch.optim`. Initialised as `nn.Linear`.
@@ -109,28 +111,32 @@ def fit_linear(
     Args:
         train_x: `[N, d]` float32; train_y: `[N]` int64.
         generator: draws the initial parameters and the orders; its device need not be the features'.
-        rates: a classifier each, instead of the probe's own; all start alike and see the same batches.
-        look: rows `[B]` -> their features `[B, d]`, where they are made anew for every batch; None: those of `train_x`.
+        rates: learning rates, one classifier each, instead of the probe's; all start alike and see the same batches.
+        embed: row numbers `[B]` -> features `[B, d]`, recomputed for every batch; None: rows of `train_x`.
 
     Returns:
-        weight `[C, d]`, bias `[C]`, after the last epoch; with rates `[R C, d]` and `[R C]`, a rate's classes together.
+        weight `[C, d]`, bias `[C]`, after the last epoch; with R rates `[R C, d]` and `[R C]`, the classes of the first
+        rate first.
     """
     n, width = train_x.shape
     bound, heads = 1 / math.sqrt(width), max(1, len(rates))
-    drawn = torch.empty(num_classes * (width + 1), device=generator.device)
-    drawn = drawn.uniform_(-bound, bound, generator=generator).to(train_x.device)
-    parameters = torch.cat([part.repeat(heads, *[1] * (part.ndim - 1)).flatten() for part in split(drawn, num_classes)])
-    scale = _scale(rates, num_classes, width, probe.lr).to(train_x.device) if rates else None
+    initial = torch.empty(num_classes * (width + 1), device=generator.device)
+    initial = initial.uniform_(-bound, bound, generator=generator).to(train_x.device)
+    parameters = torch.cat([p.repeat(heads, *[1] * (p.ndim - 1)).flatten() for p in split(initial, num_classes)])
+    scale = None
+    if rates:  # each parameter's rate over the probe's, in the order of the buffer
+        factors = (torch.tensor(rates) / probe.lr).to(train_x.device)
+        scale = torch.cat([factors.repeat_interleave(num_classes * width), factors.repeat_interleave(num_classes)])
     gradient = torch.empty_like(parameters)
     weight, bias = split(parameters, heads * num_classes)
     optimizer = _Adam(parameters) if probe.optimizer == "adam" else _SGD(parameters, probe.momentum)
     order = torch.arange(n, device=train_x.device)
     for epoch in range(probe.epochs):
         if probe.shuffle:
-            order = torch.randperm(n, generator=generator, device=generator.device).to(train_x.device)
+            order = sample(n, n, generator, train_x.device)
         for start in range(0, n, probe.batch_size):
             rows = order[start : start + probe.batch_size]
-            x = train_x.index_select(0, rows) if look is None else look(rows)
+            x = train_x.index_select(0, rows) if embed is None else embed(rows)
             gradient_of(x, train_y.index_select(0, rows), weight, bias, gradient, heads)
             if probe.weight_decay:
                 gradient.add_(parameters, alpha=probe.weight_decay)
@@ -138,82 +144,76 @@ def fit_linear(
     return weight, bias
 
 
-def _scale(rates: Sequence[float], num_classes: int, width: int, base: float) -> Tensor:
-    """Each parameter's rate over the probe's, in the order of the buffer."""
-    each = torch.tensor(rates) / base
-    return torch.cat([each.repeat_interleave(num_classes * width), each.repeat_interleave(num_classes)])
-
-
 def linear_probe(
-    features: Features, probe: Probe, generator: torch.Generator, look: Callable[[Tensor], Tensor] | None = None
+    features: Features, probe: Probe, generator: torch.Generator, embed: Callable[[Tensor], Tensor] | None = None
 ) -> dict[str, float]:
-    """Accuracy in percent on the whole test set at the last epoch; it makes no choice. look: see `fit_linear`."""
+    """Accuracy in percent on the whole test set after the last epoch; nothing is selected. embed: see `fit_linear`."""
     x, y = features.train_x, features.train_y
-    weight, bias = fit_linear(x, y, features.num_classes, probe, generator, look=look)
-    return {"accuracy": accuracy(F.linear(features.test_x, weight, bias).argmax(dim=1), features.test_y)}
+    classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed)
+    return {"accuracy": accuracy(_predict(features.test_x, *classifier), features.test_y)}
 
 
 def swept_probe(
     features: Features, probe: Probe, generator: torch.Generator, rates: Sequence[float], fraction: float = 0.1
 ) -> dict[str, float]:
-    """The probe at several rates at once; the rate is chosen on a held-out slice of train, test makes no choice.
+    """The probe at several rates at once; the rate is chosen on a held-out slice of train, never on test.
 
     Args:
-        rates: tried; of equally accurate ones the smallest is taken. fraction: of each class, held out.
+        rates: tried; of equally accurate ones the smallest is chosen. fraction: of each class, held out.
 
     Returns:
-        "accuracy": percent on the whole test set, by the chosen classifier, which has seen the rest of train; "rate".
+        "accuracy": percent on the whole test set, by the chosen classifier, trained on the rest of train; "rate".
     """
-    fit, held = holdout(features.train_y, fraction, seed_of(generator))
+    fit, held_out = holdout(features.train_y, fraction, seed_of(generator))
     rates, classes = sorted(rates), features.num_classes
     x, y = features.train_x, features.train_y
     weight, bias = fit_linear(x[fit], y[fit], classes, probe, generator, rates=rates)
-    heads = list(zip(weight.split(classes), bias.split(classes), strict=True))
-    scores = [accuracy(F.linear(x[held], *head).argmax(dim=1), y[held]) for head in heads]
+    classifiers = list(zip(weight.split(classes), bias.split(classes), strict=True))
+    scores = [accuracy(_predict(x[held_out], *classifier), y[held_out]) for classifier in classifiers]
     best = scores.index(max(scores))
-    predicted = F.linear(features.test_x, *heads[best]).argmax(dim=1)
-    return {"accuracy": accuracy(predicted, features.test_y), "rate": rates[best]}
+    return {"accuracy": accuracy(_predict(features.test_x, *classifiers[best]), features.test_y), "rate": rates[best]}
 
 
 def augmented_probe(
-    features: Features, shown: EncoderInputs, probe: Probe, crop: Crop, generator: torch.Generator
+    features: Features, inputs: EncoderInputs, probe: Probe, crop: Crop, generator: torch.Generator
 ) -> dict[str, float]:
-    """As `linear_probe`, but every training image is cropped and flipped anew each time it is seen.
+    """As `linear_probe`, but every training image is cropped and flipped anew in every epoch.
 
-    The encoder stays frozen and in eval mode; test images are shown as they are.
+    The encoder stays frozen and in eval mode; test images are not augmented.
     """
     return linear_probe(
-        features, probe, generator, lambda rows: shown.encoder(shown.cropped(rows, crop, generator)).float()
+        features, probe, generator, lambda rows: inputs.encoder(inputs.batch(rows, crop, generator)).float()
     )
 
 
 def lbfgs_probe(
     features: Features, generator: torch.Generator, strengths: tuple[float, ...] = STRENGTHS, fraction: float = 0.1
 ) -> dict[str, float]:
-    """L2-regularised multinomial logistic regression, solved: a probe without a learning rate.
+    """L2-regularised multinomial logistic regression, solved to convergence: a probe without a learning rate.
 
     Features are centred and divided by one number, the root of their mean variance, so that a strength means the same
     for every encoder. The strength is the one most accurate on a held-out slice of train, of equals the largest;
-    the classifier is then fitted to all of train. The test set makes no choice.
+    the classifier is then fitted to all of train. No choice is made on test.
 
     Args:
-        generator: draws the slice. strengths: tried from the first to the last. fraction: of each class, held out.
+        generator: draws the slice. strengths: tried in decreasing order. fraction: of each class, held out.
 
     Returns:
-        "accuracy": percent on the whole test set; "strength": the one chosen.
+        "accuracy": percent on the whole test set; "strength": the chosen one.
     """
     y, classes = features.train_y, features.num_classes
     x, test_x, gram = standardised(features)
-    fit, held = holdout(y, fraction, seed_of(generator))
-    part_x, part_y, held_x, held_y = x[fit], y[fit], x[held], y[held]
-    best, chosen, start, solution = -1.0, strengths[0], None, None
+    fit, held_out = holdout(y, fraction, seed_of(generator))
+    fit_x, fit_y, held_out_x, held_out_y = x[fit], y[fit], x[held_out], y[held_out]
+    best, best_strength, start, solution = -1.0, strengths[0], None, None
     for strength in sorted(strengths, reverse=True):
-        solution = fit_lbfgs(part_x, part_y, classes, strength, solution, gram=gram)
-        score = accuracy(_predict(held_x, solution, classes), held_y)
+        solution = fit_lbfgs(fit_x, fit_y, classes, strength, solution, gram=gram)
+        score = accuracy(_predict(held_out_x, *split(solution, classes)), held_out_y)
         if score > best:
-            best, chosen, start = score, strength, solution
-    solution = fit_lbfgs(x, y, classes, chosen, start, gram=gram)
-    return {"accuracy": accuracy(_predict(test_x, solution, classes), features.test_y), "strength": chosen}
+            best, best_strength, start = score, strength, solution
+    solution = fit_lbfgs(x, y, classes, best_strength, start, gram=gram)
+    predicted = _predict(test_x, *split(solution, classes))
+    return {"accuracy": accuracy(predicted, features.test_y), "strength": best_strength}
 
 
 def standardised(features: Features) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,5 +225,5 @@ def standardised(features: Features) -> tuple[Tensor, Tensor, Tensor]:
     return x.div_(variance.sqrt()), test_x.div_(variance.sqrt()), gram.div_(variance)
 
 
-def _predict(x: Tensor, parameters: Tensor, num_classes: int) -> Tensor:
-    return F.linear(x, *split(parameters, num_classes)).argmax(dim=1)
+def _predict(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight, bias).argmax(dim=1)

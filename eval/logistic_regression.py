@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-BLOCK = 512  # rows of one product, of the many that threads share
+BLOCK = 512  # rows of one matrix product; threads work on several blocks at a time
 
 
 def split(buffer: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -21,7 +21,7 @@ def split(buffer: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
 def gradient_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, out: Tensor, heads: int = 1) -> None:
     """Gradient of the mean cross-entropy of softmax regression, `(softmax - one hot) x / B`.
 
-    heads: classifiers side by side, the classes of one after those of another; each is given its own gradient.
+    heads: number of independent classifiers whose classes follow one another; each gets its own gradient.
     """
     logits = torch.addmm(bias[:, None], weight, x.T)
     if heads == 1:
@@ -49,11 +49,11 @@ def fit_lbfgs(
 
     Args:
         train_x: `[N, d]`, in the precision to work in, best centred; train_y: `[N]` int64. strength: > 0.
-        start: parameters to start from; zeros if None. The problem is convex: it changes the time, not the answer.
+        start: initial parameters; zeros if None. The problem is convex: they change the time, not the solution.
         tolerance: of the largest entry of the gradient, in coordinates in which the curvature is about one; the default
-            leaves the objective some 1e-7 above its minimum. max_iter: at most so many iterations. Where the precision
-            allows no further progress, the solver stops as well.
-        gram: `[d, d]`, `x^T x / N` of these features, or of more like them; computed if None.
+            ends some 1e-7 above the objective's minimum. The solver also stops after `max_iter` iterations, or where
+            the precision allows no further progress.
+        gram: `[d, d]`, `x^T x / N` of these features, or of a larger set of them; computed if None.
 
     Returns:
         The parameters as one buffer `[C (d + 1)]`: the weight `[C, d]` row by row, then the bias `[C]`.
@@ -88,7 +88,7 @@ def fit_lbfgs(
 
 
 class _Coordinates:
-    """Unknowns `weight @ L` and `bias / sqrt(C)`, in which the curvature of the loss plus the penalty is about one.
+    """Preconditioned unknowns `weight @ L` and `bias / sqrt(C)`; the curvature of the objective is about one in them.
 
     `L L^T = gram / C + strength` is exactly the curvature where all classes are equally likely. So neither correlated
     features nor a small strength slow a solver down, and its first step has about the right length.
@@ -96,43 +96,43 @@ class _Coordinates:
 
     def __init__(self, gram: Tensor, strength: float, num_classes: int) -> None:
         curvature = gram.double() / num_classes
-        # rounding may leave a gram with slightly negative eigenvalues, and a strength is no bound on those
+        # rounding may give a gram slightly negative eigenvalues, which the strength alone need not make positive
         rounding = 10 * torch.finfo(gram.dtype).eps * curvature.trace()
         curvature.diagonal().add_(strength + rounding)
         self.root = torch.linalg.cholesky(curvature).to(gram)
         self.num_classes, self.scale = num_classes, math.sqrt(num_classes)
 
     def enter(self, parameters: Tensor, out: Tensor) -> None:
-        """Unknowns of parameters."""
+        """Write the unknowns of these parameters into `out`."""
         self._write(parameters, 1 / self.scale, lambda weight: weight @ self.root, out)
 
     def leave(self, unknowns: Tensor, out: Tensor) -> None:
-        """Parameters of unknowns."""
+        """Write the parameters of these unknowns into `out`."""
         self._write(unknowns, self.scale, lambda w: solve_triangular(self.root, w, upper=False, left=False), out)
 
     def differentiate(self, gradient: Tensor, out: Tensor) -> None:
-        """The gradient by the unknowns, of that by the parameters."""
+        """Write the gradient with respect to the unknowns into `out`, given that with respect to the parameters."""
         self._write(gradient, self.scale, lambda w: solve_triangular(self.root.mT, w, upper=True, left=False), out)
 
-    def _write(self, buffer: Tensor, scale: float, move: Callable[[Tensor], Tensor], out: Tensor) -> None:
+    def _write(self, buffer: Tensor, scale: float, transform: Callable[[Tensor], Tensor], out: Tensor) -> None:
         (weight, bias), (new_weight, new_bias) = split(buffer, self.num_classes), split(out, self.num_classes)
-        new_weight.copy_(move(weight))
+        new_weight.copy_(transform(weight))
         torch.mul(bias, scale, out=new_bias)
 
 
 def _blocks(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """All rows as `[blocks, BLOCK, d]` and their labels as `[blocks, 1, BLOCK]`, and those left over as one block."""
+    """Rows as `[blocks, BLOCK, d]` and labels as `[blocks, 1, BLOCK]`, then the remaining rows as one short block."""
     whole = len(x) - len(x) % BLOCK
-    parts = ((x[:whole], y[:whole], BLOCK), (x[whole:], y[whole:], len(x) - whole))
-    return [(rows.unflatten(0, (-1, size)), own.view(-1, 1, size)) for rows, own, size in parts if len(rows)]
+    slices = ((slice(whole), BLOCK), (slice(whole, None), len(x) - whole))
+    return [(x[rows].unflatten(0, (-1, size)), y[rows].view(-1, 1, size)) for rows, size in slices if len(x[rows])]
 
 
 def _blockwise_gradient(blocks: list[tuple[Tensor, Tensor]], weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-    """As `gradient_of`, but block by block: one long product with few classes is left to a single thread.
+    """As `gradient_of`, but block by block: one long product with few classes would run on a single thread.
 
     Returns:
-        The mean cross-entropy, summed in double: near the minimum, single precision would round off what line searches
-        compare.
+        The mean cross-entropy, summed in double: near the minimum, single precision would round away the differences
+        that a line search compares.
     """
     grad_weight, grad_bias = split(out.zero_(), len(bias))
     loss = torch.zeros((), dtype=torch.float64, device=out.device)
@@ -147,7 +147,7 @@ def _blockwise_gradient(blocks: list[tuple[Tensor, Tensor]], weight: Tensor, bia
 
 
 def _errors(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax less one hot, `[..., C, B]`, and the rows' log-likelihoods, `[..., 1, B]`, of labels `[..., 1, B]`.
+    """Softmax minus one-hot, `[..., C, B]`, and the rows' log-likelihoods, `[..., 1, B]`, of labels `[..., 1, B]`.
 
     Classes are rows here: the softmax over C of them then runs along contiguous memory.
     """

@@ -1,4 +1,4 @@
-"""Out-of-distribution transfer: how well the frozen encoder serves another data set than it was trained on."""
+"""Out-of-distribution transfer: scores of the frozen encoder on a data set it was not trained on."""
 
 import torch
 
@@ -11,11 +11,11 @@ from eval.linear import Probe, linear_probe
 def transfer(
     target: Features, probe: Probe, k: int, temperature: float, generator: torch.Generator
 ) -> dict[str, float]:
-    """Probe and neighbours on another data set's training and test features, and their effective rank.
+    """Linear probe, kNN and effective rank on another data set's features.
 
     Returns:
         "accuracy": of the probe, percent on its whole test set; "accuracy_knn": percent, see `eval.knn.knn`;
-        "effective_rank": dimensions, of its test features as they are (SSD reports it, without saying of which images).
+        "effective_rank": dimensions, of its raw test features (SSD reports it, but not for which images).
     """
     return {
         "accuracy": linear_probe(target, probe, generator)["accuracy"],

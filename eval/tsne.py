@@ -1,4 +1,4 @@
-"""A map of the features in the plane by t-SNE, to be looked at."""
+"""Two-dimensional t-SNE maps of the features, for figures."""
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,11 @@ def tsne(
     """t-SNE (van der Maaten & Hinton 2008) of L2-normalised test features.
 
     Args:
-        generator: draws the rows where there are more than `max_points`, and the seed; the start is by PCA.
-        perplexity: about how many neighbours a point has; lowered to a third of the rows where there are few.
+        generator: draws the rows where there are more than `max_points`, and the seed; initialised by PCA.
+        perplexity: effective number of neighbours of a point; at most a third of the rows.
 
     Returns:
-        Places `[n, 2]` float32 and labels `[n]` of the rows shown. Distances between far points mean little.
+        Positions `[n, 2]` float32 and labels `[n]` of the rows drawn. Distances between far points mean little.
 
     Raises:
         EvalError: fewer than four rows, or all rows the same.
@@ -26,17 +26,16 @@ def tsne(
 
     x, y = features.test_x, features.test_y
     if len(x) < 4:
-        raise EvalError(f"a map of {len(x)} test images was asked for: give at least four")
+        raise EvalError(f"a map of {len(x)} test images: give at least four")
     chosen = sample(len(x), max_points, generator, x.device)
     rows = F.normalize(x[chosen], dim=1).cpu().numpy()
-    if (rows == rows[0]).all():  # there is no plane through a point, and t-SNE's own code dies of looking for it
-        raise EvalError(f"a map of {len(rows)} test images was asked for, but their features are all the same")
-    few = min(perplexity, (len(rows) - 1) / 3)
-    made = TSNE(perplexity=few, init="pca", random_state=seed_of(generator)).fit_transform(rows)
-    return torch.from_numpy(made), y[chosen].cpu()
+    if (rows == rows[0]).all():  # the PCA of equal rows has no plane, and t-SNE fails inside scikit-learn
+        raise EvalError(f"a map of {len(rows)} test images whose features are all the same: train the encoder anew")
+    model = TSNE(perplexity=min(perplexity, (len(rows) - 1) / 3), init="pca", random_state=seed_of(generator))
+    return torch.from_numpy(model.fit_transform(rows)), y[chosen].cpu()
 
 
-def purity(places: Tensor, labels: Tensor) -> float:
-    """Percent of the points `[n, 2]` whose nearest other point is of their class."""
-    apart = torch.cdist(places, places).fill_diagonal_(torch.inf)
-    return accuracy(labels[apart.argmin(dim=1)], labels)
+def purity(positions: Tensor, labels: Tensor) -> float:
+    """Percent of the points `[n, 2]` whose nearest other point has the same label."""
+    distances = torch.cdist(positions, positions).fill_diagonal_(torch.inf)
+    return accuracy(labels[distances.argmin(dim=1)], labels)

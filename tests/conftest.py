@@ -1,10 +1,15 @@
-"""What holds for every test: the global random generators begin at the same place."""
+"""Settings of every test: the global random generators start from a fixed seed, and so do the drawn examples."""
 
 import random
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+# the same examples in every run, and no limit on their time: machines may be busy
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=30)
+settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)

@@ -50,13 +50,12 @@ def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
     exec(code, names)
     scores = {(score.protocol, score.metric): score.value for score in names["scores"]}
     assert 50 < scores["linear/v1", "accuracy"] <= 100  # chance is 10 %: an untrained encoder sees pixels
-    short = replace(find("semi/v1"), run=lambda subject, _: {"accuracy_10pct": float(len(subject.seen.train))})
-    monkeypatch.setitem(PROTOCOLS, "semi/v1", short)  # what is shown is tested, not minutes of fine-tuning
+    short = replace(find("semi/v1"), compute=lambda subject, *_, **__: {"accuracy_10pct": len(subject.inputs.train)})
+    monkeypatch.setitem(PROTOCOLS, "semi/v1", short)  # tests the example, without minutes of fine-tuning
     exec(more, names)
     assert names["scores"][0].value == 1200
-    shown = names["shown"]
     crop = Crop((0.5, 1.0))
-    assert shown.cropped(torch.arange(4), crop, torch.Generator().manual_seed(0)).shape == (4, 3, 8, 8)
+    assert names["inputs"].batch(torch.arange(4), crop, torch.Generator().manual_seed(0)).shape == (4, 3, 8, 8)
 
 
 def test_the_page_of_protocols_names_all_of_them():

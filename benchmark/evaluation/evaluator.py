@@ -107,7 +107,7 @@ class Evaluator:
         tell("features")
         subject = self.subject(encoder, protocols, visited)
         if kept is not None:
-            subject = replace(subject, keep=kept.__setitem__)
+            subject = replace(subject, save_arrays=kept.__setitem__)
         for score in evaluate(subject, protocols, self._stream, tell, failed):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
@@ -119,7 +119,7 @@ class Evaluator:
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
         return Subject(
             features=self.features(encoder),
-            shown=EncoderInputs(
+            encoder_inputs=EncoderInputs(
                 encoder=encoder,
                 train=source.train.images,
                 test=source.test.images,
@@ -127,7 +127,7 @@ class Evaluator:
                 augment=self._cropped,
             ),
             targets={name: partial(self._elsewhere, encoder, target) for name, target in targets.items()},
-            locals=None if visited is None else partial(self._locals, visited),
+            local_models=None if visited is None else partial(self._locals, visited),
         )
 
     def features(self, encoder: nn.Module) -> Features:

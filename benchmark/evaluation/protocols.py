@@ -19,7 +19,7 @@ def expanded(words: Iterable[str], data: str, drifts: bool) -> list[str]:
         data: the run's data set; the embedded digits are `all`'s data set to transfer to, where it is another.
         drifts: whether `all` has clients to compare.
     """
-    everything = [one.id for one in PROTOCOLS.values() if not one.long and (drifts or one.requires != "locals")]
+    everything = [one.id for one in PROTOCOLS.values() if not one.long and (drifts or one.requires != "local_models")]
     everything += ["transfer-digits/v1"] if data != "digits" else []
     groups = {"all": everything, "papers": [one.id for one in PROTOCOLS.values() if one.long]}
     return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))

@@ -1,4 +1,4 @@
-"""The views of fixed shapes against the reference: uncompiled for every stage, compiled for what the defaults do."""
+"""The views of fixed shapes against the reference: uncompiled for every stage, compiled for the default recipe."""
 
 import shutil
 from itertools import permutations
@@ -15,12 +15,12 @@ EVERY_STAGE = {"blur": 0.5, "blur_kernel": 5, "solarize": 0.5, "rotation": 20}
 RECIPES = {
     "default": {},
     "every stage": EVERY_STAGE | {"mean": (0.4, 0.5, 0.6), "std": (0.9, 1.0, 0.8)},
-    "as it lies": EVERY_STAGE | {"crop_scale": None},
+    "uncropped": EVERY_STAGE | {"crop_scale": None},
     "unflipped": {"crop_scale": None, "flip": 0.0},
     "strong": {"jitter": (0.8, 0.8, 0.8, 0.5), "jitter_p": 1.0},
     "no hue": {"jitter": (0.4, 0.0, 0.4, 0.0), "grayscale": 1.0},
     "crop alone": {"jitter_p": 0.0, "grayscale": 0.0},
-    "idle jitter": {"jitter": (0.0, 0.0, 0.0, 0.0)},
+    "zero jitter": {"jitter": (0.0, 0.0, 0.0, 0.0)},
 }
 
 
@@ -56,8 +56,8 @@ def test_fixed_shapes_give_the_views_of_the_reference(name, shape):
     assert torch.equal(images, before)
 
 
-def test_every_order_of_the_colour_ops_finds_its_slots():
-    """All 24, in turn, with factors that clamp; and images that nothing touches stay as they are."""
+def test_every_order_of_the_colour_operations_has_its_slots():
+    """All 24, with factors that clamp; images without jitter do not change."""
     order = torch.tensor(list(permutations(range(4))))
     recipe = Recipe(8, crop_scale=None, flip=0, grayscale=0, jitter=(0.9, 0.9, 0.9, 0.5))
     low, high = torch.tensor([0.1, 0.1, 0.1, -0.5]), torch.tensor([1.9, 1.9, 1.9, 0.5])
@@ -76,7 +76,7 @@ def test_every_order_of_the_colour_ops_finds_its_slots():
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="inductor needs a C++ compiler")
 def test_compiled_is_the_reference_for_any_number_of_images_by_one_compilation():
-    """By inductor, the compiler of use: the code it writes for this CPU is what has to be right."""
+    """Compiled by inductor, as in use: the code it generates for this CPU has to be correct."""
     recipe = Recipe(8, pad=2, mean=(0.5,), std=(0.5,))
     torch.compiler.reset()
     programs = torch._dynamo.utils.counters["stats"]
@@ -90,7 +90,7 @@ def test_compiled_is_the_reference_for_any_number_of_images_by_one_compilation()
     assert programs["unique_graphs"] == before + 1
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_compiled(monkeypatch):
+def test_wrong_images_are_errors_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_compiled", lambda: pytest.fail("compiled"))
     images, recipe = bytes_of(4, 1, 8, 8), Recipe(8, mean=(0.5, 0.5), std=(0.5, 0.5))
     with pytest.raises(ViewError, match="the images have 1 channels; give 1 or as many"):

@@ -1,15 +1,17 @@
-"""Batches of clients, for the loop and for Trainer: who sees which image when, and what decides it."""
+"""Batches of clients, for the loop and for Trainer: their images, their order, and the generators they depend on."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from datamodules import federated
+from datamodules.errors import PartitionError
 from datamodules.federated import CHUNK, Batch, FederatedDataModule, number_of_batches
-from datamodules.partition import PartitionError
 from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
 from datamodules.views import apply, plain
@@ -40,38 +42,39 @@ def batches(
     return list((data or module()).batches(client, names, size, order=shuffle, views=seeded(views), **kwargs))
 
 
-def same(one: list[Batch], other: list[Batch]) -> bool:
-    pairs = list(zip(one, other, strict=True))
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    pairs = list(zip(first, second, strict=True))
     return all(torch.equal(a.index, b.index) and all(map(torch.equal, a.views, b.views)) for a, b in pairs)
 
 
-def indices(found: list[Batch]) -> list[int]:
-    return torch.cat([batch.index for batch in found]).tolist()
+def indices(sequence: list[Batch]) -> list[int]:
+    return torch.cat([batch.index for batch in sequence]).tolist()
 
 
-@pytest.mark.parametrize(("client", "sizes"), [(0, [8, 8, 4]), (1, [3]), (2, [8, 8, 8, 8]), (3, [2])])
-def test_an_epoch_shows_every_image_once_unless_one_alone_is_left(client: int, sizes: list[int]) -> None:
-    """A last batch of a single image has no statistics and no negatives: it is left out, another one each epoch."""
-    found = batches(client, epochs=3)
-    held = len(PARTS[client])
-    assert [len(batch.index) for batch in found] == sizes * 3
-    assert number_of_batches(held, min(8, held)) == len(sizes)
-    epochs = [indices(found[start : start + len(sizes)]) for start in range(0, len(found), len(sizes))]
-    for epoch in epochs:
-        assert len(set(epoch)) == len(epoch) == held - (held % 8 == 1)
-        assert set(epoch) <= set(range(held))
-    if held > 3:
-        assert epochs[0] != epochs[1]
-    if held % 8 == 1:
-        left_out = [set(range(held)) - set(epoch) for epoch in epochs]
-        assert left_out[0] != left_out[1] or left_out[1] != left_out[2]
+@given(client=st.integers(0, 3), size=st.integers(2, 40), epochs=st.integers(1, 3), order=st.integers(0, 2**31))
+def test_an_epoch_has_every_image_once_unless_a_single_one_is_left(
+    client: int, size: int, epochs: int, order: int
+) -> None:
+    """A last batch of a single image has no statistics and no negatives, so it is left out."""
+    examples = len(PARTS[client])
+    size = min(size, examples)
+    full, rest = divmod(examples, size)
+    sizes = [size] * full + [rest] * (rest > 1)
+    sequence = batches(client, size, order=order, epochs=epochs, names=("plain",))
+    assert [len(batch.index) for batch in sequence] == sizes * epochs
+    assert number_of_batches(examples, size) == len(sizes)
+    for start in range(0, len(sequence), len(sizes)):
+        epoch_indices = indices(sequence[start : start + len(sizes)])
+        assert len(set(epoch_indices)) == len(epoch_indices) == examples - (rest == 1)
+        assert set(epoch_indices) <= set(range(examples))
 
 
-@pytest.mark.parametrize(
-    ("examples", "size", "expected"), [(16, 8, 2), (17, 8, 2), (18, 8, 3), (2, 2, 1), (3, 2, 1), (5, 5, 1)]
-)
-def test_number_of_batches(examples: int, size: int, expected: int) -> None:
-    assert number_of_batches(examples, size) == expected
+def test_epochs_differ_in_their_order_and_in_the_image_they_leave_out() -> None:
+    sequence = batches(2, epochs=3)
+    epochs = [indices(sequence[start : start + 4]) for start in (0, 4, 8)]
+    assert epochs[0] != epochs[1]
+    left_out = [set(range(33)) - set(positions) for positions in epochs]
+    assert left_out[0] != left_out[1] or left_out[1] != left_out[2]
 
 
 def test_images_are_the_clients_own() -> None:
@@ -86,20 +89,20 @@ def test_images_are_the_clients_own() -> None:
 
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_steps_instead_of_epochs(steps: int) -> None:
-    found = batches(steps=steps, epochs=99)
-    assert len(found) == steps
+    sequence = batches(steps=steps, epochs=99)
+    assert len(sequence) == steps
     for start in range(0, steps, 3):  # passes of 3 batches
-        one = indices(found[start : start + 3])
-        assert len(set(one)) == len(one)
+        positions = indices(sequence[start : start + 3])
+        assert len(set(positions)) == len(positions)
     passes = steps // 3
-    assert same(found[: 3 * passes], batches(epochs=passes))  # whole passes are those of epochs
-    assert indices(found) == indices(batches(epochs=3)[:steps])
+    assert same(sequence[: 3 * passes], batches(epochs=passes))  # whole passes are those of epochs
+    assert indices(sequence) == indices(batches(epochs=3)[:steps])
 
 
-def test_without_a_generator_the_order_is_that_of_the_data_and_nothing_is_left_out() -> None:
-    found = batches(2, order=None, epochs=2)
-    assert [len(batch.index) for batch in found] == [8, 8, 8, 8, 1] * 2
-    assert indices(found) == list(range(33)) * 2
+def test_batches_without_an_order_have_every_image_in_the_order_of_the_data() -> None:
+    sequence = batches(2, order=None, epochs=2)
+    assert [len(batch.index) for batch in sequence] == [8, 8, 8, 8, 1] * 2
+    assert indices(sequence) == list(range(33)) * 2
 
 
 def test_the_same_generators_give_the_same_bits() -> None:
@@ -112,7 +115,7 @@ def test_the_same_generators_give_the_same_bits() -> None:
     assert indices(batches(epochs=2, order=5)) != indices(first)
 
 
-def test_nothing_but_the_generators_decides() -> None:
+def test_batches_depend_on_nothing_but_the_generators() -> None:
     first = batches(epochs=2)
     torch.manual_seed(123)
     np.random.seed(123)  # noqa: NPY002 - global generators must not matter
@@ -123,19 +126,19 @@ def test_nothing_but_the_generators_decides() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_client_larger_than_a_chunk_is_seen_whole() -> None:
+def test_a_client_larger_than_a_chunk_has_every_image_once() -> None:
     images = RNG.integers(0, 256, (2 * CHUNK + 90, 1, 4, 4), dtype=np.uint8)
     split = Split(images, np.zeros(len(images), dtype=np.int64))
     data = FederatedDataModule(Source("big", split, split, ("a",), ""), [np.arange(len(images))], Recipe(4))
     for size in (100, CHUNK, 2 * CHUNK):
-        found = batches(size=size, data=data)
-        assert sorted(indices(found)) == list(range(len(images)))
-        views, where = torch.cat([batch.views[1] for batch in found]), indices(found)
-        torch.testing.assert_close(views, plain(torch.from_numpy(images[where]), Recipe(4)))
+        sequence = batches(size=size, data=data)
+        assert sorted(indices(sequence)) == list(range(len(images)))
+        views = torch.cat([batch.views[1] for batch in sequence])
+        torch.testing.assert_close(views, plain(torch.from_numpy(images[indices(sequence)]), Recipe(4)))
     assert same(batches(size=100, data=data), batches(size=100, data=data))
 
 
-def test_a_client_too_large_for_the_device_is_read_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_too_large_for_the_device_is_read_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = batches(2, epochs=2, names=("augment", "plain"))
     reads: list[int] = []
 
@@ -148,17 +151,17 @@ def test_a_client_too_large_for_the_device_is_read_as_it_goes(monkeypatch: pytes
     data.source = Source("toy", Split(Map(), LABELS), SOURCE.test, SOURCE.classes, SOURCE.sha256)  # type: ignore[arg-type]
     monkeypatch.setattr(federated, "WHOLE", 1000)  # bytes: five images
     monkeypatch.setattr(federated, "CHUNK", 16)
-    found = batches(2, epochs=2, names=("augment", "plain"), data=data)
+    sequence = batches(2, epochs=2, names=("augment", "plain"), data=data)
     assert max(reads) <= 16
-    assert indices(found) == indices(whole)
-    assert all(torch.equal(one.views[1], other.views[1]) for one, other in zip(found, whole, strict=True))
+    assert indices(sequence) == indices(whole)
+    assert all(torch.equal(a.views[1], b.views[1]) for a, b in zip(sequence, whole, strict=True))
 
 
-def test_a_batch_larger_than_the_client_is_the_client() -> None:
+def test_a_batch_is_at_most_the_whole_client() -> None:
     assert [len(batch.index) for batch in batches(1, size=64, epochs=2)] == [3, 3]
 
 
-def test_labels_only_on_demand_and_none_of_public_images() -> None:
+def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
     data = module(public=np.array([9, 4, 4, 60]))
     for client in (0, None):
         assert all(batch.labels is None for batch in batches(client, data=data))
@@ -184,31 +187,35 @@ def test_quarter_turns_come_with_the_rotated_view() -> None:
     assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
-def test_the_other_view_has_an_order_of_its_own_over_the_clients_images() -> None:
+def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:
     recipe = Recipe(8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
     data = FederatedDataModule(SOURCE, PARTS, recipe)
-    found = batches(0, epochs=2, names=("plain", "other"), data=data)
-    own = plain(torch.from_numpy(IMAGES[PARTS[0]]), recipe)
+    sequence = batches(0, epochs=2, names=("plain", "other"), data=data)
+    images = plain(torch.from_numpy(IMAGES[PARTS[0]]), recipe)
     for start in (0, 3):
-        shown = torch.cat([batch.views[1] for batch in found[start : start + 3]])
-        places = [next(i for i in range(20) if torch.equal(own[i], image)) for image in shown]
-        assert sorted(places) == list(range(20))
-        assert places != indices(found[start : start + 3])
-    assert all(len(batch.views[1]) == len(batch.index) for batch in found)
+        others = torch.cat([batch.views[1] for batch in sequence[start : start + 3]])
+        positions = [next(i for i in range(20) if torch.equal(images[i], image)) for image in others]
+        assert sorted(positions) == list(range(20))
+        assert positions != indices(sequence[start : start + 3])
+    assert all(len(batch.views[1]) == len(batch.index) for batch in sequence)
     first = batches(0, epochs=1, names=("plain",), data=data)
-    assert indices(first) == indices(found[:3])  # who asks for others sees its own images in the same order, at first
+    assert indices(first) == indices(
+        sequence[:3]
+    )  # the first epoch has the same order with and without the second view
 
 
-def test_a_look_shows_every_image_as_it_is_in_order() -> None:
+def test_look_yields_every_image_unaugmented_in_order() -> None:
     data = module(channels_last=True)
-    own = list(data.look("cpu", held=data.held_by(0), batch_size=6))
-    assert indices(own) == list(range(20))
-    assert torch.equal(torch.cat([batch.views[0] for batch in own]), plain(torch.from_numpy(IMAGES[PARTS[0]]), RECIPE))
+    batches_of_client = list(data.look("cpu", held=data.held_by(0), batch_size=6))
+    assert indices(batches_of_client) == list(range(20))
+    assert torch.equal(
+        torch.cat([batch.views[0] for batch in batches_of_client]), plain(torch.from_numpy(IMAGES[PARTS[0]]), RECIPE)
+    )
     pooled = list(data.look("cpu"))
     assert data.examples == sum(map(len, PARTS)) == len(indices(pooled))
-    everyone = np.sort(np.concatenate(PARTS))
+    every_index = np.sort(np.concatenate(PARTS))
     assert torch.equal(
-        torch.cat([batch.views[0] for batch in pooled]), plain(torch.from_numpy(IMAGES[everyone]), RECIPE)
+        torch.cat([batch.views[0] for batch in pooled]), plain(torch.from_numpy(IMAGES[every_index]), RECIPE)
     )
 
 
@@ -222,20 +229,20 @@ def test_memory_format(last: bool, layout: torch.memory_format) -> None:
 
 
 def test_compiled_views_are_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their function is tested where it lives; here, that the loop and Trainer take it, for every augmented view."""
-    taken = []
+    """The compiled function has tests of its own; here, the loop and Trainer use it for every augmented view."""
+    sizes = []
 
     def counted(images: Tensor, draws: Any, recipe: Recipe) -> Tensor:
-        taken.append(len(images))
+        sizes.append(len(images))
         return apply(images, draws, recipe)
 
     monkeypatch.setattr(federated, "apply_compiled", counted)
     names = ("augment", "plain", "rotate")
     data = module(compiled=True, batch_size=20, view_names=names)
     assert same(batches(names=names, data=data), batches(names=names))
-    assert taken == [20, 20]
+    assert sizes == [20, 20]
     assert same(epoch(data), epoch(module(batch_size=20, view_names=names)))
-    assert taken == [20, 20, *[20, 20, 20, 20, 18, 18]]
+    assert sizes == [20, 20, *[20, 20, 20, 20, 18, 18]]
 
 
 def test_the_public_set() -> None:
@@ -248,10 +255,10 @@ def test_the_public_set() -> None:
         batches(None)
 
 
-@pytest.mark.parametrize("held", [[], [5]])
-def test_a_client_with_less_than_two_images_is_refused(held: list[int]) -> None:
-    with pytest.raises(PartitionError, match=f"client 1 holds {len(held)} image.*training needs two") as caught:
-        FederatedDataModule(SOURCE, [PARTS[0], np.array(held, dtype=int)], RECIPE)
+@pytest.mark.parametrize("images", [[], [5]])
+def test_a_client_with_fewer_than_two_images_is_an_error(images: list[int]) -> None:
+    with pytest.raises(PartitionError, match=f"client 1 holds {len(images)} image.*training needs two") as caught:
+        FederatedDataModule(SOURCE, [PARTS[0], np.array(images, dtype=int)], RECIPE)
     assert "\n" not in str(caught.value)
 
 
@@ -263,19 +270,19 @@ def epoch(data: FederatedDataModule) -> list[Batch]:
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(20, [20, 20, 18]), (19, [19, 19, 19]), (64, [58])])
-def test_trainer_sees_the_pooled_images_of_all_clients(size: int, sizes: list[int]) -> None:
+def test_trainer_gets_the_pooled_images_of_all_clients(size: int, sizes: list[int]) -> None:
     """58 images in all; the last one alone is left out here too."""
     data = module(batch_size=size, view_names=("augment", "plain"))
     pooled = np.sort(np.concatenate(PARTS))
-    found = epoch(data)
-    assert [len(batch.index) for batch in found] == sizes
-    assert len(set(indices(found))) == sum(sizes)
-    for batch in found:
+    sequence = epoch(data)
+    assert [len(batch.index) for batch in sequence] == sizes
+    assert len(set(indices(sequence))) == sum(sizes)
+    for batch in sequence:
         torch.testing.assert_close(batch.views[1], plain(torch.from_numpy(IMAGES[pooled[batch.index]]), RECIPE))
     if len(sizes) > 1:
-        assert indices(epoch(data)) != indices(found)  # a new order each epoch
-        assert same(epoch(module(batch_size=size, view_names=("augment", "plain"))), found)
-        assert indices(epoch(module(batch_size=size, seed=1))) != indices(found)
+        assert indices(epoch(data)) != indices(sequence)  # a new order each epoch
+        assert same(epoch(module(batch_size=size, view_names=("augment", "plain"))), sequence)
+        assert indices(epoch(module(batch_size=size, seed=1))) != indices(sequence)
 
 
 def test_trainers_batches_have_the_loops_structure() -> None:

@@ -13,59 +13,59 @@ from datamodules import heterogeneity
 from datamodules.partition import balanced_counts, dirichlet_balanced
 
 Cell = tuple[int, int, float, str]
-ONE, PERCENT = "classes", "classes_1pct"
+ANY, PERCENT = "classes", "classes_1pct"
 SEEDS = 10
 IMAGES = 50_000  # in CIFAR-10's and CIFAR-100's training sets, equally many of each class
 
 PUBLISHED: dict[Cell, float] = {
     # classes, clients, alpha, definition: mean classes per client
-    (10, 100, 1e-3, ONE): 1.08,
+    (10, 100, 1e-3, ANY): 1.08,
     (10, 100, 1e-3, PERCENT): 1.05,
-    (10, 100, 1e-1, ONE): 4.69,
+    (10, 100, 1e-1, ANY): 4.69,
     (10, 100, 1e-1, PERCENT): 3.13,
-    (10, 100, 1e5, ONE): 10,
+    (10, 100, 1e5, ANY): 10,
     (10, 100, 1e5, PERCENT): 10,
-    (100, 100, 1e-3, ONE): 3.56,
+    (100, 100, 1e-3, ANY): 3.56,
     (100, 100, 1e-3, PERCENT): 2.13,
-    (100, 100, 1e-1, ONE): 29.3,
+    (100, 100, 1e-1, ANY): 29.3,
     (100, 100, 1e-1, PERCENT): 17.92,
-    (100, 100, 1e5, ONE): 100,
+    (100, 100, 1e5, ANY): 100,
     (100, 100, 1e5, PERCENT): 100,
-    (10, 10, 1e-1, ONE): 6.25,
+    (10, 10, 1e-1, ANY): 6.25,
     (10, 10, 1e-1, PERCENT): 4.87,
-    (10, 10, 1e5, ONE): 10,
+    (10, 10, 1e5, ANY): 10,
     (10, 10, 1e5, PERCENT): 10,
-    (100, 10, 1e-1, ONE): 48.63,
+    (100, 10, 1e-1, ANY): 48.63,
     (100, 10, 1e-1, PERCENT): 35.5,
-    (100, 10, 1e5, ONE): 100,
+    (100, 10, 1e5, ANY): 100,
     (100, 10, 1e5, PERCENT): 100,
 }
 
-# The table has no line for these; measured beside the others all the same.
-UNPUBLISHED = [(classes, 10, 1e-3, definition) for classes in (10, 100) for definition in (ONE, PERCENT)]
+# The table has no line for these; they are measured as well.
+UNPUBLISHED = [(classes, 10, 1e-3, definition) for classes in (10, 100) for definition in (ANY, PERCENT)]
 
-# Cells outside the spread of the rule, measured as the table says; the test fails when one of these claims rots.
-COIN_TOSS = "each of 100 equal classes is 1 % of a client, so rounding down puts half of them below"
+# Cells outside the spread of the rule and why; the test fails when one of these claims no longer holds.
+ROUNDED_DOWN = "each of 100 equal classes is 1 % of a client, so rounding down puts half of them below"
 OFF: dict[Cell, str] = {
     (10, 100, 1e-1, PERCENT): "counts classes with more than 10 examples, which are 2 % of these clients",
     (100, 10, 1e-1, PERCENT): "counts classes with more than 10 examples, of 8 clients; 1 % would be 50 examples",
-    (100, 100, 1e-3, ONE): "unexplained; the released draw has the other column's 2.13 by this definition",
-    (100, 100, 1e5, PERCENT): COIN_TOSS,
-    (100, 10, 1e5, PERCENT): COIN_TOSS,
+    (100, 100, 1e-3, ANY): "unexplained; the released draw has the other column's 2.13 by this definition",
+    (100, 100, 1e5, PERCENT): ROUNDED_DOWN,
+    (100, 10, 1e5, PERCENT): ROUNDED_DOWN,
 }
 
 # Clients and least examples of a class with which the released draw has the published number, to the last digit.
 RELEASED: dict[Cell, tuple[int, int]] = {
-    (10, 100, 1e-3, ONE): (100, 1),
+    (10, 100, 1e-3, ANY): (100, 1),
     (10, 100, 1e-3, PERCENT): (100, 11),
-    (10, 100, 1e-1, ONE): (100, 1),
+    (10, 100, 1e-1, ANY): (100, 1),
     (10, 100, 1e-1, PERCENT): (100, 11),
     (100, 100, 1e-3, PERCENT): (100, 1),
-    (100, 100, 1e-1, ONE): (100, 1),
+    (100, 100, 1e-1, ANY): (100, 1),
     (100, 100, 1e-1, PERCENT): (100, 5),  # 1 % of clients of 473 to 487
-    (10, 10, 1e-1, ONE): (8, 1),
+    (10, 10, 1e-1, ANY): (8, 1),
     (10, 10, 1e-1, PERCENT): (8, 11),
-    (100, 10, 1e-1, ONE): (8, 1),
+    (100, 10, 1e-1, ANY): (8, 1),
     (100, 10, 1e-1, PERCENT): (8, 11),
 }
 
@@ -78,7 +78,7 @@ def measured(num_classes: int, clients: int, alpha: float) -> dict[str, np.ndarr
         heterogeneity.report(labels, dirichlet_balanced(labels, clients, alpha=alpha, seed=seed))
         for seed in range(SEEDS)
     ]
-    return {definition: np.array([found[definition] for found in reports]) for definition in (ONE, PERCENT)}
+    return {definition: np.array([report[definition] for report in reports]) for definition in (ANY, PERCENT)}
 
 
 def half_width(values: np.ndarray) -> float:
@@ -107,16 +107,16 @@ def test_table_4_side_by_side() -> None:
         (classes, clients, alpha, definition), value = cell, PUBLISHED.get(cell, float("nan"))
         values = measured(classes, clients, alpha)[definition]
         row = f"{classes:7} {clients:7} {alpha:6.0e}  {definition:12} {value:9.2f} {values.mean():8.2f}"
-        note = f"OFF: {OFF[cell]}" if cell in OFF else "" if cell in PUBLISHED else "not published"
-        lines.append(f"{row} {half_width(values):5.2f} {note}")
+        remark = f"OFF: {OFF[cell]}" if cell in OFF else "" if cell in PUBLISHED else "not published"
+        lines.append(f"{row} {half_width(values):5.2f} {remark}")
         matched += bool(abs(values.mean() - value) <= half_width(values))
     sys.stdout.write("\n" + "\n".join(lines) + "\n")
     assert matched == len(PUBLISHED) - len(OFF) == 15
 
 
 @pytest.mark.parametrize("cell", UNPUBLISHED, ids=str)
-def test_clients_of_a_nearly_disjoint_partition_hold_their_share_of_the_classes(cell: Cell) -> None:
-    """At alpha 0.001 ten clients share out the classes: one each of 10, some ten of 100 and a few cut ones."""
+def test_clients_of_a_nearly_disjoint_partition_divide_the_classes(cell: Cell) -> None:
+    """At alpha 0.001 ten clients divide the classes: one each of 10, some ten of 100 and a few cut ones."""
     classes, clients, *_ = cell
     values = measured(*cell[:3])[cell[3]]
     assert classes / clients * 0.99 <= values.mean() <= 2 * classes / clients
@@ -129,9 +129,9 @@ def test_the_released_draw_has_the_published_number(cell: Cell) -> None:
     num_classes, _, alpha, _ = cell
     drawn = np.random.RandomState(0).dirichlet(np.repeat(alpha, clients), size=num_classes)
     with np.errstate(divide="ignore"):  # at alpha 0.001 draws round to 0
-        held = balanced_counts(np.log(drawn), np.full(num_classes, IMAGES // num_classes))
+        examples = balanced_counts(np.log(drawn), np.full(num_classes, IMAGES // num_classes))
     # 48.625 is printed as 48.63 and 4.875 as 4.87
-    assert (held >= least).sum(axis=0).mean() == pytest.approx(PUBLISHED[cell], abs=0.0051)
+    assert (examples >= least).sum(axis=0).mean() == pytest.approx(PUBLISHED[cell], abs=0.0051)
 
 
 LABELS = np.array([5] * 700 + [8] * 7 + [9] * 300)
@@ -170,4 +170,4 @@ def test_many_clients_fit_on_a_page(tmp_path: Path, clients: int, num_classes: i
     with Image.open(tmp_path / "bubbles.png") as picture:
         assert max(picture.size) <= 2000
         # at least 15 pixels a client
-        assert picture.size[0] >= 15 * min(clients, heterogeneity.SHOWN)
+        assert picture.size[0] >= 15 * min(clients, heterogeneity.MAX_CLIENTS)

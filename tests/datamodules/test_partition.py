@@ -1,13 +1,15 @@
-"""Partition rules against slow retellings, hand-made cases and the laws of their distributions."""
+"""Partition rules against slow reference implementations, hand-made cases and the laws of their distributions."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datamodules import partition
+from datamodules.errors import DataError, PartitionError
 from datamodules.heterogeneity import counts
-from datamodules.partition import PartitionError
 
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 300))
 RULES: dict[str, dict[str, float]] = {
@@ -26,33 +28,50 @@ def split(name: str, labels: np.ndarray = LABELS, num_clients: int = 10, seed: i
     return rule(labels, num_clients, seed=seed, **(RULES[name] | params))
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("num_clients", [1, 5, 10, 20])
-def test_every_index_has_at_most_one_client(name: str, num_clients: int) -> None:
-    parts = split(name, num_clients=num_clients)
-    assert len(parts) == num_clients
-    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
-    held = np.concatenate(parts)
-    assert len(np.unique(held)) == len(held)
+def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return all(map(np.array_equal, a, b)) and len(a) == len(b)
+
+
+@settings(max_examples=120)
+@given(
+    name=st.sampled_from(sorted(RULES)),
+    sizes=st.lists(st.integers(20, 60), min_size=1, max_size=6),
+    num_clients=st.integers(1, 20),
+    alpha=st.floats(0.01, 100),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_index_has_at_most_one_client_and_the_arguments_decide(
+    name: str, sizes: list[int], num_clients: int, alpha: float, seed: int
+) -> None:
+    """For any rule, class sizes, number of clients, concentration and seed."""
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    params: dict[str, float] = {"alpha": alpha} if "alpha" in RULES[name] else {}
+    if name == "dirichlet_min":
+        params["min_size"] = 0
+    if name == "classes":
+        params["classes_per_client"] = min(2, len(sizes))
+    if name == "blocks":
+        num_clients = len(sizes) * (1 + num_clients // 5)
+    partition = split(name, labels, num_clients, seed, **params)
+    assert len(partition) == num_clients
+    assert all(indices.dtype == np.int64 and (np.diff(indices) > 0).all() for indices in partition)
+    assigned = np.concatenate(partition)
+    assert len(np.unique(assigned)) == len(assigned)
     if name == "dirichlet_balanced":
-        assert (300 - counts(LABELS, parts).sum(axis=0) < num_clients).all()
-    elif name == "classes" and num_clients == 1:
-        assert len(held) == 600  # the two classes of the only client
-    else:
-        np.testing.assert_array_equal(np.sort(held), np.arange(3000))
+        assert (np.array(sizes) - counts(labels, partition).sum(axis=0) < num_clients).all()
+    elif name != "classes":
+        np.testing.assert_array_equal(np.sort(assigned), np.arange(len(labels)))
+    if name == "iid":
+        assert max(map(len, partition)) - min(map(len, partition)) <= 1
+    assert same(partition, split(name, labels, num_clients, seed, **params))
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_seed_decides(name: str) -> None:
-    def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
-        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-    first = split(name, num_clients=20)
-    assert same(first, split(name, num_clients=20))
-    assert not same(first, split(name, num_clients=20, seed=1))
+def test_another_seed_gives_another_partition(name: str) -> None:
+    assert not same(split(name, num_clients=20), split(name, num_clients=20, seed=1))
 
 
-def test_rules_leave_numpys_global_generator_alone() -> None:
+def test_rules_do_not_use_numpys_global_generator() -> None:
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     for name in RULES:
         split(name)
@@ -77,37 +96,38 @@ def test_dirichlet_shares_have_the_dirichlets_mean_and_variance() -> None:
 
 
 def test_dirichlet_cuts_classes_at_random_places() -> None:
-    """A client's part of a class is not a run of the file."""
+    """A client's examples of a class are not consecutive in the file."""
     labels = np.zeros(1000, dtype=int)
-    part = partition.dirichlet(labels, 2, alpha=1e5, seed=0)[0]
-    assert 400 < len(part) < 600
-    assert (np.diff(part) > 1).sum() > 200
+    indices = partition.dirichlet(labels, 2, alpha=1e5, seed=0)[0]
+    assert 400 < len(indices) < 600
+    assert (np.diff(indices) > 1).sum() > 200
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_dirichlet_min_has_its_least_size_and_closes_full_clients(seed: int) -> None:
-    parts = split("dirichlet_min", seed=seed, alpha=0.1, min_size=100)
-    assert min(map(len, parts)) >= 100
-    # a client below N/K may still take one whole class
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1), min_size=st.integers(0, 100))
+def test_dirichlet_min_has_its_least_size_and_closes_full_clients(seed: int, min_size: int) -> None:
+    parts = split("dirichlet_min", seed=seed, alpha=0.1, min_size=min_size)
+    assert min(map(len, parts)) >= min_size
+    # a client below N/K may still get one whole class
     assert max(map(len, parts)) < 3000 / 10 + 300
-    held = counts(LABELS, parts)
-    before = np.cumsum(held, axis=1) - held
-    assert (held[before >= 300] == 0).all()
+    examples = counts(LABELS, parts)
+    before = np.cumsum(examples, axis=1) - examples
+    assert (examples[before >= 300] == 0).all()
     assert (before >= 300).any()
 
 
-def test_dirichlet_redraws_only_where_a_size_is_asked_for() -> None:
-    first, patient = split("dirichlet", alpha=0.1), split("dirichlet", alpha=0.1, min_size=150)
-    assert min(map(len, first)) < 150 <= min(map(len, patient))
+def test_dirichlet_redraws_only_for_a_min_size() -> None:
+    first, redrawn = split("dirichlet", alpha=0.1), split("dirichlet", alpha=0.1, min_size=150)
+    assert min(map(len, first)) < 150 <= min(map(len, redrawn))
     assert all(map(np.array_equal, split("dirichlet", alpha=0.1, min_size=min(map(len, first))), first))
 
 
 def test_dirichlet_min_redraws() -> None:
-    first, patient = split("dirichlet_min", alpha=0.1, min_size=0), split("dirichlet_min", alpha=0.1, min_size=150)
-    assert min(map(len, first)) < 150 <= min(map(len, patient))
+    first, redrawn = split("dirichlet_min", alpha=0.1, min_size=0), split("dirichlet_min", alpha=0.1, min_size=150)
+    assert min(map(len, first)) < 150 <= min(map(len, redrawn))
 
 
-def test_dirichlet_min_says_when_no_draw_will_do() -> None:
+def test_dirichlet_min_without_a_fitting_draw_is_an_error() -> None:
     with pytest.raises(
         PartitionError, match=r"no draw of 1000 gave every one of 20 clients min_size=100 .* larger alpha"
     ):
@@ -118,7 +138,7 @@ def test_dirichlet_min_says_when_no_draw_will_do() -> None:
 def test_balanced_is_the_released_samplers_matrix(alpha: float) -> None:
     """Orchestra's sampler scales rows and columns by the sums of one and the same matrix, 100 times over.
 
-    Retold with plain probabilities, dealt by two loops in file order.
+    Here with plain probabilities, assigned by two loops in file order.
     """
     K, C, n = 6, 10, 300
     rng = np.random.default_rng(11)
@@ -129,28 +149,28 @@ def test_balanced_is_the_released_samplers_matrix(alpha: float) -> None:
         matrix = matrix / by_class / by_client
     expected: list[list[int]] = [[] for _ in range(K)]
     for c in range(C):
-        waiting = [i for i, label in enumerate(LABELS) if label == c]
+        members = [i for i, label in enumerate(LABELS) if label == c]
         for k in range(K):
-            take = int(matrix[c, k] * C * n)
-            expected[k] += waiting[:take]
-            waiting = waiting[take:]
+            count = int(matrix[c, k] * C * n)
+            expected[k] += members[:count]
+            members = members[count:]
     parts = partition.dirichlet_balanced(LABELS, K, alpha=alpha, seed=11)
-    for part, indices in zip(parts, expected, strict=True):
-        np.testing.assert_array_equal(part, sorted(indices))
+    for indices, reference in zip(parts, expected, strict=True):
+        np.testing.assert_array_equal(indices, sorted(reference))
 
 
 def test_balanced_clients_are_equally_large_also_when_classes_are_not() -> None:
     labels = np.repeat(np.arange(5), [100, 200, 400, 800, 1500])
-    sizes = np.array([len(part) for part in partition.dirichlet_balanced(labels, 10, alpha=1.0, seed=0)])
+    sizes = np.array([len(indices) for indices in partition.dirichlet_balanced(labels, 10, alpha=1.0, seed=0)])
     # each of 5 counts loses less than one example to the floor
     assert (sizes > 300 - 5).all()
     assert (sizes <= 300).all()
 
 
-def test_balanced_keeps_whole_shares_whole() -> None:
-    """Equal shares of 100 examples are 10 each, though their logarithms carry rounding errors."""
-    held = partition.balanced_counts(np.log(np.full((7, 10), 0.1)), np.full(7, 100))
-    np.testing.assert_array_equal(held, np.full((7, 10), 10))
+def test_balanced_does_not_round_down_exact_counts() -> None:
+    """Ten equal parts of 100 examples are 10 each, though their logarithms have rounding errors."""
+    examples = partition.balanced_counts(np.log(np.full((7, 10), 0.1)), np.full(7, 100))
+    np.testing.assert_array_equal(examples, np.full((7, 10), 10))
 
 
 @pytest.mark.parametrize("name", DIRICHLET)
@@ -159,23 +179,23 @@ def test_extreme_concentrations(name: str, alpha: float) -> None:
     params: dict[str, float] = {"min_size": 1} if name == "dirichlet_min" else {}
     for seed in range(5):
         parts = split(name, seed=seed, num_clients=5, alpha=alpha, **params)
-        held = counts(LABELS, parts)
+        examples = counts(LABELS, parts)
         if alpha == 1e5:
-            np.testing.assert_allclose(held, 60, atol=2)
+            np.testing.assert_allclose(examples, 60, atol=2)
         else:
-            # nearly every class is whole, or shared by the few clients that the rule's balance asks for
-            assert (held > 0).sum() <= 10 + 5
-    assert held.sum() >= 3000 - 10 * 5
+            # nearly every class is whole, or shared by the few clients that the rule's balance requires
+            assert (examples > 0).sum() <= 10 + 5
+        assert examples.sum() >= 3000 - 10 * 5
 
 
-@pytest.mark.parametrize(("num_clients", "per_client"), [(5, 2), (10, 2), (10, 7), (20, 3), (7, 2), (30, 10), (3, 1)])
-def test_classes_per_client(num_clients: int, per_client: int) -> None:
-    held = counts(LABELS, split("classes", num_clients=num_clients, classes_per_client=per_client))
+@given(num_clients=st.integers(1, 30), per_client=st.integers(1, 10), seed=st.integers(0, 2**32 - 1))
+def test_classes_per_client(num_clients: int, per_client: int, seed: int) -> None:
+    examples = counts(LABELS, split("classes", LABELS, num_clients, seed, classes_per_client=per_client))
     cuts = -(-num_clients * per_client // 10)
-    assert ((held > 0).sum(axis=1) == per_client).all()
-    assert ((held > 0).sum(axis=0) <= cuts).all()
+    assert ((examples > 0).sum(axis=1) == per_client).all()
+    assert ((examples > 0).sum(axis=0) <= cuts).all()
     # array_split: parts of 300 // cuts or one more
-    assert set(held[held > 0].tolist()) <= {300 // cuts, 300 // cuts + 1}
+    assert set(examples[examples > 0].tolist()) <= {300 // cuts, 300 // cuts + 1}
 
 
 def test_classes_are_drawn() -> None:
@@ -186,18 +206,18 @@ def test_classes_are_drawn() -> None:
 def test_blocks_by_hand() -> None:
     labels = np.array([3, 0, 1, 2, 0, 3, 2, 1])
     parts = partition.blocks(labels, 2, seed=0)
-    assert [part.tolist() for part in parts] == [[1, 2, 4, 7], [0, 3, 5, 6]]
+    assert [indices.tolist() for indices in parts] == [[1, 2, 4, 7], [0, 3, 5, 6]]
     shared = partition.blocks(labels, 8, seed=0)
-    assert [labels[part].tolist() for part in shared] == [[0], [0], [1], [1], [2], [2], [3], [3]]
+    assert [labels[indices].tolist() for indices in shared] == [[0], [0], [1], [1], [2], [2], [3], [3]]
 
 
 def test_classes_are_the_distinct_labels() -> None:
     labels = np.array([10, 30, 10, 30])
-    assert [part.tolist() for part in partition.blocks(labels, 2, seed=0)] == [[0, 2], [1, 3]]
+    assert [indices.tolist() for indices in partition.blocks(labels, 2, seed=0)] == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "arguments", "message"),
     [
         ("iid", {"num_clients": 0}, r"0 clients for 3000 examples: give 1 to 3000 clients"),
         ("iid", {"num_clients": 3001}, r"3001 clients for 3000 examples"),
@@ -216,16 +236,18 @@ def test_classes_are_the_distinct_labels() -> None:
         ("iid", {"labels": np.zeros(40)}, r"labels are float64 of shape \(40,\)"),
     ],
 )
-def test_mistakes_are_one_clear_line(name: str, given: dict, message: str) -> None:
+def test_impossible_partitions_are_errors_of_one_line(name: str, arguments: dict, message: str) -> None:
     with pytest.raises(PartitionError, match=message) as caught:
-        split(name, **given)
+        split(name, **arguments)
     assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, DataError)
+    assert caught.value.exit_code == 2
 
 
-def test_parts_are_the_lists_they_were_made_of() -> None:
-    lists = [np.array([4, 7]), np.array([0]), np.array([], dtype=np.int64), np.array([1, 2, 9])]
-    parts = partition.Parts(lists)
-    assert [part.tolist() for part in parts] == [[4, 7], [0], [], [1, 2, 9]]
+def test_parts_equal_the_arrays_they_store() -> None:
+    arrays = [np.array([4, 7]), np.array([0]), np.array([], dtype=np.int64), np.array([1, 2, 9])]
+    parts = partition.Parts(arrays)
+    assert [indices.tolist() for indices in parts] == [[4, 7], [0], [], [1, 2, 9]]
     assert len(parts) == 4
     assert parts[-1].tolist() == [1, 2, 9]
     assert parts.sizes.tolist() == [2, 1, 0, 3]

@@ -1,4 +1,4 @@
-"""Sources against the libraries that made the data and tiny files written here; nothing is decoded twice."""
+"""Sources against the libraries of their data and against small files written here; nothing is decoded twice."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> dict[str, Path]:
+def folders(tmp_path: Path) -> dict[str, Path]:
     return {"root": tmp_path / "data", "cache": tmp_path / "cache"}
 
 
@@ -36,21 +36,21 @@ def smooth(size: tuple[int, int] = (12, 12)) -> np.ndarray:
 
 def make_folder(root: Path, name: str = "pets", suffix: str = ".png") -> dict[str, np.ndarray]:
     """Three training and one test image of two classes; `{path under the folder: [H, W, 3]}`."""
-    made = {}
+    arrays = {}
     for split, numbers in (("train", "201"), ("test", "3")):
         for label in ("dog", "cat"):
             (root / name / split / label).mkdir(parents=True)
             for number in numbers:
                 path = f"{split}/{label}/{number}{suffix}"
-                made[path] = smooth()
-                Image.fromarray(made[path]).save(
+                arrays[path] = smooth()
+                Image.fromarray(arrays[path]).save(
                     root / name / path, **({"lossless": True} if suffix == ".webp" else {})
                 )
-    return made
+    return arrays
 
 
-def expected_arrays(made: dict[str, np.ndarray], split: str) -> np.ndarray:
-    return np.stack([made[path] for path in sorted(made) if path.startswith(split)]).transpose(0, 3, 1, 2)
+def expected_arrays(arrays: dict[str, np.ndarray], split: str) -> np.ndarray:
+    return np.stack([arrays[path] for path in sorted(arrays) if path.startswith(split)]).transpose(0, 3, 1, 2)
 
 
 def assert_same(a: Source, b: Source) -> None:
@@ -65,8 +65,8 @@ def test_importing_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def test_digits_are_scikit_learns(where: dict[str, Path]) -> None:
-    digits = sources.load("digits", **where)
+def test_digits_are_scikit_learns(folders: dict[str, Path]) -> None:
+    digits = sources.load("digits", **folders)
     reference = load_digits()
     assert (digits.train.images.shape, digits.test.images.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
     assert digits.classes == tuple("0123456789")
@@ -75,115 +75,117 @@ def test_digits_are_scikit_learns(where: dict[str, Path]) -> None:
     scaled = {}  # every picture, by its bytes; no two of the 1,797 are equal
     for image, label in zip(reference.images, reference.target, strict=True):
         scaled[bytes(int(v * 255 / 16 + 0.5) for v in image.ravel())] = label
-    found = {
+    loaded = {
         image.tobytes(): label
-        for part in (digits.train, digits.test)
-        for image, label in zip(part.images, part.labels, strict=True)
+        for split in (digits.train, digits.test)
+        for image, label in zip(split.images, split.labels, strict=True)
     }
-    assert found == scaled
-    share = np.bincount(digits.test.labels) / np.bincount(reference.target)
-    np.testing.assert_allclose(share, 0.2, atol=0.5 / 170)  # within half an image of a fifth
-    # the held-out fifth is drawn once and for all: results on another split are not comparable
+    assert loaded == scaled
+    fraction = np.bincount(digits.test.labels) / np.bincount(reference.target)
+    np.testing.assert_allclose(fraction, 0.2, atol=0.5 / 170)  # within half an image of a fifth
+    # the held-out fifth is fixed: results on another split are not comparable
     assert digits.sha256.startswith("390b1b06acd9")
 
 
-def test_synthetic_classes_can_be_learned(where: dict[str, Path]) -> None:
-    made = sources.load("synthetic", **where)
-    assert (made.train.images.shape, made.test.images.shape) == ((480, 3, 8, 8), (120, 3, 8, 8))
-    assert made.classes == ("0", "1", "2", "3")
-    np.testing.assert_array_equal(np.bincount(made.test.labels), [30] * 4)
-    knn = KNeighborsClassifier(5).fit(made.train.images.reshape(480, -1), made.train.labels)
-    assert knn.score(made.test.images.reshape(120, -1), made.test.labels) > 0.9
-    shuffled = KNeighborsClassifier(5).fit(made.train.images.reshape(480, -1), RNG.permutation(made.train.labels))
-    assert shuffled.score(made.test.images.reshape(120, -1), made.test.labels) < 0.5
+def test_synthetic_classes_can_be_learned(folders: dict[str, Path]) -> None:
+    synthetic = sources.load("synthetic", **folders)
+    assert (synthetic.train.images.shape, synthetic.test.images.shape) == ((480, 3, 8, 8), (120, 3, 8, 8))
+    assert synthetic.classes == ("0", "1", "2", "3")
+    np.testing.assert_array_equal(np.bincount(synthetic.test.labels), [30] * 4)
+    knn = KNeighborsClassifier(5).fit(synthetic.train.images.reshape(480, -1), synthetic.train.labels)
+    assert knn.score(synthetic.test.images.reshape(120, -1), synthetic.test.labels) > 0.9
+    shuffled = KNeighborsClassifier(5).fit(
+        synthetic.train.images.reshape(480, -1), RNG.permutation(synthetic.train.labels)
+    )
+    assert shuffled.score(synthetic.test.images.reshape(120, -1), synthetic.test.labels) < 0.5
 
 
-def test_synthetic_options(where: dict[str, Path]) -> None:
-    made = sources.load("synthetic", **where, image_size=5, examples=50, classes=2, channels=1)
-    assert (made.train.images.shape, made.test.images.shape) == ((40, 1, 5, 5), (10, 1, 5, 5))
-    hashes = {sources.load("synthetic", **where, seed=seed, examples=50).sha256 for seed in (0, 1)}
+def test_synthetic_options(folders: dict[str, Path]) -> None:
+    synthetic = sources.load("synthetic", **folders, image_size=5, examples=50, classes=2, channels=1)
+    assert (synthetic.train.images.shape, synthetic.test.images.shape) == ((40, 1, 5, 5), (10, 1, 5, 5))
+    hashes = {sources.load("synthetic", **folders, seed=seed, examples=50).sha256 for seed in (0, 1)}
     assert len(hashes) == 2
 
 
-def test_hash_is_of_shapes_and_bytes(where: dict[str, Path]) -> None:
-    made = sources.load("synthetic", **where, examples=20)
+def test_hash_is_of_shapes_and_bytes(folders: dict[str, Path]) -> None:
+    synthetic = sources.load("synthetic", **folders, examples=20)
     digest = hashlib.sha256()
-    for array in (made.train.images, made.train.labels, made.test.images, made.test.labels):
+    for array in (synthetic.train.images, synthetic.train.labels, synthetic.test.images, synthetic.test.labels):
         digest.update(str(array.shape).encode() + array.tobytes())
-    assert made.sha256 == digest.hexdigest()
+    assert synthetic.sha256 == digest.hexdigest()
 
 
 @pytest.mark.parametrize("suffix", [".png", ".webp", ".bmp"])
-def test_folder(where: dict[str, Path], suffix: str) -> None:
-    made = make_folder(where["root"], suffix=suffix)
-    (where["root"] / "pets/train/.hidden").mkdir()
-    (where["root"] / "pets/train/cat/notes.txt").write_text("not an image")
-    pets = sources.load("pets", **where)
+def test_folder(folders: dict[str, Path], suffix: str) -> None:
+    arrays = make_folder(folders["root"], suffix=suffix)
+    (folders["root"] / "pets/train/.hidden").mkdir()
+    (folders["root"] / "pets/train/cat/notes.txt").write_text("not an image")
+    pets = sources.load("pets", **folders)
     assert pets.classes == ("cat", "dog")
-    for split, part, labels in (("train", pets.train, [0, 0, 0, 1, 1, 1]), ("test", pets.test, [0, 1])):
-        np.testing.assert_array_equal(part.images, expected_arrays(made, split))
-        np.testing.assert_array_equal(part.labels, labels)
-        assert (part.images.dtype, part.labels.dtype) == (np.uint8, np.int64)
+    for split, decoded, labels in (("train", pets.train, [0, 0, 0, 1, 1, 1]), ("test", pets.test, [0, 1])):
+        np.testing.assert_array_equal(decoded.images, expected_arrays(arrays, split))
+        np.testing.assert_array_equal(decoded.labels, labels)
+        assert (decoded.images.dtype, decoded.labels.dtype) == (np.uint8, np.int64)
 
 
-def test_lossy_and_grey_images_become_rgb(where: dict[str, Path]) -> None:
-    made = make_folder(where["root"], suffix=".jpg")
+def test_lossy_and_grey_images_become_rgb(folders: dict[str, Path]) -> None:
+    arrays = make_folder(folders["root"], suffix=".jpg")
     grey = np.full((12, 12), 77, dtype=np.uint8)
-    Image.fromarray(grey).save(where["root"] / "pets/train/cat/0.jpg")
-    pets = sources.load("pets", **where)
+    Image.fromarray(grey).save(folders["root"] / "pets/train/cat/0.jpg")
+    pets = sources.load("pets", **folders)
     assert (pets.train.images[0] == 77).all()
-    difference = pets.test.images.astype(int) - expected_arrays(made, "test")
+    difference = pets.test.images.astype(int) - expected_arrays(arrays, "test")
     assert np.abs(difference).mean() < 10
 
 
-def test_image_size_resizes_bilinearly(where: dict[str, Path]) -> None:
-    made = make_folder(where["root"])
+def test_image_size_resizes_bilinearly(folders: dict[str, Path]) -> None:
+    arrays = make_folder(folders["root"])
     odd = smooth((20, 9))
-    Image.fromarray(odd).save(where["root"] / "pets/test/cat/3.png")
-    made["test/cat/3.png"] = odd
-    pets = sources.load("pets", **where, image_size=6)
-    for split, part in (("train", pets.train), ("test", pets.test)):
-        paths = [path for path in sorted(made) if path.startswith(split)]
-        for image, path in zip(part.images, paths, strict=True):
-            reference = Image.fromarray(made[path]).resize((6, 6), Image.Resampling.BILINEAR)
+    Image.fromarray(odd).save(folders["root"] / "pets/test/cat/3.png")
+    arrays["test/cat/3.png"] = odd
+    pets = sources.load("pets", **folders, image_size=6)
+    for split, decoded in (("train", pets.train), ("test", pets.test)):
+        paths = [path for path in sorted(arrays) if path.startswith(split)]
+        for image, path in zip(decoded.images, paths, strict=True):
+            reference = Image.fromarray(arrays[path]).resize((6, 6), Image.Resampling.BILINEAR)
             np.testing.assert_array_equal(image, np.asarray(reference).transpose(2, 0, 1))
-    assert sources.load("digits", **where, image_size=10).train.images.shape == (1438, 1, 10, 10)
+    assert sources.load("digits", **folders, image_size=10).train.images.shape == (1438, 1, 10, 10)
 
 
-def test_threads_decode_large_images_in_order(where: dict[str, Path]) -> None:
+def test_threads_decode_large_images_in_order(folders: dict[str, Path]) -> None:
     for split in ("train", "test"):
-        (where["root"] / "large" / split / "any").mkdir(parents=True)
-        for number in range(200):
-            Image.new("RGB", (80, 60), (number, 255 - number, 7)).save(
-                where["root"] / "large" / split / f"any/{number:03}.png", compress_level=1
+        (folders["root"] / "large" / split / "any").mkdir(parents=True)
+        for red in range(200):
+            Image.new("RGB", (80, 60), (red, 255 - red, 7)).save(
+                folders["root"] / "large" / split / f"any/{red:03}.png", compress_level=1
             )
     calls: list[tuple[int, int]] = []
-    large = sources.load("large", **where, progress=lambda done, total: calls.append((done, total)))
+    large = sources.load("large", **folders, progress=lambda done, total: calls.append((done, total)))
     np.testing.assert_array_equal(large.train.images[:, 0, 0, 0], np.arange(200))
     np.testing.assert_array_equal(large.test.images[:, 1, 59, 79], 255 - np.arange(200))
     assert [done for done, _ in calls] == [64, 128, 192, 200, 264, 328, 392, 400]
     assert {total for _, total in calls} == {400}
 
 
-def test_second_start_reads_no_image(where: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder(where["root"])
+def test_a_second_load_reads_no_image(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(folders["root"])
     opened: list[object] = []
     original = Image.open
     monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or original(path))
-    first = sources.load("pets", **where)
+    first = sources.load("pets", **folders)
     assert len({str(path) for path in opened}) == 8
     opened.clear()
     calls: list[int] = []
-    assert_same(sources.load("pets", **where, progress=lambda done, total: calls.append(done)), first)
+    assert_same(sources.load("pets", **folders, progress=lambda done, total: calls.append(done)), first)
     assert not opened
     assert not calls
 
 
 @pytest.mark.parametrize("change", ["touch", "rename", "add", "content", "size"])
-def test_a_changed_folder_is_decoded_again(where: dict[str, Path], change: str) -> None:
-    make_folder(where["root"])
-    first = sources.load("pets", **where)
-    path = where["root"] / "pets/train/cat/0.png"
+def test_a_changed_folder_is_decoded_again(folders: dict[str, Path], change: str) -> None:
+    make_folder(folders["root"])
+    first = sources.load("pets", **folders)
+    path = folders["root"] / "pets/train/cat/0.png"
     if change == "touch":
         os.utime(path, ns=(1, 1))
     elif change == "rename":
@@ -193,38 +195,38 @@ def test_a_changed_folder_is_decoded_again(where: dict[str, Path], change: str) 
         Image.fromarray(smooth() // 2).save(path.with_name("7.png") if change == "add" else path)
         if change == "size":
             os.utime(path, ns=times)
-    second = sources.load("pets", **where)
-    assert len([entry for entry in where["cache"].iterdir() if entry.is_dir()]) == 2
+    second = sources.load("pets", **folders)
+    assert len([entry for entry in folders["cache"].iterdir() if entry.is_dir()]) == 2
     assert (second.sha256 == first.sha256) == (change == "touch")
 
 
-def test_a_failed_build_leaves_nothing(where: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder(where["root"])
+def test_a_failed_build_leaves_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(folders["root"])
 
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sources.load("pets", **where, progress=interrupt)
-    assert list(where["cache"].iterdir()) == []
-    assert len(sources.load("pets", **where).train.labels) == 6
+        sources.load("pets", **folders, progress=interrupt)
+    assert list(folders["cache"].iterdir()) == []
+    assert len(sources.load("pets", **folders).train.labels) == 6
 
 
-def test_builds_at_once_agree(where: dict[str, Path]) -> None:
-    """Four starts meet in the middle of decoding; each returns whole data and one cache stays."""
-    make_folder(where["root"])
+def test_concurrent_loads_agree(folders: dict[str, Path]) -> None:
+    """Four loads at the same time; each returns complete data and one cache remains."""
+    make_folder(folders["root"])
     with ThreadPoolExecutor(4) as pool:
         barrier = Barrier(4)
-        meet = lambda done, total: barrier.wait(20) if done == total else None  # noqa: E731
-        found = list(pool.map(lambda _: sources.load("pets", **where, progress=meet), range(4)))
-    for other in found[1:]:
-        assert_same(found[0], other)
-    assert [entry.name[:5] for entry in where["cache"].iterdir()] == ["pets-"]
+        synchronise = lambda done, total: barrier.wait(20) if done == total else None  # noqa: E731
+        loaded = list(pool.map(lambda _: sources.load("pets", **folders, progress=synchronise), range(4)))
+    for other in loaded[1:]:
+        assert_same(loaded[0], other)
+    assert [entry.name[:5] for entry in folders["cache"].iterdir()] == ["pets-"]
 
 
-def test_a_folder_beats_the_archive_of_its_name(where: dict[str, Path]) -> None:
-    make_folder(where["root"], "cifar10")
-    assert sources.load("cifar10", **where).classes == ("cat", "dog")
+def test_a_folder_takes_precedence_over_the_archive_of_its_name(folders: dict[str, Path]) -> None:
+    make_folder(folders["root"], "cifar10")
+    assert sources.load("cifar10", **folders).classes == ("cat", "dog")
 
 
 def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
@@ -255,8 +257,8 @@ def write_fashion_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np
     folder = root / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
     images, labels = RNG.integers(0, 256, (5, 1, 28, 28), dtype=np.uint8), np.array([3, 1, 4, 1, 9])
-    for prefix, part in (("train", slice(0, 3)), ("t10k", slice(3, 5))):
-        for kind, array in (("images-idx3", images[part, 0]), ("labels-idx1", labels[part].astype(np.uint8))):
+    for prefix, rows in (("train", slice(0, 3)), ("t10k", slice(3, 5))):
+        for kind, array in (("images-idx3", images[rows, 0]), ("labels-idx1", labels[rows].astype(np.uint8))):
             text = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
             (folder / f"{prefix}-{kind}-ubyte").write_bytes(text)
             (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(text))
@@ -271,9 +273,9 @@ def write_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray,
     root.mkdir()
     images, labels = RNG.integers(0, 256, (5, 3, 32, 32), dtype=np.uint8), np.array([0, 1, 4, 1, 9])
     files = {}
-    for split, part in (("train", slice(0, 3)), ("test", slice(3, 5))):
+    for split, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
         path = root / f"{split}.mat"
-        savemat(path, {"X": images[part].transpose(2, 3, 1, 0), "y": np.where(labels == 0, 10, labels)[part, None]})
+        savemat(path, {"X": images[rows].transpose(2, 3, 1, 0), "y": np.where(labels == 0, 10, labels)[rows, None]})
         files[split] = ["", path.name, hashlib.md5(path.read_bytes()).hexdigest()]
     monkeypatch.setattr(SVHN, "split_list", files)
     return images, labels
@@ -288,10 +290,10 @@ def write_stl10(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray
     images, labels = RNG.integers(0, 256, (5, 3, 96, 96), dtype=np.uint8), np.array([3, 1, 4, 1, 9])
     (folder / "class_names.txt").write_text("\n".join(f"kind {i}" for i in range(10)))
     lists: dict[str, list] = {"train": [], "test": []}
-    for split, part in (("train", slice(0, 3)), ("test", slice(3, 5))):
+    for split, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
         contents = {
-            "X": images[part].transpose(0, 1, 3, 2).tobytes(),
-            "y": (labels[part] + 1).astype(np.uint8).tobytes(),
+            "X": images[rows].transpose(0, 1, 3, 2).tobytes(),
+            "y": (labels[rows] + 1).astype(np.uint8).tobytes(),
         }
         for letter, content in contents.items():
             (folder / f"{split}_{letter}.bin").write_bytes(content)
@@ -310,15 +312,15 @@ def write_stl10(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray
         ("stl10", write_stl10, "kind 3"),
     ],
 )
-def test_torchvision_archives(where: dict, monkeypatch: pytest.MonkeyPatch, name: str, write, classes: str) -> None:
-    images, labels = write(where["root"], monkeypatch)
-    found = sources.load(name, **where)
-    np.testing.assert_array_equal(np.concatenate([found.train.images, found.test.images]), images)
-    np.testing.assert_array_equal(np.concatenate([found.train.labels, found.test.labels]), labels)
-    assert (len(found.train.labels), len(found.classes), found.classes[3]) == (3, 10, classes)
+def test_torchvision_archives(folders: dict, monkeypatch: pytest.MonkeyPatch, name: str, write, classes: str) -> None:
+    images, labels = write(folders["root"], monkeypatch)
+    source = sources.load(name, **folders)
+    np.testing.assert_array_equal(np.concatenate([source.train.images, source.test.images]), images)
+    np.testing.assert_array_equal(np.concatenate([source.train.labels, source.test.labels]), labels)
+    assert (len(source.train.labels), len(source.classes), source.classes[3]) == (3, 10, classes)
 
 
-def test_archives_are_known_to_torchvision_and_a_failed_download_is_one_line(where: dict, monkeypatch) -> None:
+def test_torchvision_has_all_archives_and_a_failed_download_is_an_error_of_one_line(folders: dict, monkeypatch) -> None:
     from torchvision import datasets
 
     def offline(root: Path, *, train: bool, download: bool) -> None:
@@ -327,7 +329,7 @@ def test_archives_are_known_to_torchvision_and_a_failed_download_is_one_line(whe
     assert all(hasattr(datasets, kind) for kind in sources.ARCHIVES.values())
     monkeypatch.setattr(datasets, "CIFAR100", offline)
     with pytest.raises(DataError, match=r"\(download=True, no route to host\); set data\.download=true"):
-        sources.load("cifar100", **where, download=True)
+        sources.load("cifar100", **folders, download=True)
 
 
 def remove_test(folder: Path) -> None:
@@ -373,17 +375,17 @@ def other_size(folder: Path) -> None:
         (other_size, r"train/cat/0\.png is 12 x 12 and .*test/dog/3\.png is 13 x 12; set data\.image_size=N"),
     ],
 )
-def test_folder_mistakes_are_one_clear_line(where: dict[str, Path], spoil, message: str) -> None:
-    make_folder(where["root"])
-    spoil(where["root"] / "pets")
+def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, message: str) -> None:
+    make_folder(folders["root"])
+    spoil(folders["root"] / "pets")
     with pytest.raises(DataError, match=message) as caught:
-        sources.load("pets", **where)
+        sources.load("pets", **folders)
     assert "\n" not in str(caught.value)
-    assert not where["cache"].exists() or not list(where["cache"].iterdir())
+    assert not folders["cache"].exists() or not list(folders["cache"].iterdir())
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             {"name": "imagenet"},
@@ -403,7 +405,7 @@ def test_folder_mistakes_are_one_clear_line(where: dict[str, Path], spoil, messa
         ({"name": "synthetic", "examples": 19}, r"19 examples, 4 classes, 3 channels: give .* five examples a class"),
     ],
 )
-def test_mistakes_are_one_clear_line(where: dict[str, Path], given: dict, message: str) -> None:
+def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], arguments: dict, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        sources.load(**where, **given)
+        sources.load(**folders, **arguments)
     assert "\n" not in str(caught.value)

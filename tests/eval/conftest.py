@@ -3,9 +3,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread():
-    """Problems this small gain nothing from threads, and lose much where cores are shared."""
+    """Run with one thread: problems this small gain nothing from more, and lose time where cores are shared."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with threadpool_limits(1):

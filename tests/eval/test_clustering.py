@@ -10,8 +10,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def features(x, y, classes):
-    nobody = torch.full((len(x),), -1)
-    return Features(train_x=x, train_y=y, train_clients=nobody, test_x=x, test_y=y, num_classes=classes)
+    return Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=classes)
 
 
 def generator():
@@ -32,16 +31,16 @@ def test_two_equal_centroids_mix_as_their_rows_are_similar():
     assert mixing(torch.tensor([[2.0, 0], [3, 0]]), torch.tensor([[1.0, 0], [1, 0]])) == pytest.approx(1)
 
 
-def test_one_cluster_mixes_with_none():
+def test_one_cluster_has_no_mixing():
     assert math.isnan(mixing(torch.eye(3), torch.ones(1, 3)))
 
 
 def test_one_class_leaves_mixing_out():
-    found = clusters(features(torch.randn(9, 3), torch.zeros(9, dtype=torch.int64), 1), generator())
-    assert set(found) == {"nmi", "ari"}
+    scores = clusters(features(torch.randn(9, 3), torch.zeros(9, dtype=torch.int64), 1), generator())
+    assert set(scores) == {"nmi", "ari"}
 
 
-def test_mixing_does_not_see_rotation_or_length():
+def test_mixing_is_invariant_to_rotation_and_length():
     rows, centroids = torch.randn(50, 5, generator=generator()), torch.eye(5)[:3]
     turn = torch.linalg.qr(torch.randn(5, 5, generator=generator()))[0]
     assert mixing(7 * rows @ turn, 0.1 * centroids @ turn) == pytest.approx(mixing(rows, centroids), abs=1e-6)
@@ -50,27 +49,27 @@ def test_mixing_does_not_see_rotation_or_length():
 def test_separate_classes_are_found():
     y = torch.arange(90) % 3
     x = torch.eye(5)[y] * 5 + 0.1 * torch.randn(90, 5, generator=generator())
-    found = clusters(features(x, y, 3), generator())
-    assert found["nmi"] == pytest.approx(1)
-    assert found["ari"] == pytest.approx(1)
-    assert found["mixing"] < 0.2
+    scores = clusters(features(x, y, 3), generator())
+    assert scores["nmi"] == pytest.approx(1)
+    assert scores["ari"] == pytest.approx(1)
+    assert scores["mixing"] < 0.2
 
 
-def test_classes_that_are_not_in_the_features_are_not_found():
+def test_random_classes_score_near_zero():
     y = torch.randint(3, (300,), generator=generator())
     x = torch.randn(300, 5, generator=torch.Generator().manual_seed(1))
-    found = clusters(features(x, y, 3), generator())
-    assert abs(found["ari"]) < 0.05
-    assert found["nmi"] < 0.05
+    scores = clusters(features(x, y, 3), generator())
+    assert abs(scores["ari"]) < 0.05
+    assert scores["nmi"] < 0.05
 
 
-def test_a_sample_is_drawn_of_many_rows_by_the_generator():
+def test_the_generator_draws_a_sample_of_many_rows():
     y = torch.arange(200) % 2
     x = torch.randn(200, 4, generator=generator()) + y[:, None]
     drawn = [clusters(features(x, y, 2), torch.Generator().manual_seed(seed), max_points=50) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_fewer_images_than_classes_are_refused():
-    with pytest.raises(EvalError, match="5 clusters were asked of 3 test images"):
+def test_fewer_images_than_classes_are_an_error():
+    with pytest.raises(EvalError, match="5 clusters of 3 test images"):
         clusters(features(torch.eye(3), torch.arange(3), 5), generator())

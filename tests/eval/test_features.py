@@ -1,8 +1,10 @@
-"""Extraction, recalibration, the held-out slice, and what `Features` refuses."""
+"""Extraction, recalibration, the held-out slice, and the checks of `Features`."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
@@ -23,8 +25,8 @@ def encoder():
     return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten()).eval()
 
 
-def parts(**changes):
-    whole = {
+def arguments(**changes):
+    defaults = {
         "train_x": torch.randn(6, 2),
         "train_y": torch.tensor([0, 1, 0, 1, 0, 1]),
         "train_clients": torch.zeros(6, dtype=torch.int64),
@@ -32,7 +34,7 @@ def parts(**changes):
         "test_y": torch.tensor([0, 1, 1, 0]),
         "num_classes": 2,
     }
-    return whole | changes
+    return defaults | changes
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 23, 512])
@@ -54,7 +56,7 @@ def test_extract_reads_a_read_only_memory_map_and_a_function(encoder, images, tm
     torch.testing.assert_close(batches, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_extract_never_asks_for_more_than_a_slice(encoder, images):
+def test_extract_prepares_equal_slices_of_at_most_a_batch(encoder, images):
     sizes = []
 
     def prepare(batch):
@@ -68,7 +70,7 @@ def test_extract_never_asks_for_more_than_a_slice(encoder, images):
     assert max(sizes) <= 10
 
 
-def test_extract_leaves_the_encoder_bytes_alone(encoder, images):
+def test_extract_does_not_change_the_encoder(encoder, images):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     extract(encoder, images, plain)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
@@ -89,7 +91,7 @@ def test_extract_names_the_module_left_in_train_mode(encoder, images):
         extract(nn.Sequential(), images, plain)
 
 
-def test_extract_refuses_other_images_and_outputs(encoder, images):
+def test_wrong_images_and_outputs_are_errors(encoder, images):
     with pytest.raises(EvalError, match=r"float32: give uint8"):
         extract(encoder, images.astype(np.float32), plain)
     with pytest.raises(EvalError, match="no images"):
@@ -104,7 +106,7 @@ def test_recalibrate_averages_the_statistics_of_batches(images):
         encoder[0].running_mean.fill_(7.0)
     weight = encoder[0].weight.detach().clone()
     recalibrate(encoder.train(), images, plain, batch_size=12)
-    halves = [plain(torch.from_numpy(part)) for part in (images[:11], images[11:])]
+    halves = [plain(torch.from_numpy(half)) for half in (images[:11], images[11:])]
     mean = sum(half.mean(dim=(0, 2, 3)) for half in halves) / 2
     variance = sum(half.var(dim=(0, 2, 3)) for half in halves) / 2
     torch.testing.assert_close(encoder[0].running_mean, mean)
@@ -114,18 +116,31 @@ def test_recalibrate_averages_the_statistics_of_batches(images):
     assert not any(module.training for module in encoder.modules())
 
 
-def test_holdout_is_stratified_disjoint_and_seeded():
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=6, max_size=80).map(torch.tensor),
+    fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**31),
+)
+def test_holdout_splits_every_class_once(labels, fraction, seed):
+    fit, held_out = holdout(labels, fraction, seed)
+    assert torch.equal(torch.cat([fit, held_out]).sort().values, torch.arange(len(labels)))
+    assert torch.equal(fit, fit.sort().values)
+    assert torch.equal(held_out, held_out.sort().values)
+    for label in labels.unique():
+        size, held_out_size = int((labels == label).sum()), int((labels[held_out] == label).sum())
+        assert held_out_size == min(max(1, round(fraction * size)), size - 1)
+    assert torch.equal(held_out, holdout(labels, fraction, seed)[1])
+
+
+def test_holdout_is_stratified_and_seeded():
     labels = torch.arange(5).repeat_interleave(torch.tensor([100, 50, 20, 3, 1]))[torch.randperm(174)]
-    fit, held = holdout(labels, fraction=0.1, seed=3)
-    assert torch.equal(torch.cat([fit, held]).sort().values, torch.arange(174))
-    assert torch.bincount(labels[held], minlength=5).tolist() == [10, 5, 2, 1, 0]
-    again, other = holdout(labels, fraction=0.1, seed=3)[1], holdout(labels, fraction=0.1, seed=4)[1]
-    assert torch.equal(held, again)
-    assert not torch.equal(held, other)
+    held_out = holdout(labels, fraction=0.1, seed=3)[1]
+    assert torch.bincount(labels[held_out], minlength=5).tolist() == [10, 5, 2, 1, 0]
+    assert not torch.equal(held_out, holdout(labels, fraction=0.1, seed=4)[1])
     assert torch.bincount(labels[holdout(labels, fraction=0.9)[0]], minlength=5).tolist() == [10, 5, 2, 1, 1]
 
 
-def test_holdout_refuses_what_leaves_nothing():
+def test_a_holdout_without_rows_is_an_error():
     with pytest.raises(EvalError, match=r"fraction of 1\.0"):
         holdout(torch.zeros(5, dtype=torch.int64), fraction=1.0)
     with pytest.raises(EvalError, match="leave none to hold out"):
@@ -149,7 +164,7 @@ def test_accuracy_counts_all_rows_in_percent():
         ({"view_clients": torch.zeros(3)}, "view_clients has 3 rows, view_a 0"),
     ],
 )
-def test_features_refuses_parts_that_do_not_fit(changes, message):
-    Features(**parts())
+def test_features_that_do_not_fit_are_errors(changes, message):
+    Features(**arguments())
     with pytest.raises(EvalError, match=message):
-        Features(**parts(**changes))
+        Features(**arguments(**changes))

@@ -1,4 +1,4 @@
-"""Fine-tuning on few labels: which are drawn, what is trained, and a reference in plain PyTorch."""
+"""Fine-tuning on few labels: the labelled images, the trained parameters, and a reference in plain PyTorch."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -26,7 +26,7 @@ def prepare(x):
 
 
 @pytest.fixture(scope="module")
-def shown():
+def inputs():
     torch.manual_seed(0)
     images = load_digits().images.astype("uint8")[:, None]
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU()).eval()
@@ -38,13 +38,13 @@ def shown():
 
 
 @pytest.fixture(scope="module")
-def features(shown):
+def features(inputs):
     y = torch.from_numpy(load_digits().target)
-    train, test = (extract(shown.encoder, part, prepare) for part in (shown.train, shown.test))
+    train, test = (extract(inputs.encoder, images, prepare) for images in (inputs.train, inputs.test))
     return Features(train_x=train, train_y=y[:1200], test_x=test, test_y=y[1200:], num_classes=10)
 
 
-def test_labels_are_a_share_of_each_class_rounded_up():
+def test_labels_are_a_fraction_of_each_class_rounded_up():
     labels = torch.tensor([0] * 40 + [1] * 11 + [2])
     rows = labelled(labels, 0.1, seeded())
     assert torch.bincount(labels[rows]).tolist() == [4, 2, 1]
@@ -53,72 +53,76 @@ def test_labels_are_a_share_of_each_class_rounded_up():
     assert not torch.equal(rows, labelled(labels, 0.1, seeded(1)))
 
 
-def test_equals_a_plain_training_loop(features, shown):
+def test_equals_a_plain_training_loop(features, inputs):
     """Same classifier and batches, PyTorch written out; encoder and classifier at their own rates."""
     rows = labelled(features.train_y, 0.1, seeded())
-    found = fine_tuned(features, shown, rows, TUNING, seeded(3))
-    generator, encoder, head = seeded(3), deepcopy(shown.encoder).train(), nn.Linear(32, 10)
-    for part in head.parameters():
-        nn.init.uniform_(part, -(32**-0.5), 32**-0.5, generator=generator)
+    score = fine_tuned(features, inputs, rows, TUNING, seeded(3))
+    generator, encoder, head = seeded(3), deepcopy(inputs.encoder).train(), nn.Linear(32, 10)
+    for parameter in head.parameters():
+        nn.init.uniform_(parameter, -(32**-0.5), 32**-0.5, generator=generator)
     ours, theirs = (torch.optim.SGD(net.parameters(), lr, 0.9) for net, lr in ((encoder, 0.1), (head, 0.3)))
-    images, y, done = prepare(torch.from_numpy(shown.train)), features.train_y, 0
-    while done < 60:
+    images, y, steps = prepare(torch.from_numpy(inputs.train)), features.train_y, 0
+    while steps < 60:
         for batch in rows[torch.randperm(len(rows), generator=generator)].split(32):
-            if done < 60:
+            if steps < 60:
                 loss = F.cross_entropy(head(encoder(images[batch])), y[batch])
                 for optimizer in (ours, theirs):
                     optimizer.zero_grad()
                 loss.backward()
                 ours.step()
                 theirs.step()
-                done += 1
-    predicted = head(encoder.eval()(prepare(torch.from_numpy(shown.test)))).argmax(dim=1)
-    assert found == pytest.approx(accuracy(predicted, features.test_y))
-    assert found > 70
+                steps += 1
+    predicted = head(encoder.eval()(prepare(torch.from_numpy(inputs.test)))).argmax(dim=1)
+    assert score == pytest.approx(accuracy(predicted, features.test_y))
+    assert score > 70
 
 
-def test_the_encoder_itself_is_left_as_it_was(features, shown):
-    before = deepcopy(shown.encoder.state_dict())
-    semi(features, shown, TUNING, seeded())
-    after = shown.encoder.state_dict()
-    assert not shown.encoder.training
+def test_the_encoder_itself_does_not_change(features, inputs):
+    before = deepcopy(inputs.encoder.state_dict())
+    semi(features, inputs, TUNING, seeded())
+    after = inputs.encoder.state_dict()
+    assert not inputs.encoder.training
     assert all(torch.equal(before[key], after[key]) for key in before)
-    assert all(p.grad is None for p in shown.encoder.parameters())
+    assert all(p.grad is None for p in inputs.encoder.parameters())
 
 
-def test_more_labels_tell_more_and_draws_have_a_spread(features, shown):
+def test_more_labels_score_higher_and_draws_have_a_spread(features, inputs):
     tuning = FineTuning((0.01, 0.5), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, steps=60, draws=3)
-    found = semi(features, shown, tuning, seeded())
-    assert set(found) == {"accuracy_1pct", "accuracy_50pct", "spread_1pct", "spread_50pct"}
-    assert found["accuracy_50pct"] > found["accuracy_1pct"] + 10
-    assert found["spread_1pct"] > 0
-    assert found == semi(features, shown, tuning, seeded())
+    scores = semi(features, inputs, tuning, seeded())
+    assert set(scores) == {"accuracy_1pct", "accuracy_50pct", "spread_1pct", "spread_50pct"}
+    assert scores["accuracy_50pct"] > scores["accuracy_1pct"] + 10
+    assert scores["spread_1pct"] > 0
+    assert scores == semi(features, inputs, tuning, seeded())
 
 
-def test_the_encoder_learns_at_its_own_rate(features, shown):
+def test_the_encoder_learns_at_its_own_rate(features, inputs):
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()).eval()
-    still = EncoderInputs(encoder=plain, train=shown.train, test=shown.test, prepare=prepare, augment=shown.augment)
+    without_batch_norm = EncoderInputs(
+        encoder=plain, train=inputs.train, test=inputs.test, prepare=prepare, augment=inputs.augment
+    )
     rows = labelled(features.train_y, 0.5, seeded())
     frozen = FineTuning((0.5,), encoder_lr=0.0, classifier_lr=0.3, batch_size=32, steps=1)
     moving = FineTuning((0.5,), encoder_lr=0.3, classifier_lr=0.3, batch_size=32, steps=1)
-    assert fine_tuned(features, still, rows, frozen, seeded()) != fine_tuned(features, still, rows, moving, seeded())
+    assert fine_tuned(features, without_batch_norm, rows, frozen, seeded()) != fine_tuned(
+        features, without_batch_norm, rows, moving, seeded()
+    )
 
 
-def test_a_last_batch_of_one_image_is_left_out_and_one_image_is_refused(features, shown):
+def test_a_last_batch_of_one_image_is_left_out_and_one_image_is_an_error(features, inputs):
     rows = labelled(features.train_y, 0.5, seeded())[:33]
-    fine_tuned(features, shown, rows, TUNING, seeded())  # BatchNorm refuses a single row
+    fine_tuned(features, inputs, rows, TUNING, seeded())  # BatchNorm cannot normalise a single row
     with pytest.raises(EvalError, match="fine-tuning on 1 labelled image"):
-        fine_tuned(features, shown, rows[:1], TUNING, seeded())
+        fine_tuned(features, inputs, rows[:1], TUNING, seeded())
 
 
-def test_a_rate_too_large_says_that_it_diverged(features, shown):
+def test_too_large_a_rate_is_an_error_that_names_the_divergence(features, inputs):
     with pytest.raises(EvalError, match="diverged: its loss became"):
-        semi(features, shown, replace(TUNING, encoder_lr=1e30, classifier_lr=1e30), seeded())
+        semi(features, inputs, replace(TUNING, encoder_lr=1e30, classifier_lr=1e30), seeded())
 
 
-def test_crops_are_drawn_by_the_generator(features, shown):
+def test_crops_are_drawn_by_the_generator(features, inputs):
     tuning = FineTuning((0.1,), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, epochs=2, crop=Crop((0.5, 1)))
-    first, again, other = (semi(features, shown, tuning, seeded(seed)) for seed in (0, 0, 1))
+    first, again, other = (semi(features, inputs, tuning, seeded(seed)) for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -133,6 +137,6 @@ def test_length_is_steps_or_passes(tuning, rows, steps):
 @pytest.mark.parametrize(
     ("wrong", "message"), [({"steps": 1, "epochs": 1}, "give one of them"), ({"steps": 1, "shares": (0.0,)}, "shares")]
 )
-def test_settings_that_cannot_be_are_refused(wrong, message):
+def test_impossible_settings_are_errors(wrong, message):
     with pytest.raises(EvalError, match=message):
         FineTuning(**{"shares": (0.1,), "encoder_lr": 1, "classifier_lr": 1, "batch_size": 32} | wrong)

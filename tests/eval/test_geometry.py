@@ -6,6 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eval.features import EvalError, Features
 from eval.geometry import (
@@ -37,12 +39,12 @@ def slow_rank(matrix):
 def slow_uniformity(x, clients, t=2.0):
     u = x.double().numpy()
     u = u / np.linalg.norm(u, axis=1, keepdims=True)
-    kept = {"total": [], "within": [], "between": []}
+    potentials = {"total": [], "within": [], "between": []}
     for i, j in combinations(range(len(u)), 2):
         potential = math.exp(-t * float(((u[i] - u[j]) ** 2).sum()))
-        kept["total"].append(potential)
-        kept["within" if clients[i] == clients[j] else "between"].append(potential)
-    return {name: math.log(sum(values) / len(values)) for name, values in kept.items()}
+        potentials["total"].append(potential)
+        potentials["within" if clients[i] == clients[j] else "between"].append(potential)
+    return {name: math.log(sum(values) / len(values)) if values else math.nan for name, values in potentials.items()}
 
 
 def test_effective_rank_golden():
@@ -58,13 +60,14 @@ def test_effective_rank_of_known_spectra():
     assert effective_rank(torch.zeros(5, 3)) == 0
 
 
-@pytest.mark.parametrize("shape", [(200, 16), (16, 200), (300, 64)])
-def test_effective_rank_equals_numpy(shape):
-    matrix = normal(*shape).double() * torch.logspace(0, -6, shape[1])
+@given(rows=st.integers(1, 60), columns=st.integers(1, 40), decades=st.floats(0, 6), seed=st.integers(0, 99))
+def test_effective_rank_equals_numpy_and_is_between_one_and_the_rank(rows, columns, decades, seed):
+    matrix = normal(rows, columns, seed=seed).double() * torch.logspace(0, -decades, columns)
     assert effective_rank(matrix) == pytest.approx(slow_rank(matrix), abs=1e-6)
+    assert 1 - 1e-9 <= effective_rank(matrix) <= min(rows, columns) + 1e-9
 
 
-def test_effective_rank_of_a_deficient_matrix_gets_nothing_from_zero_values():
+def test_effective_rank_ignores_zero_singular_values():
     deficient = (normal(500, 10).double() @ normal(10, 256, seed=1).double()).float()
     assert effective_rank(deficient) == pytest.approx(slow_rank(deficient), abs=1e-6)
     wide = torch.cat([normal(500, 10), torch.zeros(500, 246)], dim=1)
@@ -83,11 +86,11 @@ def test_spectrum_is_numpys():
     x = torch.randn(50, 9, generator=torch.Generator().manual_seed(0)) @ torch.diag(torch.arange(1.0, 10))
     values = np.linalg.svd(x.double().numpy() - x.double().numpy().mean(axis=0), compute_uv=False)
     shares = np.cumsum(values**2) / np.sum(values**2)
-    found = spectrum(singular_values(x))
-    assert found["dimensions_90"] == np.argmax(shares >= 0.9) + 1
-    assert found["dimensions_99"] == np.argmax(shares >= 0.99) + 1
-    assert found["participation_ratio"] == pytest.approx(np.sum(values**2) ** 2 / np.sum(values**4))
-    assert {key: found[key] for key in found if "decay" in key} == {
+    summary = spectrum(singular_values(x))
+    assert summary["dimensions_90"] == np.argmax(shares >= 0.9) + 1
+    assert summary["dimensions_99"] == np.argmax(shares >= 0.99) + 1
+    assert summary["participation_ratio"] == pytest.approx(np.sum(values**2) ** 2 / np.sum(values**4))
+    assert {key: summary[key] for key in summary if "decay" in key} == {
         f"decay_{k}": pytest.approx(np.log10(values[k - 1] / values[0])) for k in (2, 4, 8)
     }
 
@@ -115,35 +118,32 @@ def test_alignment_golden():
 
 
 def test_uniformity_golden_and_recombination():
-    one = torch.zeros(3, dtype=torch.int64)
-    assert uniformity_parts(X, one)["total"] == pytest.approx(-1.547913, abs=1e-5)
-    assert uniformity_parts(Y, one)["total"] == pytest.approx(-1.118544, abs=1e-5)
+    same = torch.zeros(3, dtype=torch.int64)
+    assert uniformity_parts(X, same)["total"] == pytest.approx(-1.547913, abs=1e-5)
+    assert uniformity_parts(Y, same)["total"] == pytest.approx(-1.118544, abs=1e-5)
     parts = uniformity_parts(BOTH, OWNERS)
     assert parts["total"] == pytest.approx(-0.949985, abs=1e-5)
     assert parts["between"] == pytest.approx(-0.766228, abs=1e-5)
     w = (3 * 2 + 3 * 2) / (6 * 5)
-    # each client's own uniformity, weighted by its pairs, is the within part; with the cross part it is the whole
+    # the clients' uniformities, weighted by their pairs, give "within"; with "between" they give "total"
     within = math.log((math.exp(-1.547913) + math.exp(-1.118544)) / 2)
     assert parts["within"] == pytest.approx(within, abs=1e-5)
     assert math.log(w * math.exp(within) + (1 - w) * math.exp(-0.766228)) == pytest.approx(-0.949985, abs=1e-5)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 60, 1000])
-def test_uniformity_equals_the_loop_over_pairs_for_every_chunk(chunk):
-    x = normal(60, 5)
-    clients = torch.tensor([0] * 31 + [4] * 20 + [9] * 8 + [2])[torch.randperm(60)]
-    parts = uniformity_parts(x, clients, chunk=chunk)
-    assert parts == pytest.approx(slow_uniformity(x, clients), abs=1e-6)
-    counts = torch.bincount(clients).double()
-    w = float((counts * (counts - 1)).sum()) / (60 * 59)
-    assert math.log(w * math.exp(parts["within"]) + (1 - w) * math.exp(parts["between"])) == pytest.approx(
-        parts["total"], abs=1e-6
-    )
-
-
-def test_uniformity_temperature():
-    x, clients = normal(20, 3), torch.arange(20) % 2
-    assert uniformity_parts(x, clients, t=3.5) == pytest.approx(slow_uniformity(x, clients, t=3.5), abs=1e-6)
+@given(
+    clients=st.lists(st.integers(0, 9), min_size=2, max_size=50).map(torch.tensor),
+    chunk=st.integers(1, 60),
+    t=st.floats(0.5, 4),
+)
+def test_uniformity_equals_the_loop_over_pairs_for_all_clients_chunks_and_temperatures(clients, chunk, t):
+    n, x = len(clients), normal(len(clients), 5)
+    parts = uniformity_parts(x, clients, t, chunk)
+    assert parts == pytest.approx(slow_uniformity(x, clients, t), abs=1e-6, nan_ok=True)
+    sizes = torch.bincount(clients).double()
+    w = float((sizes * (sizes - 1)).sum()) / (n * (n - 1))
+    potentials = [weight * math.exp(parts[name]) for name, weight in (("within", w), ("between", 1 - w)) if weight]
+    assert math.log(sum(potentials)) == pytest.approx(parts["total"], abs=1e-6)
 
 
 def test_uniformity_identities():
@@ -173,17 +173,17 @@ def test_uniformity_of_uniform_points():
 
 
 def test_uniformity_needs_a_pair():
-    with pytest.raises(EvalError, match="asked of 1 rows: give at least two"):
+    with pytest.raises(EvalError, match="uniformity of 1 rows: give at least two"):
         uniformity_parts(X[:1], OWNERS[:1])
 
 
 def test_label_free_golden():
-    one = torch.zeros(3, dtype=torch.int64)
-    inside = label_free_score(X, Y, one, include_self=True)
+    same = torch.zeros(3, dtype=torch.int64)
+    inside = label_free_score(X, Y, same, include_self=True)
     assert inside["alignment"] == pytest.approx(0.910834, abs=1e-5)
     assert inside["uniformity"] == pytest.approx(-4.170380, abs=1e-5)
     assert inside["score"] == pytest.approx(0.076758, abs=1e-5)
-    outside = label_free_score(X, Y, one)
+    outside = label_free_score(X, Y, same)
     assert outside["uniformity"] == pytest.approx(-3.092587, abs=1e-5)
     assert outside["score"] == pytest.approx(0.910834 - 0.2 * 3.092587, abs=1e-5)
 
@@ -245,7 +245,7 @@ def features(**changes):
     return Features(**(whole | changes))
 
 
-def test_geometry_gathers_all_measures():
+def test_geometry_contains_all_metrics():
     f = features()
     scores = geometry(f, torch.Generator())
     x = f.test_x.double().numpy()
@@ -264,7 +264,7 @@ def test_geometry_gathers_all_measures():
     assert scores["uniformity_between"] == pytest.approx(parts["between"], abs=1e-6)
 
 
-def test_geometry_draws_its_points_from_the_generator():
+def test_the_generator_draws_the_points_of_geometry():
     f = features()
     first, again, other = (geometry(f, torch.Generator().manual_seed(seed), max_points=25) for seed in (0, 0, 1))
     assert first == again
@@ -272,20 +272,20 @@ def test_geometry_draws_its_points_from_the_generator():
     assert first["effective_rank"] == other["effective_rank"]
 
 
-def test_geometry_leaves_out_what_it_cannot_know():
+def test_geometry_leaves_out_metrics_without_views_or_clients():
     f = features(view_a=None, view_b=None, train_clients=torch.full((80,), -1))
     assert not {"alignment", "uniformity_within", "uniformity_between"} & set(geometry(f, torch.Generator()))
-    one = geometry(features(train_clients=torch.zeros(80, dtype=torch.int64)), torch.Generator())
-    assert one["uniformity_within"] == one["uniformity"]
-    assert "uniformity_between" not in one
+    single = geometry(features(train_clients=torch.zeros(80, dtype=torch.int64)), torch.Generator())
+    assert single["uniformity_within"] == single["uniformity"]
+    assert "uniformity_between" not in single
 
 
 def test_rows_without_a_client_are_left_out_of_uniformity():
     clients = torch.arange(80) % 3
     clients[::7] = -1
     f = features(train_clients=clients)
-    held = clients >= 0
-    parts = uniformity_parts(f.train_x[held], clients[held])
+    known = clients >= 0
+    parts = uniformity_parts(f.train_x[known], clients[known])
     scores = geometry(f, torch.Generator())
     assert scores["uniformity"] == pytest.approx(parts["total"], abs=1e-12)
     assert scores["uniformity_within"] == pytest.approx(parts["within"], abs=1e-12)

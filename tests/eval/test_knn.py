@@ -7,6 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eval.features import EvalError, Features
 from eval.knn import knn, knn_by_k, knn_predict
@@ -36,9 +38,10 @@ def brute_force(train_x, train_y, test_x, num_classes, k, temperature):
     return predicted
 
 
-@pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (7, 0.1), (50, 0.07), (200, 0.1), (200, 1.0)])
-def test_equals_brute_force(k, temperature):
-    train_x, train_y, test_x, _ = draw(200, 60)
+@given(rows=st.integers(1, 200), k=st.integers(1, 200), temperature=st.floats(0.05, 2), seed=st.integers(0, 99))
+def test_equals_brute_force_for_every_bank_k_and_temperature(rows, k, temperature, seed):
+    k = min(k, rows)
+    train_x, train_y, test_x, _ = draw(rows, 10, seed=seed)
     predicted = knn_predict(train_x, train_y, test_x, 5, k, temperature)
     assert predicted.tolist() == brute_force(train_x, train_y, test_x, 5, k, temperature)
 
@@ -50,7 +53,7 @@ def test_golden_vote(temperature, winner):
     assert knn_predict(GOLDEN_BANK, labels, GOLDEN_QUERY, 2, 3, temperature).tolist() == [winner]
 
 
-def test_one_neighbour_is_the_nearest_label_and_a_row_is_its_own():
+def test_one_neighbour_gives_the_nearest_label():
     x, y, queries, _ = draw(100, 30)
     assert torch.equal(knn_predict(x, y, x, 5, 1, 0.1), y)
     cosine = torch.cosine_similarity(queries[:, None], x[None], dim=2)
@@ -69,17 +72,19 @@ def test_a_cold_vote_does_not_overflow():
     assert torch.equal(knn_predict(x, y, queries, 5, 50, 1e-4), knn_predict(x, y, queries, 5, 1, 0.1))
 
 
-def test_scale_and_chunk_change_nothing():
+@settings(max_examples=10)
+@given(st.integers(1, 70))
+def test_scale_and_chunk_change_nothing(chunk):
     x, y, queries, _ = draw(200, 61)
     expected = knn_predict(x, y, queries, 5, 20, 0.1)
     scale = 2.0 ** torch.randint(-3, 4, (200, 1), generator=torch.Generator().manual_seed(1))
     assert torch.equal(knn_predict(x * scale, y, queries * 8, 5, 20, 0.1), expected)
-    assert torch.equal(knn_predict(x, y, queries, 5, 20, 0.1, chunk=7), expected)
+    assert torch.equal(knn_predict(x, y, queries, 5, 20, 0.1, chunk=chunk), expected)
 
 
 @pytest.mark.parametrize("k", [0, 4])
-def test_k_outside_the_bank_is_refused(k):
-    with pytest.raises(EvalError, match=rf"k={k} neighbours were asked of a bank of 3 rows: give k in 1\.\.3"):
+def test_k_outside_the_bank_is_an_error(k):
+    with pytest.raises(EvalError, match=rf"k={k} neighbours in a bank of 3 rows: give k in 1\.\.3"):
         knn_predict(GOLDEN_BANK, torch.zeros(3, dtype=torch.int64), GOLDEN_QUERY, 2, k, 0.1)
 
 
@@ -88,7 +93,7 @@ def test_temperature_must_be_positive():
         knn_predict(GOLDEN_BANK, torch.zeros(3, dtype=torch.int64), GOLDEN_QUERY, 2, 1, 0)
 
 
-def test_score_is_percent_and_tells_a_smaller_k():
+def test_score_is_percent_and_includes_a_smaller_k():
     x, y, queries, truth = draw(250, 40)
     features = Features(
         train_x=x, train_y=y, train_clients=torch.zeros(250).long(), test_x=queries, test_y=truth, num_classes=5
@@ -99,12 +104,12 @@ def test_score_is_percent_and_tells_a_smaller_k():
     assert knn(features, k=300) == {"accuracy": pytest.approx(expected), "k": 250.0}
 
 
-def test_several_k_are_one_after_another():
+def test_scores_at_several_k_equal_those_at_each_k():
     x, y, queries, truth = draw(250, 40)
     features = Features(train_x=x, train_y=y, test_x=queries, test_y=truth, num_classes=5)
-    found = knn_by_k(features, (1, 3, 7, 10_000), 0.1)
-    assert found == {f"accuracy_k{k}": knn(features, k, 0.1)["accuracy"] for k in (1, 3, 7)}
-    assert len(set(found.values())) > 1
+    scores = knn_by_k(features, (1, 3, 7, 10_000), 0.1)
+    assert scores == {f"accuracy_k{k}": knn(features, k, 0.1)["accuracy"] for k in (1, 3, 7)}
+    assert len(set(scores.values())) > 1
     assert knn_by_k(features, (10_000,), 0.1) == {}
 
 

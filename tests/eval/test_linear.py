@@ -100,55 +100,55 @@ RATES = (1e-7, 1e-6, 3e-2)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_several_rates_at_once_are_one_rate_after_another(optimizer):
+def test_several_rates_at_once_equal_each_rate_alone(optimizer):
     x, y = draw()
     rates = (1e-3, 3e-2, 0.3)
     shared = {"optimizer": optimizer, "epochs": 4, "batch_size": 40, "weight_decay": 0.01, "schedule": "cosine"}
     weight, bias = fit_linear(x, y, 4, Probe(lr=0.1, **shared), seeded(7), rates=rates)
-    for rate, own_weight, own_bias in zip(rates, weight.split(4), bias.split(4), strict=True):
+    for rate, rate_weight, rate_bias in zip(rates, weight.split(4), bias.split(4), strict=True):
         expected_weight, expected_bias = fit_linear(x, y, 4, Probe(lr=rate, **shared), seeded(7))
-        torch.testing.assert_close(own_weight, expected_weight, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(own_bias, expected_bias, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rate_weight, expected_weight, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rate_bias, expected_bias, rtol=1e-4, atol=1e-5)
 
 
-def test_the_rate_is_chosen_on_held_out_training_rows_and_never_on_test(digits):
+def test_the_rate_is_chosen_on_held_out_training_rows_and_not_on_test(digits):
     probe = Probe("adam", lr=1e-3, epochs=20, batch_size=128)
-    found = swept_probe(digits, probe, seeded(), RATES)
-    assert found["rate"] == 3e-2
-    assert found["accuracy"] > 90
-    lied = replace(digits, test_y=torch.zeros_like(digits.test_y))
-    assert swept_probe(lied, probe, seeded(), RATES)["rate"] == 3e-2
+    scores = swept_probe(digits, probe, seeded(), RATES)
+    assert scores["rate"] == 3e-2
+    assert scores["accuracy"] > 90
+    mislabelled = replace(digits, test_y=torch.zeros_like(digits.test_y))
+    assert swept_probe(mislabelled, probe, seeded(), RATES)["rate"] == 3e-2
     noise = torch.randint(10, (1200,), generator=seeded())
     assert swept_probe(replace(digits, train_y=noise), probe, seeded(), RATES)["accuracy"] < 30
 
 
-def test_of_equally_accurate_rates_the_smallest_is_taken():
+def test_of_equally_accurate_rates_the_smallest_is_chosen():
     x = torch.eye(2).repeat(20, 1)
     features = Features(train_x=x, train_y=torch.arange(40) % 2, test_x=x, test_y=torch.arange(40) % 2, num_classes=2)
     probe = Probe("adam", lr=1e-3, epochs=50, batch_size=40)
     assert swept_probe(features, probe, seeded(), (0.3, 0.1, 0.2)) == {"accuracy": 100, "rate": 0.1}
 
 
-def test_an_augmentation_that_does_nothing_is_the_cached_probe(digits):
-    """Every batch is embedded anew, from the images of its own rows."""
+def test_an_identity_augmentation_equals_the_cached_probe(digits):
+    """Every batch is embedded anew from the images of its rows."""
     encoder = nn.Flatten()
     encoder.register_parameter("anywhere", nn.Parameter(torch.zeros(())))
     images = digits.train_x.to(torch.uint8).view(-1, 1, 8, 8).numpy()
-    asked = []
+    crops = []
 
     def augment(x, crop, generator):
-        asked.append(crop)
+        crops.append(crop)
         return x.float()
 
-    shown = EncoderInputs(
+    inputs = EncoderInputs(
         encoder=encoder.eval(), train=images, test=images, prepare=lambda x: x.float(), augment=augment
     )
     probe, crop = Probe("adam", lr=3e-3, epochs=3, batch_size=128), Crop((0.5, 1.0))
-    assert augmented_probe(digits, shown, probe, crop, seeded()) == linear_probe(digits, probe, seeded())
-    assert asked == [crop] * 3 * 10
+    assert augmented_probe(digits, inputs, probe, crop, seeded()) == linear_probe(digits, probe, seeded())
+    assert crops == [crop] * 3 * 10
 
 
-def test_generator_decides_everything():
+def test_the_generator_determines_the_classifier():
     x, y = draw()
     probe = Probe("adam", lr=3e-3, epochs=2, batch_size=40)
     first, again, other = (fit_linear(x, y, 4, probe, seeded(seed))[0] for seed in (0, 0, 1))
@@ -192,7 +192,7 @@ def test_standardised_features_have_no_mean_and_one_mean_variance(digits):
     assert gram.diagonal().mean() == pytest.approx(1)
 
 
-def test_lbfgs_probe_knows_neither_the_scale_nor_the_test_set(digits):
+def test_lbfgs_probe_is_independent_of_scale_and_test_labels(digits):
     small = Features(
         train_x=digits.train_x[:300],
         train_y=digits.train_y[:300],
@@ -211,8 +211,8 @@ def test_lbfgs_probe_knows_neither_the_scale_nor_the_test_set(digits):
 def test_lbfgs_probe_prefers_the_largest_of_equal_strengths():
     y = torch.arange(60) % 3
     x = F.one_hot(y, 3).float() + 0.01 * torch.randn(60, 3, generator=seeded())
-    apart = Features(train_x=x, train_y=y, train_clients=y, test_x=x, test_y=y, num_classes=3)
-    scores = lbfgs_probe(apart, seeded(), strengths=(1e-3, 1e-2, 1e-1))
+    separable = Features(train_x=x, train_y=y, train_clients=y, test_x=x, test_y=y, num_classes=3)
+    scores = lbfgs_probe(separable, seeded(), strengths=(1e-3, 1e-2, 1e-1))
     assert scores == {"accuracy": 100.0, "strength": 1e-1}
 
 
@@ -224,6 +224,6 @@ def test_lbfgs_probe_prefers_the_largest_of_equal_strengths():
         ({"lr": 0.0}, "give lr, epochs and batch_size above 0"),
     ],
 )
-def test_probe_refuses_what_it_cannot_train(settings, message):
+def test_impossible_probes_are_errors(settings, message):
     with pytest.raises(EvalError, match=message):
         Probe(**({"optimizer": "adam", "lr": 1e-3, "epochs": 1, "batch_size": 1} | settings))

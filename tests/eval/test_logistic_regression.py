@@ -1,4 +1,4 @@
-"""Softmax regression: gradients against autograd, the minimum against scikit-learn, and how soon it is found."""
+"""Softmax regression: gradients against autograd, the minimum against scikit-learn, and the number of passes."""
 
 import numpy as np
 import pytest
@@ -34,9 +34,11 @@ def correlated(n=900, d=40, classes=5):
 
 def passes(monkeypatch):
     """A list that grows with each pass over the features."""
-    seen, original = [], logistic_regression._blockwise_gradient
-    monkeypatch.setattr(logistic_regression, "_blockwise_gradient", lambda *given: seen.append(1) or original(*given))
-    return seen
+    calls, original = [], logistic_regression._blockwise_gradient
+    monkeypatch.setattr(
+        logistic_regression, "_blockwise_gradient", lambda *arguments: calls.append(1) or original(*arguments)
+    )
+    return calls
 
 
 @pytest.mark.parametrize("n", [1, 37, BLOCK, 2 * BLOCK + 37])
@@ -74,46 +76,46 @@ def test_finds_scikit_learns_optimum(strength):
 
 @pytest.mark.parametrize(("strength", "most"), [(1e-1, 25), (1e-5, 100)])
 def test_correlated_features_and_small_strengths_cost_few_passes(monkeypatch, strength, most):
-    """In the parameters' own coordinates these take 32 and 274 passes to be as near; the answer is double's."""
+    """Without preconditioning these take 32 and 274 passes; the reference is solved in double precision."""
     x, y = correlated()
     exact = fit_lbfgs(x.double(), y, 5, strength, tolerance=1e-9, max_iter=5000)
-    seen = passes(monkeypatch)
-    found = fit_lbfgs(x, y, 5, strength)
-    assert len(seen) <= most
-    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (found, exact))
+    calls = passes(monkeypatch)
+    parameters = fit_lbfgs(x, y, 5, strength)
+    assert len(calls) <= most
+    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (parameters, exact))
     torch.testing.assert_close(logits.softmax(dim=1), expected.softmax(dim=1), rtol=0, atol=5e-3)
     assert (logits.argmax(dim=1) == expected.argmax(dim=1)).float().mean() >= 0.995
 
 
-def test_the_gram_changes_the_time_and_not_the_answer():
+def test_the_gram_changes_the_time_and_not_the_solution():
     x, y = draw(300)
     expected = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9)
     for gram in (torch.eye(6).double(), torch.diag(torch.logspace(-2, 2, 6, dtype=torch.float64))):
-        found = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, gram=gram)
-        torch.testing.assert_close(found[:-4], expected[:-4], rtol=0, atol=1e-6)
+        parameters = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, gram=gram)
+        torch.testing.assert_close(parameters[:-4], expected[:-4], rtol=0, atol=1e-6)
 
 
-def test_a_gram_that_rounding_made_indefinite_will_do():
+def test_a_gram_made_indefinite_by_rounding_is_accepted():
     x, y = correlated()
     gram = x.T @ x / len(x)
     rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))
     assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # beyond the strength
-    found, expected = (fit_lbfgs(x, y, 5, 1e-5, gram=given) for given in (rounded, gram))
-    logits, exact = (F.linear(x, *split(p, 5)) for p in (found, expected))
+    parameters, expected = (fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram))
+    logits, exact = (F.linear(x, *split(p, 5)) for p in (parameters, expected))
     torch.testing.assert_close(logits.softmax(dim=1), exact.softmax(dim=1), rtol=0, atol=1e-2)
 
 
-def test_a_tolerance_out_of_reach_of_the_precision_ends(monkeypatch):
+def test_the_solver_stops_where_the_precision_ends(monkeypatch):
     x, y = correlated()
-    seen = passes(monkeypatch)
-    found = fit_lbfgs(x, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
-    assert len(seen) < 200
+    calls = passes(monkeypatch)
+    parameters = fit_lbfgs(x, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
+    assert len(calls) < 200
     exact = fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000)
-    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (found, exact))
+    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (parameters, exact))
     torch.testing.assert_close(logits.softmax(dim=1), expected.softmax(dim=1), rtol=0, atol=1e-3)
 
 
-def test_features_of_inference_mode_are_welcome():
+def test_features_of_inference_mode_are_accepted():
     x, y = draw(60)
     with torch.inference_mode():
         inside = x * 1

@@ -5,6 +5,8 @@ import os
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import distributed
 
 from eval.features import EvalError
@@ -20,38 +22,37 @@ NEAR = X + 0.3 * torch.randn(60, 5, generator=GENERATOR)
 Y = torch.randint(3, (60,), generator=GENERATOR)
 
 
-def shown(share):
-    """Values of all metrics that were shown these rows, in uneven batches."""
+def values_of(indices, batch_size=11):
+    """Values of all metrics of these rows, in batches."""
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity(), "align": Alignment()}
-    for rows in share.split(11):
+    for rows in indices.split(batch_size):
         metrics["rank"].update(X[rows])
         metrics["uniform"].update(X[rows])
         metrics["align"].update(X[rows], NEAR[rows])
-        held = rows[rows >= 20]
-        metrics["knn"].update(X[held], Y[held], bank=True)
-        asked = rows[rows < 20]
-        metrics["knn"].update(X[asked], Y[asked])
+        bank, queries = rows[rows >= 20], rows[rows < 20]
+        metrics["knn"].update(X[bank], Y[bank], bank=True)
+        metrics["knn"].update(X[queries], Y[queries])
     return {name: float(metric.compute()) for name, metric in metrics.items()}
 
 
 @pytest.fixture(scope="module")
 def alone():
-    return shown(torch.arange(60))
+    return values_of(torch.arange(60))
 
 
-def test_metrics_are_their_functions(alone):
-    voted = knn_predict(X[20:], Y[20:], X[:20], 3, k=7, temperature=0.1)
-    assert alone["knn"] == pytest.approx(100 * float((voted == Y[:20]).double().mean()))
-    assert alone["rank"] == pytest.approx(effective_rank(X))
-    assert alone["uniform"] == pytest.approx(uniformity_parts(X, torch.zeros(60))["total"])
+@settings(max_examples=15)
+@given(st.permutations(range(60)).map(torch.tensor), st.integers(1, 60))
+def test_metrics_equal_their_functions_in_any_order_and_batches(order, batch_size):
+    values = values_of(order, batch_size)
+    predicted = knn_predict(X[20:], Y[20:], X[:20], 3, k=7, temperature=0.1)
+    assert values["knn"] == pytest.approx(100 * float((predicted == Y[:20]).double().mean()))
+    assert values["rank"] == pytest.approx(effective_rank(X))
+    assert values["uniform"] == pytest.approx(uniformity_parts(X, torch.zeros(60))["total"])
+    u, v = (x.double().numpy() / np.linalg.norm(x.double().numpy(), axis=1, keepdims=True) for x in (X, NEAR))
+    assert values["align"] == pytest.approx(float(((u - v) ** 2).sum(axis=1).mean()), abs=1e-6)
 
 
-def test_alignment_is_numpys(alone):
-    u, v = (part.double().numpy() / np.linalg.norm(part.double().numpy(), axis=1, keepdims=True) for part in (X, NEAR))
-    assert alone["align"] == pytest.approx(float(((u - v) ** 2).sum(axis=1).mean()), abs=1e-6)
-
-
-def test_a_reset_forgets(alone):
+def test_a_reset_metric_starts_again(alone):
     metric = EffectiveRank()
     metric.update(10 * X[:5])
     metric.reset()
@@ -63,12 +64,12 @@ def test_a_small_bank_is_used_whole():
     metric = KNNAccuracy(3, k=200)
     metric.update(X, Y, bank=True)
     metric.update(X, Y)
-    voted = knn_predict(X, Y, X, 3, k=60, temperature=0.1)
-    assert float(metric.compute()) == pytest.approx(100 * float((voted == Y).double().mean()))
+    predicted = knn_predict(X, Y, X, 3, k=60, temperature=0.1)
+    assert float(metric.compute()) == pytest.approx(100 * float((predicted == Y).double().mean()))
 
 
 @pytest.mark.parametrize(("bank", "missing"), [(True, "bank=False"), (False, "bank=True")])
-def test_knn_wants_a_bank_and_queries(bank, missing):
+def test_knn_without_a_bank_or_queries_is_an_error(bank, missing):
     metric = KNNAccuracy(3)
     metric.update(X, Y, bank=bank)
     with pytest.raises(EvalError, match=missing):
@@ -76,7 +77,7 @@ def test_knn_wants_a_bank_and_queries(bank, missing):
 
 
 @pytest.mark.parametrize("wrong", [X[:, :, None], X[0], torch.full((3, 5), torch.nan)])
-def test_what_is_no_rows_is_refused(wrong):
+def test_rows_of_another_shape_or_not_finite_are_errors(wrong):
     for metric in (EffectiveRank(), Uniformity()):
         with pytest.raises(EvalError, match="finite numbers"):
             metric.update(wrong)
@@ -84,7 +85,7 @@ def test_what_is_no_rows_is_refused(wrong):
         KNNAccuracy(3).update(wrong, Y[: len(wrong)])
 
 
-def test_labels_and_views_that_do_not_fit_are_refused():
+def test_labels_and_views_that_do_not_fit_are_errors():
     for labels in (Y + 3, Y[:5], -Y - 1):
         with pytest.raises(EvalError, match=r"give one in 0\.\.2 each"):
             KNNAccuracy(3).update(X, labels)
@@ -92,11 +93,11 @@ def test_labels_and_views_that_do_not_fit_are_refused():
         Alignment().update(X, X[:1])
 
 
-def test_metrics_take_part_in_a_lightning_loop():
+def test_metrics_work_in_a_lightning_loop():
     """Logged as they are, a trainer updates, computes and resets them."""
     from lightning.pytorch import LightningModule, Trainer
 
-    class Watched(LightningModule):
+    class Module(LightningModule):
         def __init__(self):
             super().__init__()
             self.rank = EffectiveRank()
@@ -108,19 +109,19 @@ def test_metrics_take_part_in_a_lightning_loop():
     trainer = Trainer(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
     loader = torch.utils.data.DataLoader(X, batch_size=25)
     for _ in range(2):
-        (found,) = trainer.validate(Watched(), loader, verbose=False)
-        assert found["rank"] == pytest.approx(effective_rank(X), abs=1e-4)
+        (logged,) = trainer.validate(Module(), loader, verbose=False)
+        assert logged["rank"] == pytest.approx(effective_rank(X), abs=1e-4)
 
 
-def by_two(values, folder):
-    """What `values(rank)` is on each of two ranks that run it together."""
+def on_two_ranks(values, folder):
+    """Results of `values(rank)` on each of two ranks that run it at the same time."""
     ranks = run_helpers.by_hand({"RANK": "0"}, {"RANK": "1"})
-    children = [run_helpers.in_child(one_rank, values, folder, environment=rank) for rank in ranks]
+    children = [run_helpers.in_child(on_one_rank, values, folder, environment=rank) for rank in ranks]
     assert [run_helpers.finish(child) for child in children] == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 
-def one_rank(values, folder):
+def on_one_rank(values, folder):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     rank = int(os.environ["RANK"])
@@ -129,24 +130,24 @@ def one_rank(values, folder):
 
 
 @pytest.mark.ranks
-def test_two_ranks_of_unequal_shares_compute_the_same(alone, tmp_path):
-    for found in by_two(half, tmp_path):
-        assert found == pytest.approx(alone, abs=1e-6)
+def test_two_ranks_with_unequal_rows_compute_the_same(alone, tmp_path):
+    for values in on_two_ranks(half, tmp_path):
+        assert values == pytest.approx(alone, abs=1e-6)
 
 
 def half(rank):
-    """One rank of two: it sees every third row, or all others."""
+    """One rank of two: it has every third row, or all others."""
     rows = torch.arange(60)
-    return shown(rows[(rows % 3 == 0) == (rank == 0)])
+    return values_of(rows[(rows % 3 == 0) == (rank == 0)])
 
 
 @pytest.mark.ranks
-def test_a_rank_that_has_seen_nothing_takes_part(alone, tmp_path):
-    for found in by_two(apart, tmp_path):
-        assert found == pytest.approx({name: alone[name] for name in found}, abs=1e-6)
+def test_a_rank_without_rows_computes_the_same(alone, tmp_path):
+    for values in on_two_ranks(divided, tmp_path):
+        assert values == pytest.approx({name: alone[name] for name in values}, abs=1e-6)
 
 
-def apart(rank):
+def divided(rank):
     """One rank of two: the first has the bank and all rows, the second the queries alone."""
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity()}
     if rank == 0:
@@ -155,6 +156,6 @@ def apart(rank):
         metrics["uniform"].update(X)
     else:
         metrics["knn"].update(X[:20], Y[:20])
-    with pytest.raises(EvalError, match="EffectiveRank was asked before update"):
+    with pytest.raises(EvalError, match="EffectiveRank was computed before update"):
         EffectiveRank().compute()
     return {name: float(metric.compute()) for name, metric in metrics.items()}

@@ -1,4 +1,4 @@
-"""The official protocols: their numbers are pinned here, and what runs is what is pinned."""
+"""The official protocols: their settings are pinned here, and the pinned settings are the ones that run."""
 
 import math
 from dataclasses import asdict, replace
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from eval import factories
+from eval import factories, protocol
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import EncoderInputs, ModelComparison
@@ -45,7 +45,7 @@ SEMI = {
     "schedule": "constant",
 }
 
-# Never edit a line: a protocol with other numbers is a new version, beside the old one.
+# Lines are only added: a protocol with other numbers is a new version, beside the old one.
 PINNED = {
     "linear/v1": ADAM,
     "linear-lbfgs/v1": {"strengths": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), "fraction": 0.1},
@@ -81,6 +81,14 @@ FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "l
 LONG = ["linear-orchestra/v1", "linear-flesd/v1", "semi-ssd/v1", "semi-fedx/v1", "semi-orchestra/v1"]
 
 
+def flat(settings):
+    """Settings with the numbers of a probe or a fine-tuning as entries of their own."""
+    numbers = {}
+    for key, value in settings.items():
+        numbers.update(asdict(value) if isinstance(value, Probe | FineTuning) else {key: value})
+    return numbers
+
+
 def stream(name):
     return torch.Generator().manual_seed(sum(name.encode()))
 
@@ -109,7 +117,7 @@ def features():
 
 @pytest.fixture
 def subject(features):
-    """All that a protocol may ask for: an encoder of images that are its features, clients, another data set."""
+    """Every input a protocol may require: an encoder and its images, features by client models, another data set."""
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(5, 5))
 
     def images(x):
@@ -117,7 +125,7 @@ def subject(features):
 
     return Subject(
         features=features,
-        shown=EncoderInputs(
+        encoder_inputs=EncoderInputs(
             encoder=encoder.eval(),
             train=images(features.train_x),
             test=images(features.test_x),
@@ -125,13 +133,13 @@ def subject(features):
             augment=lambda x, crop, generator: x.float() / 50,
         ),
         targets={"other": lambda: draw(40)},
-        locals=lambda images: ModelComparison([features.test_x + 0.5], features.test_x, features.test_y),
+        local_models=lambda images: ModelComparison([features.test_x + 0.5], features.test_x, features.test_y),
     )
 
 
 @pytest.mark.parametrize("name", PINNED)
 def test_settings_are_pinned(name):
-    assert PROTOCOLS[name].settings == PINNED[name]
+    assert flat(PROTOCOLS[name].settings) == PINNED[name]
 
 
 def test_every_protocol_is_pinned_and_versioned():
@@ -146,44 +154,40 @@ def test_every_protocol_is_pinned_and_versioned():
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_what_runs_is_what_is_pinned(name, subject, monkeypatch):
-    received = []
+def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
+    """Every function that a protocol may call is replaced by one that records the settings it is called with."""
+    named, unnamed = {}, []
 
-    def record(*arguments):
-        received.extend(
-            argument
-            for argument in arguments
-            if not isinstance(argument, Features | EncoderInputs | torch.Tensor | list)
-        )
+    def record(*arguments, **settings):
+        settings.pop("generator", None)
+        named.update(flat(settings))
+        for argument in arguments:
+            if isinstance(argument, Probe | FineTuning):
+                named.update(asdict(argument))
+            elif not isinstance(argument, Features | EncoderInputs | torch.Tensor | torch.Generator):
+                unnamed.append(argument)
         return {}
 
-    for function in (
-        "linear_probe", "swept_probe", "augmented_probe", "lbfgs_probe", "knn", "knn_by_k", "semi", "geometry",
-        "clusters", "label_free_score", "spectrum",
-    ):  # fmt: skip
-        monkeypatch.setattr(factories, function, record)
+    for module, functions in (
+        (protocol, "clusters geometry knn knn_by_k lbfgs_probe swept_probe"),
+        (factories, "augmented_probe label_free_score linear_probe semi spectrum"),
+    ):
+        for function in functions.split():
+            monkeypatch.setattr(module, function, record)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
-    monkeypatch.setattr(factories, "drift", lambda *arguments: {})
-    compared = subject.compared(0)
-    subject = replace(subject, locals=lambda images: record(images) or compared)
-    generator = stream(name)
-    PROTOCOLS[name].run(subject, generator)
-    received = [argument for argument in received if argument is not generator]
-    expected = dict(PINNED[name])
-    for given in list(received):
-        if isinstance(given, Probe | FineTuning):
-            received.remove(given)
-            for key, value in asdict(given).items():
-                assert expected.pop(key) == value, key
-    assert received == list(expected.values())
+    models = subject.local_models(0)
+    subject = replace(subject, local_models=lambda images: record(images) or models)
+    PROTOCOLS[name].run(subject, stream(name))
+    assert named.items() <= PINNED[name].items()
+    assert unnamed == [value for key, value in PINNED[name].items() if key not in named]
 
 
 def test_every_protocol_gives_its_headline_in_its_unit(subject):
     big = draw(1500)  # enough steps for the slowest probe: Adam 1e-3, 100 epochs of batches of 64
-    failed = {}
+    failures = {}
     for name, official in PROTOCOLS.items():
-        scores = evaluate(big if official.requires in ("", "views") else subject, [name], stream, failed=failed)
-        if name in failed:
+        scores = evaluate(big if official.requires in ("", "views") else subject, [name], stream, failures=failures)
+        if name in failures:
             continue
         assert all(isinstance(score, Score) and score.protocol == name for score in scores)
         assert all(math.isfinite(score.value) for score in scores)
@@ -192,35 +196,38 @@ def test_every_protocol_gives_its_headline_in_its_unit(subject):
             assert headline.unit == "%"
         if official.headline == "accuracy" and not official.requires:
             assert 80 < headline.value <= 100
-    assert list(failed) == ["semi-orchestra/v1"]  # whose rate is 30
-    assert "diverged" in failed["semi-orchestra/v1"]
+    assert list(failures) == ["semi-orchestra/v1"]  # whose rate is 30
+    assert "diverged" in failures["semi-orchestra/v1"]
 
 
-def test_what_cannot_work_with_features_leaves_the_others_alone(features):
-    one = replace(features, test_x=torch.ones_like(features.test_x))
-    failed = {}
-    scores = evaluate(one, ["knn/v1", "embed/v1", "geometry/v1"], stream, failed=failed)
+def test_a_failing_protocol_does_not_stop_the_others(features):
+    equal = replace(features, test_x=torch.ones_like(features.test_x))
+    failures = {}
+    scores = evaluate(equal, ["knn/v1", "embed/v1", "geometry/v1"], stream, failures=failures)
     assert {score.protocol for score in scores} == {"knn/v1", "geometry/v1"}
-    assert failed == {"embed/v1": "a map of 30 test images was asked for, but their features are all the same"}
-    with pytest.raises(EvalError, match="all the same"):
-        evaluate(one, ["knn/v1", "embed/v1"], stream)
+    assert failures == {"embed/v1": "a map of 30 test images whose features are all the same: train the encoder anew"}
+    with pytest.raises(EvalError, match="all the same") as caught:
+        evaluate(equal, ["knn/v1", "embed/v1"], stream)
+    assert caught.value.exit_code == 2
 
 
-def test_the_long_ones_are_those_that_take_a_papers_number_of_passes():
+def test_long_protocols_are_those_with_a_papers_number_of_passes():
     assert [name for name, official in PROTOCOLS.items() if official.long] == LONG
 
 
-@pytest.mark.parametrize("name", [name for name in PINNED if PROTOCOLS[name].requires in ("shown", "locals")])
-def test_what_asks_for_more_than_features_says_so_before_anything_is_run(name, features, monkeypatch):
-    monkeypatch.setattr(factories, "knn", lambda *_: pytest.fail("another protocol was run"))
-    with pytest.raises(EvalError, match=f"{name} asks for more than features"):
+@pytest.mark.parametrize(
+    "name", [name for name in PINNED if PROTOCOLS[name].requires in ("encoder_inputs", "local_models")]
+)
+def test_a_missing_input_is_an_error_before_any_protocol_runs(name, features, monkeypatch):
+    monkeypatch.setattr(protocol, "knn", lambda *_: pytest.fail("another protocol was run"))
+    with pytest.raises(EvalError, match=f"{name} requires more than features"):
         evaluate(features, ["knn/v1", name], stream)
 
 
-def test_each_is_told_as_it_begins(features):
-    told = []
-    evaluate(features, FAST, stream, told.append)
-    assert told == FAST
+def test_on_start_is_called_with_each_id(features):
+    started = []
+    evaluate(features, FAST, stream, started.append)
+    assert started == FAST
 
 
 def test_units(subject):
@@ -234,7 +241,7 @@ def test_units(subject):
         ("geometry/v1", "uniformity_within"): "nats",
         ("geometry/v1", "uniformity_between"): "nats",
     }
-    for protocol, metric, unit in (
+    for name, metric, unit in (
         ("knn/v1", "accuracy", "%"),
         ("knn/v1", "k", "neighbours"),
         ("knn-by-k/v1", "accuracy_k10", "%"),
@@ -244,17 +251,17 @@ def test_units(subject):
         ("drift/v1", "local_global_angle", "degrees"),
         ("drift/v1", "cka", "1"),
     ):
-        assert units[protocol, metric] == unit
+        assert units[name, metric] == unit
 
 
-def test_company_and_order_change_no_score(features):
+def test_the_other_protocols_and_their_order_change_no_score(features):
     ids = ["linear/v1", *FAST]
     assert evaluate(features, ids, stream) == evaluate(features, ids, stream)
     assert sorted(evaluate(features, ids, stream), key=str) == sorted(evaluate(features, ids[::-1], stream), key=str)
 
 
 def test_a_rotation_of_the_features_changes_no_invariant_metric(features):
-    """All that looks at lengths and angles alone; probes are left out, whose first weights are not rotated along."""
+    """Metrics of lengths and angles; probes are left out, because their initial weights are not rotated along."""
     turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()).Q
     parts = ("train_x", "test_x", "view_a", "view_b")
     doubled = replace(features, **{name: getattr(features, name).double() for name in parts})
@@ -267,34 +274,29 @@ def test_a_rotation_of_the_features_changes_no_invariant_metric(features):
 
 
 def test_each_protocol_draws_from_its_own_stream(features):
-    asked = []
+    names = []
 
-    def watched(name):
-        asked.append(name)
+    def recorded_stream(name):
+        names.append(name)
         return stream(name)
 
-    evaluate(features, FAST, watched)
-    assert asked == FAST
+    evaluate(features, FAST, recorded_stream)
+    assert names == FAST
 
 
-def test_an_unknown_protocol_is_refused_before_any_runs(features):
-    asked = []
-
-    def watched(name):
-        asked.append(name)
-        return stream(name)
-
+def test_an_unknown_protocol_is_an_error_before_any_runs(features):
+    started = []
     with pytest.raises(
         EvalError,
         match=r"unknown protocol 'knn/v9' \(did you mean 'knn/v1'\?\): give any of linear/v1, .*label-free/v1",
     ):
-        evaluate(features, ["knn/v1", "knn/v9"], watched)
-    assert asked == []
+        evaluate(features, ["knn/v1", "knn/v9"], stream, started.append)
+    assert started == []
 
 
 @pytest.mark.parametrize("missing", [("view_clients",), ("view_a", "view_b", "view_clients")])
 def test_label_free_needs_views_and_their_clients(features, missing):
     for name in missing:
         setattr(features, name, None)
-    with pytest.raises(EvalError, match="label-free/v1 asks for more than features: it compares two views"):
+    with pytest.raises(EvalError, match="label-free/v1 requires more than features: it compares two views"):
         evaluate(features, ["label-free/v1"], stream)
