@@ -51,7 +51,7 @@ def round_half_up(value: float) -> int:
 
 @contextlib.contextmanager
 def isolated(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the global generators for one visit and restores them after it, so that dropout draws the same everywhere."""
+    """Seeds the global generators for one visit and restores them: dropout draws the same on any executor."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue work for unused devices
         if device.type == "cuda":

@@ -21,7 +21,7 @@ from yaml import YAMLError
 
 from benchmark.configuration.files import lineage, read
 from benchmark.configuration.identity import identity
-from benchmark.configuration.naming import names, variant
+from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
 from benchmark.configuration.typecheck import describe, fits, nearest
 from benchmark.errors import ConfigError
@@ -60,7 +60,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
         changed = [
             word.partition("=")[0]
             for word in sorted(words)
-            if names(word.partition("=")[0])
+            if changes_name(word.partition("=")[0])
             and whole != identity(_asked(shipped, [other for other in words if other != word]))
         ]
     except OmegaConfBaseException as error:

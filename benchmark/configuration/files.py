@@ -1,4 +1,4 @@
-"""Shipped configs by name, and a user's own by the path of its file."""
+"""Config files: shipped ones by name, a user's own by path."""
 
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,9 @@ def read(group: str, name: str) -> dict[str, Any]:
     """A shipped config by name, or any file by a path that ends in .yaml."""
     file = Path(name) if name.endswith(".yaml") else CONFIGS / group / f"{name}.yaml"
     if not file.is_file():
-        where = (
-            f"no file {name}"
-            if name.endswith(".yaml")
-            else f"unknown {group} {name!r}{nearest(name, available(group))}"
-        )
-        raise ConfigError(f"{where}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
+        is_path = name.endswith(".yaml")
+        problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, available(group))}"
+        raise ConfigError(f"{problem}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
     except (YAMLError, UnicodeDecodeError) as error:
@@ -38,13 +35,13 @@ def read(group: str, name: str) -> dict[str, Any]:
 
 
 def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
-    """A scenario and those it is `like`, the oldest first, by name."""
+    """(name, content) of a scenario and its ancestors by `like`, the oldest first."""
     content = read("scenario", name)
     parent = content.pop("like", None)
     return [*(lineage(parent) if parent else []), (name, content)]
 
 
 def summary(group: str, name: str) -> str:
-    """The first comment line of a shipped config: what it is, in one line."""
+    """The first comment line of a shipped config, which summarises it."""
     first = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()[:1]
     return first[0].lstrip("# ") if first and first[0].startswith("#") else ""

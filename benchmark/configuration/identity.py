@@ -1,4 +1,4 @@
-"""What makes a run the run it is: its settings, and their hash."""
+"""Identity of a run: the settings that define it, and their hash."""
 
 import hashlib
 import json
@@ -10,23 +10,23 @@ RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
     "data.root", "data.cache", "data.download",
 )  # fmt: skip
-"""Keys that say where and how a run happens, not what it is: they are not part of its identity."""
+"""Keys of where and how a run happens: they are not part of its identity."""
 
 
 def identity(config: DictConfig) -> str:
-    """A hash of all that makes the run what it is; where it runs and what is measured on it is left out."""
+    """A hash of the settings that define a run; where it runs and what is measured on it is left out."""
     return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(one: DictConfig, other: DictConfig) -> list[str]:
+def differences(before: DictConfig, after: DictConfig) -> list[str]:
     """`key: a -> b` for every key of the run's identity that differs."""
-    mine, theirs = settings(one), settings(other)
-    keys = sorted(mine.keys() | theirs.keys())
-    return [f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)]
+    old, new = settings(before), settings(after)
+    keys = sorted(old.keys() | new.keys())
+    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
-    """Dotted key -> value of what a run is, the seed included."""
+    """Dotted key -> value of the settings that define a run, the seed included."""
     flat = _flatten(OmegaConf.to_container(config, resolve=True))
     outside = (*RUNTIME, "row", "scenario")
     return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}

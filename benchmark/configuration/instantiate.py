@@ -1,4 +1,4 @@
-"""What a section of a config names by import path: where it is, what it takes, what it makes."""
+"""Objects that a config section names by import path: the class, its arguments, the instance."""
 
 import importlib
 import inspect
@@ -17,10 +17,10 @@ EXAMPLES = {
     "encoder": "methods.networks.resnet18",
     "objective": "methods.objectives.simclr.SimCLR",
 }
-"""Of import paths, by section."""
+"""Examples of import paths, by section."""
 
 RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")
-"""Arguments of a method that sections of their own decide."""
+"""Arguments of a method that other sections set."""
 
 
 def construct(
@@ -37,11 +37,11 @@ def construct(
         where: the section's name, for messages.
         args: positional arguments.
         offered: arguments passed on only if the class takes them and the section does not set them.
-        reserved: arguments that other sections decide; this one may not set them.
+        reserved: arguments that other sections set; this one may not.
     """
     target = locate(section, where)
     given = {key: value for key, value in section.items() if key not in ("class", "name")}
-    known = {name: one.annotation for name, one in arguments(target).items() if name not in (reserved or {})}
+    known = {name: p.annotation for name, p in arguments(target).items() if name not in (reserved or {})}
     check(given, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
     check(extra, known, "heads" if where == "objective" else where, section["class"])
@@ -49,7 +49,7 @@ def construct(
         return target(*args, **given, **extra, **(reserved or {}))
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
-            raise  # one of the house's own, which says what to do
+            raise  # an error of these packages, which has its own message
         raise ConfigError(f"{where}: {section['class']} cannot be built from {given}: {error}") from error
 
 
@@ -69,40 +69,41 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
 
 
 def arguments(target: Any) -> dict[str, inspect.Parameter]:
-    """What a config may set, by name: keyword-only arguments, the base classes' too where they are passed on.
+    """Arguments a config may set, by name: keyword-only ones, and the base classes' where they are passed on.
 
-    Constructors that take everything by position (torch's optimisers) are read whole.
+    Of constructors that are no modules (torch's optimisers) all arguments count.
     """
     if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        return {name: one for name, one in _parameters(target).items() if name not in ("self", "params")}
-    found: dict[str, inspect.Parameter] = {}
+        return {name: p for name, p in _parameters(target).items() if name not in ("self", "params")}
+    keywords: dict[str, inspect.Parameter] = {}
     for cls in target.__mro__:
         if "__init__" in vars(cls):
-            own = _parameters(vars(cls)["__init__"])
-            found = {**{name: one for name, one in own.items() if one.kind is one.KEYWORD_ONLY}, **found}
-            if not any(one.kind is one.VAR_KEYWORD for one in own.values()):
+            parameters = _parameters(vars(cls)["__init__"])
+            keywords = {**{name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **keywords}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
                 break
-    return found
+    return keywords
 
 
 def _parameters(function: Any) -> dict[str, inspect.Parameter]:
     """Parameters by name, their annotations as types."""
     hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
     signature = inspect.signature(function).parameters
-    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in signature.items()}
+    return {name: p.replace(annotation=hints.get(name, Any)) for name, p in signature.items()}
 
 
 def defaults(config: DictConfig) -> dict[str, Any]:
-    """Dotted key -> value of what the config left to the code: plain defaults of the classes it names."""
-    left = {}
+    """Dotted key -> default of the arguments that the config does not set, of the classes it names."""
+    unset = {}
     sections = {where: config[where] for where in ("encoder", "objective", "method", "optimizer")}
     sections |= {f"federation.encoders.{kind}": section for kind, section in config.federation.encoders.items()}
     for where, section in sections.items():
-        for name, one in arguments(locate(section, where)).items():
-            plain = one.default is None or isinstance(one.default, bool | int | float | str)
-            if plain and name not in (*section, *config.heads, *RESERVED, "in_channels", "num_classes"):
-                left[f"{where}.{name}"] = one.default
-    return left
+        for name, parameter in arguments(locate(section, where)).items():
+            default = parameter.default
+            is_plain = default is None or isinstance(default, bool | int | float | str)
+            if is_plain and name not in (*section, *config.heads, *RESERVED, "in_channels", "num_classes"):
+                unset[f"{where}.{name}"] = default
+    return unset
 
 
 def check(given: Mapping[str, Any], known: Mapping[str, Any], where: str, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""Names of scenarios and rows: a changed run never stands in for the official one."""
+"""Names of scenarios, rows, runs and their folders; a changed run is not named like the official one."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,26 +10,26 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.identity import RUNTIME
 
 ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "privacy")
-"""Sections whose change makes another row; a change elsewhere makes another scenario."""
+"""Sections whose change makes another row; a change in any other section makes another scenario."""
 LONGEST = 120
-"""Letters of a name made of what was changed; beyond them a hash stands for the rest."""
+"""Longest name made of changes, in characters; a hash replaces the rest."""
 
 
-def names(key: str) -> bool:
-    """Whether a change of the key makes another scenario or row; `objective` names its row by itself."""
+def changes_name(key: str) -> bool:
+    """Whether a change of the key makes another scenario or row; `objective` is in the row's name already."""
     section = key.partition(".")[0]
-    plain = ("scenario", "row", "seed", "evaluation", *RUNTIME)
-    return key not in (*plain, "objective", "objective.name") and section not in plain
+    unnamed = ("scenario", "row", "seed", "evaluation", *RUNTIME)
+    return key not in (*unnamed, "objective", "objective.name") and section not in unnamed
 
 
 def variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
-    """The name, with what the command line changed in the sections of a row, or in those of a scenario."""
+    """The name with the changes of the command line in the sections of a row, or in those of a scenario."""
     keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
     words = [f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}" for key in keys]
-    whole = "+".join((name, *words))
-    if len(whole) <= LONGEST:
-        return whole
-    return f"{whole[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"  # a folder's name has its limits
+    full = "+".join((name, *words))
+    if len(full) <= LONGEST:
+        return full
+    return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
 
 
 def _short(value: Any) -> str:
@@ -39,10 +39,10 @@ def _short(value: Any) -> str:
 
 
 def folder(config: DictConfig) -> Path:
-    """Where a run lives: <output>/<scenario>/<row>/seed<k>."""
+    """A run's folder: <output>/<scenario>/<row>/seed<k>."""
     return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
 
 
 def title(config: DictConfig) -> str:
-    """What a run is called on a screen."""
+    """A run's name in messages."""
     return f"{config.scenario} {config.row} seed {config.seed}"

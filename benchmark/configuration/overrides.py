@@ -1,4 +1,4 @@
-"""What is typed after a command: names, and `key=value`."""
+"""Words of a command line: names, and `key=value` overrides."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from benchmark.errors import ConfigError
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Names, and `key=value` overrides; a path such as runs/digits+seed=1 is a name, and so is what `method=` names."""
+    """(names, `key=value` overrides); a path such as runs/digits+seed=1 is a name, and so is the value of `method=`."""
     overrides = [word for word in words if re.match(r"[\w.]+=", word)]
     names = [word for word in words if word not in overrides]
     names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
@@ -17,22 +17,22 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def take_keys(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
-    """What some keys are given, and the other overrides: a command's own words are no config's."""
-    own = [override for override in overrides if override.partition("=")[0] in keys]
-    return dict(parse(own)), [override for override in overrides if override not in own]
+    """(values of some keys, the other overrides), to separate a command's options from a config's."""
+    options = [override for override in overrides if override.partition("=")[0] in keys]
+    return dict(parse(options)), [override for override in overrides if override not in options]
 
 
 def only_keys(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
-    """What some keys are given, of a command that takes no other words; takes: how the refusal begins."""
+    """Values of some keys, for a command that takes no other words; takes: start of the error message."""
     names, overrides = split(words)
-    own, rest = take_keys(overrides, *keys)
+    values, rest = take_keys(overrides, *keys)
     if names or rest:
         raise ConfigError(f"{takes}, not {' '.join([*names, *rest])}")
-    return own
+    return values
 
 
 def exactly(names: list[str], usage: str, count: int = 2) -> list[str]:
-    """Exactly `count` names, or the usage."""
+    """The names where they are exactly `count`, else an error with the usage."""
     if len(names) != count:
         raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}")
     return names

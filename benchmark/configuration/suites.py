@@ -1,4 +1,4 @@
-"""A suite: the runs of several methods over several scenarios and seeds."""
+"""Suites: the runs of several methods over several scenarios and seeds."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ from benchmark.errors import ConfigError
 
 
 def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
-    """The configs of a suite, seed by seed, so that a row of every method stands as early as possible.
+    """The configs of a suite, seed by seed, so that every method has a row as early as possible.
 
     Args:
-        name: of the suite. given: `methods`, `seeds` or `scenarios` instead of the suite's own; a method may be the
-            name of one of its rows. methods=all: its own, those under `more`, and every shipped method neither names.
+        name: of the suite. given: `methods`, `seeds` or `scenarios` that replace the suite's; a method may be the name
+            of one of its rows. methods=all: the suite's, those under `more`, and every other shipped method.
         overrides: for every run.
     """
     content = read("suite", name)
@@ -30,50 +30,51 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
     lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
     rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
     if lists["methods"] == ["all"]:
-        named = {row.split()[0] for row in rows}
-        lists["methods"] = [*rows, *(method for method in available("method") if method not in named)]
+        listed_methods = {row.split()[0] for row in rows}
+        others = [method for method in available("method") if method not in listed_methods]
+        lists["methods"] = [*rows, *others]
     elif "methods" in given and lists["scenarios"]:
-        lists["methods"] = _by_name(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
+        lists["methods"] = _replace_row_names(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
     configs = [
         _composed(str(scenario), str(row), [*overrides, f"seed={seed}"])
         for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"])
     ]
     folders = [folder(config) for config in configs]
-    if twice := [str(place) for place in folders if folders.count(place) > 1]:
-        raise ConfigError(f"suite {name} names {twice[0]} twice: name every row once")
+    if duplicates := [str(path) for path in folders if folders.count(path) > 1]:
+        raise ConfigError(f"suite {name} names {duplicates[0]} twice: name every row once")
     if not configs:
         raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
     return configs
 
 
-def _by_name(wanted: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:
-    """What is wanted, the names of the suite's rows replaced by the lines that make them."""
-    methods = available("method")
-    names = [word for word in wanted if not (word in methods or word.endswith(".yaml") or " " in word)]
-    if not names:  # methods, their files and whole lines stand for themselves
-        return wanted
+def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:
+    """The methods, with names of the suite's rows replaced by the lines that make them."""
+    shipped = available("method")
+    names = [word for word in methods if not (word in shipped or word.endswith(".yaml") or " " in word)]
+    if not names:  # methods, their files and whole lines stay
+        return methods
     lines = {_composed(scenario, line).row: line for line in rows}
     for name in names:
         if name not in lines:
-            known = dict.fromkeys([*lines, *methods])
+            known = dict.fromkeys([*lines, *shipped])
             raise ConfigError(
                 f"unknown row {name!r} of suite {suite}{nearest(name, known)}; "
                 f"its rows and the methods are: {', '.join(known)}"
             )
-    return [lines[word] if word in names else word for word in wanted]
+    return [lines[word] if word in names else word for word in methods]
 
 
 def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of two of a suite's lines."""
+    """The config of a scenario line and a method line of a suite."""
     scenario, method, *words = joined(setting, line)
     return compose(scenario, method, [*words, *overrides])
 
 
 def joined(setting: str, line: str) -> list[str]:
-    """The words of a run: two of a suite's lines, a scenario and a method, each with the words that change it."""
-    scenario, *its = setting.split()
-    method, *own = line.split()
-    return [scenario, method, *its, *own]
+    """The words of a run: scenario and method, then the overrides of a suite's scenario line and method line."""
+    scenario, *scenario_overrides = setting.split()
+    method, *method_overrides = line.split()
+    return [scenario, method, *scenario_overrides, *method_overrides]
 
 
 def listed(value: Any) -> list[Any]:

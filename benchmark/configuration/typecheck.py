@@ -1,4 +1,4 @@
-"""Checks of values against types, in words for messages."""
+"""Checks of config values against types, and the words for them in messages."""
 
 import difflib
 import re
@@ -16,24 +16,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from YAML is of the type an argument asks for; True where that cannot be told."""
+    """Whether a value from YAML is of an argument's type; True where the type cannot be checked."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, option) for option in inner)
     if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(fits(one, inner[0]) for one in value)
+        return isinstance(value, list | tuple) and all(fits(item, inner[0]) for item in value)
     if hint in (int, float):  # True is an int to Python, not to a reader
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
 
 
 def describe(hint: Any) -> str:
-    """An argument's type as a reader would say it: `a number or null`, `a list, each a whole number`."""
+    """An argument's type in words: `a number or null`, `a list, each a whole number`."""
     if hint in PLAIN:
         return PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join("null" if one is type(None) else describe(one) for one in inner)
+        return " or ".join("null" if option is type(None) else describe(option) for option in inner)
     if origin in (list, Sequence):
         return f"a list, each {describe(inner[0])}"
     plain = isinstance(hint, type) and not get_args(hint)

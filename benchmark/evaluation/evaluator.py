@@ -1,4 +1,4 @@
-"""What a run's encoders are worth: features once for each exported encoder, then every protocol on them."""
+"""Scores of a run's encoders: features once for each exported encoder, then every protocol on them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,25 +27,25 @@ from methods.base import FederatedMethod, Tree
 from methods.maths import alignment
 
 VIEWS = 10_000
-"""Training images whose two views are compared for alignment, at most."""
+"""Largest number of training images whose two views are compared for alignment."""
 
 MONITOR = 5_000
-"""Training images the monitor looks at, at most; a fifth of them are the queries."""
+"""Largest number of training images that the monitor uses; a fifth of them are the queries."""
 
 SPREAD = 2_000
-"""Of them, those whose uniformity it measures, about."""
+"""About how many of them it measures uniformity on."""
 
 ALIGNED = 500
-"""Of them, those whose two views it holds against each other, about."""
+"""About how many of them it measures alignment on."""
 
-NOTHING = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
+PLAIN_RECIPE = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
 
 
 class LocalModels(NamedTuple):
-    """Weights of the networks of clients that were visited once more, and of the one the server made of them."""
+    """Weights of clients' models after one more visit, and of the global model that the server made of them."""
 
     local: Sequence[Tree]
-    made: Tree
+    global_model: Tree
 
 
 class Evaluator:
@@ -53,10 +53,10 @@ class Evaluator:
 
     Args:
         method: the resident model the weights are loaded into; reset before its next visit anyway.
-        data: images and who holds them.
-        streams: generators of the run.
-        other: another data set by its name, at the run's image size; it opens each once.
-        batch_size: images a forward pass. device: where features are made.
+        data: images and the clients that hold them.
+        streams: random generators of the run.
+        other: returns another data set by its name, at the run's image size.
+        batch_size: images a forward pass. device: of the features.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Evaluator:
     def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
 
-        recalibrated: its BatchNorm statistics are measured on the pooled training images first, for encoders whose
-        statistics never travelled.
+        recalibrated: whether its BatchNorm statistics are measured on the pooled training images first, for encoders
+        whose statistics did not travel.
         """
         method = self.method.others.get(kind, self.method)
         method.load(weights)
@@ -91,31 +91,31 @@ class Evaluator:
         self,
         encoder: nn.Module,
         protocols: Sequence[str],
-        visited: LocalModels | None = None,
-        tell: Callable[[str], None] = lambda _: None,
-        kept: dict[str, Mapping[str, Tensor]] | None = None,
+        local_models: LocalModels | None = None,
+        on_start: Callable[[str], None] = lambda _: None,
+        arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
-        visited: clients' networks and the one made of them, where drift is asked for. tell: is told what is being done.
-        kept: takes what figures can be drawn of. failed: takes what protocols raise, see `eval.protocol.evaluate`.
+        local_models: for drift. on_start: called with the name of each step as it begins. arrays: is filled with those
+        that figures are drawn from. failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
         """
         results: Scores = {}
-        if not protocols:  # then features are not worth their time
+        if not protocols:
             return results
-        tell("features")
-        subject = self.subject(encoder, protocols, visited)
-        if kept is not None:
-            subject = replace(subject, save_arrays=kept.__setitem__)
-        for score in evaluate(subject, protocols, self._stream, tell, failed):
+        on_start("features")
+        subject = self.subject(encoder, protocols, local_models)
+        if arrays is not None:
+            subject = replace(subject, save_arrays=arrays.__setitem__)
+        for score in evaluate(subject, protocols, self._stream, on_start, failed):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
 
-    def subject(self, encoder: nn.Module, protocols: Sequence[str], visited: LocalModels | None = None) -> Subject:
-        """What these protocols may ask of an encoder; other data sets are opened now, and shown to it when asked."""
+    def subject(self, encoder: nn.Module, protocols: Sequence[str], local_models: LocalModels | None = None) -> Subject:
+        """Inputs of these protocols; other data sets are opened now, their features extracted on demand."""
         source = self.data.source
-        encoder = deepcopy(encoder)  # the resident model's is lent: loading a client's weights would change it
+        encoder = deepcopy(encoder)  # loading a client's weights would change the resident model's
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
         return Subject(
             features=self.features(encoder),
@@ -126,14 +126,14 @@ class Evaluator:
                 prepare=self._plain,
                 augment=self._cropped,
             ),
-            targets={name: partial(self._elsewhere, encoder, target) for name, target in targets.items()},
-            local_models=None if visited is None else partial(self._locals, visited),
+            targets={name: partial(self._target_features, encoder, target) for name, target in targets.items()},
+            local_models=None if local_models is None else partial(self._compare, local_models),
         )
 
     def features(self, encoder: nn.Module) -> Features:
         """Representations of the whole training and test sets, and of two views of some training images."""
         train, test = self.data.source.train, self.data.source.test
-        chosen = self._some(len(train.labels), VIEWS, "alignment")
+        chosen = self._sample(len(train.labels), VIEWS, "alignment")
         first, second = (self._view(encoder, chosen, name) for name in ("view_a", "view_b"))
         return Features(
             train_x=self._extract(encoder, train.images, self._plain),
@@ -148,42 +148,42 @@ class Evaluator:
         )
 
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
-        """What is cheap enough to look at while training, never on test.
+        """Measurements that are cheap enough to take while training, never on test images.
 
         "monitor": kNN accuracy in percent on a held-out slice of train; "effective_rank" of the slice; "uniformity",
         and of it "uniformity_within" and "uniformity_between" clients, of some training images (see
         `eval.geometry.uniformity_parts`); "alignment" of two views of a few of them.
         """
         train = self.data.source.train
-        chosen = self._some(len(train.labels), MONITOR, "monitor")
+        chosen = self._sample(len(train.labels), MONITOR, "monitor")
         labels = torch.from_numpy(train.labels[chosen])
         x = self._extract(encoder, train.images[chosen], self._plain)
         if not x.isfinite().all():
             raise EvalError("the monitor met features that are not finite: lower optimizer.lr")
-        bank, held = holdout(labels, fraction=0.2, seed=0)
+        bank, queries = holdout(labels, fraction=0.2, seed=0)
         y = labels.to(self.device)
-        bank, held = bank.to(self.device), held.to(self.device)
+        bank, queries = bank.to(self.device), queries.to(self.device)
         k = min(200, len(bank))
-        predicted = knn_predict(x[bank], y[bank], x[held], len(self.data.source.classes), k=k, temperature=0.1)
+        predicted = knn_predict(x[bank], y[bank], x[queries], len(self.data.source.classes), k=k, temperature=0.1)
         holders = torch.from_numpy(self.holders[chosen]).to(self.device)
-        some = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
-        parts = uniformity_parts(x[some], holders[some]) if len(some) > 1 else {}
+        rows = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
+        uniformity = uniformity_parts(x[rows], holders[rows]) if len(rows) > 1 else {}
         views = (
             self._view(encoder, chosen[:: max(1, len(chosen) // ALIGNED)], f"monitor/{name}")
             for name in ("view_a", "view_b")
         )
         return {
-            "monitor": accuracy(predicted, y[held]),
-            "effective_rank": effective_rank(x[held]),
+            "monitor": accuracy(predicted, y[queries]),
+            "effective_rank": effective_rank(x[queries]),
             "alignment": float(alignment(*views)),
         } | {
             "uniformity" if name == "total" else f"uniformity_{name}": value
-            for name, value in parts.items()
+            for name, value in uniformity.items()
             if not math.isnan(value)
         }
 
-    def _elsewhere(self, encoder: nn.Module, target: Source) -> Features:
-        """Features of another data set, whose images are given as many channels as the encoder takes."""
+    def _target_features(self, encoder: nn.Module, target: Source) -> Features:
+        """Features of another data set, its images converted to the encoder's number of channels."""
         channels = self.data.source.train.images.shape[1]
 
         def prepare(images: Tensor) -> Tensor:
@@ -197,36 +197,36 @@ class Evaluator:
             num_classes=len(target.classes),
         )
 
-    def _locals(self, visited: LocalModels, images: int) -> ModelComparison:
-        """What clients' networks and the one made of them make of some test images."""
+    def _compare(self, models: LocalModels, images: int) -> ModelComparison:
+        """Features of some test images by clients' models and by the global model."""
         test = self.data.source.test
-        chosen = self._some(len(test.labels), images, "drift")
+        chosen = self._sample(len(test.labels), images, "drift")
 
-        def seen(weights: Tree) -> Tensor:
+        def features(weights: Tree) -> Tensor:
             return self._extract(self.encoder(weights, recalibrated=False), test.images[chosen], self._plain)
 
         return ModelComparison(
-            [seen(weights) for weights in visited.local], seen(visited.made),
+            [features(weights) for weights in models.local], features(models.global_model),
             torch.from_numpy(test.labels[chosen]).to(self.device),
         )  # fmt: skip
 
     def _cropped(self, images: Tensor, crop: Crop, generator: torch.Generator) -> Tensor:
         recipe = replace(
-            NOTHING, size=self.data.recipe.size, mean=self.data.recipe.mean, std=self.data.recipe.std,
+            PLAIN_RECIPE, size=self.data.recipe.size, mean=self.data.recipe.mean, std=self.data.recipe.std,
             crop_scale=crop.scale, crop_ratio=crop.ratio, flip=crop.flip,
         )  # fmt: skip
         return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _shuffled(self) -> Iterator[np.ndarray]:
-        """Training images in batches of all classes: an image folder comes class by class."""
+        """Training images in batches of mixed classes: an image folder is ordered by class."""
         images = self.data.source.train.images
         order = torch.randperm(len(images), generator=self.streams.generator("recalibrate")).numpy()
         for rows in np.array_split(order, -(-len(images) // self.batch_size)):
             yield images[rows]
 
-    def _some(self, total: int, most: int, purpose: str) -> np.ndarray:
+    def _sample(self, total: int, limit: int, purpose: str) -> np.ndarray:
         order = torch.randperm(total, generator=self.streams.generator(purpose))
-        return np.sort(order[:most].numpy())
+        return np.sort(order[:limit].numpy())
 
     def _view(self, encoder: nn.Module, chosen: np.ndarray, name: str) -> Tensor:
         drawn = partial(augment, recipe=self.data.recipe, generator=self.streams.generator(name))
@@ -246,7 +246,7 @@ class Evaluator:
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:
-    """uint8 images `[B, C, H, W]` with so many channels: grey ones repeated, coloured ones weighed (ITU-R BT.601)."""
+    """uint8 images `[B, C, H, W]` with so many channels: grey ones repeated, colours weighted (ITU-R BT.601)."""
     if images.shape[1] == channels:
         return images
     if images.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Which protocols are meant by a word, and what several encoders' scores come to."""
+"""Groups of protocols, and the combined scores of several encoders."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,25 +9,29 @@ Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
 CHOICES = ("k", "rate", "strength")
-"""Metrics that say what was chosen: of several there is no mean."""
+"""Metrics that are a choice, of which there is no mean."""
 
 
-def expanded(words: Iterable[str], data: str, drifts: bool) -> list[str]:
-    """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for those.
+def expanded(names: Iterable[str], data: str, drifts: bool) -> list[str]:
+    """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for the long ones.
 
     Args:
-        data: the run's data set; the embedded digits are `all`'s data set to transfer to, where it is another.
-        drifts: whether `all` has clients to compare.
+        data: the run's data set; `all` transfers to the embedded digits where this is another one.
+        drifts: whether the run has clients' models to compare.
     """
-    everything = [one.id for one in PROTOCOLS.values() if not one.long and (drifts or one.requires != "local_models")]
+    everything = [
+        protocol.id
+        for protocol in PROTOCOLS.values()
+        if not protocol.long and (drifts or protocol.requires != "local_models")
+    ]
     everything += ["transfer-digits/v1"] if data != "digits" else []
-    groups = {"all": everything, "papers": [one.id for one in PROTOCOLS.values() if one.long]}
-    return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
+    groups = {"all": everything, "papers": [protocol.id for protocol in PROTOCOLS.values() if protocol.long]}
+    return list(dict.fromkeys(id for name in names for id in groups.get(name, [name])))
 
 
 def transfer_targets(protocols: Iterable[str]) -> list[str]:
-    """The data sets that some of these protocols are about."""
-    return [found[1] for name in protocols if (found := re.fullmatch(TRANSFER, name))]
+    """The data sets that these protocols transfer to."""
+    return [match[1] for name in protocols if (match := re.fullmatch(TRANSFER, name))]
 
 
 def combine(encoders: Mapping[str, Scores]) -> Scores:
@@ -35,7 +39,7 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
 
     An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
     `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. What not all have is left out, as the
-    spectra of encoders of several widths, and so is what was chosen for each. One encoder stands for itself.
+    spectra of encoders of several widths, and so are choices that differ. One encoder's scores are returned unchanged.
     """
     each = list(encoders.values())
     if len(each) < 2:

@@ -7,7 +7,7 @@ from methods.base import FederatedMethod, Tree
 
 
 class FlatParameters:
-    """Moves a method's floating-point tensors into one flat tensor, and keeps the pristine state every visit starts from.
+    """A method's floating-point tensors in one flat tensor, and the pristine state that every visit starts from.
 
     The parts that travel come first, in the order in which they are sent, so that a message is loaded and a reply
     summed as one tensor. Tensors of another dtype (batch counters, fill counts of queues) stay separate.

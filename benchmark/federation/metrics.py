@@ -28,7 +28,7 @@ class VisitReport:
 def round_line(
     round: int, clients: Sequence[VisitReport], server: Sequence[VisitReport], ledger: CommunicationLedger
 ) -> dict[str, Any]:
-    """The line of a round in `rounds.jsonl`, seconds and scores left out; clients, server: reports by where they ran."""
+    """A round's line in `rounds.jsonl`, without seconds and scores; clients, server: reports by where they ran."""
     row: dict[str, Any] = {
         "round": round + 1,
         "loss": mean_loss(clients),
