@@ -166,7 +166,7 @@ def test_what_paper_table_row_and_column_say_adds_up(tmp_path):
         (paper(rows={"r": {"values": [1.5, "x"]}}), "table 1, r, b: 'x' is not a value in %"),
         (paper(rows={"r": {"values": [1.5, True]}}), "r, b: True is not a value in %"),
         (paper(rows={"r": {"values": [1.5, [2, "x"]]}}), r"r, b: \[2, 'x'\] is not a value in %"),
-        (paper(rows={"r": {"values": [1.5, float("nan")]}}), "r, b: nan is not finite"),
+        (paper(rows={"r": {"values": [1.5, float("nan")]}}), "r, b: nan is not a value in %"),
         (paper(rows={"r": {"values": [1.5, 101]}}), "r, b: 101 is not from 0 to 100 %"),
         (paper(rows={"r": {"values": [1.5, [2, -1]]}}), r"r, b: the spread of \[2, -1\] is below 0"),
         (paper(unit="percent"), "r, a: unit is 'percent'; there are %, classes"),
@@ -185,7 +185,7 @@ def test_what_paper_table_row_and_column_say_adds_up(tmp_path):
             "labels 5 is not",
         ),
         (paper(rows={"r": {"values": [1, 2], "remarks": {"c": "?"}}}), "a remark on 'c', which is no heading"),
-        (paper(scenario="s{rounds}", score="k a", rows={"r": {"values": [1, 2], "row": "f"}}), "'rounds' is asked for"),
+        (paper(scenario="s{rounds}", score="k a", rows={"r": {"values": [1, 2], "row": "f"}}), "'rounds' is used in"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_refused_with_its_place(content, message, tmp_path):
@@ -208,8 +208,12 @@ def test_a_row_says_by_its_values_what_differs_and_takes_back_what_does_not_hold
     content = paper(scenario="s-e{epochs}", score="knn/v1 accuracy", rows=rows)
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     first, second = read(tmp_path / "p.yaml")
-    assert (first.setting, first.ours, first.number) == ({"epochs": 3}, Ours("s-e3", "fedavg", "knn/v1 accuracy"), 0)
-    assert (second.setting, second.ours, second.number) == ({"epochs": 4}, None, 1)
+    assert (first.setting, first.ours, first.column_index) == (
+        {"epochs": 3},
+        Ours("s-e3", "fedavg", "knn/v1 accuracy"),
+        0,
+    )
+    assert (second.setting, second.ours, second.column_index) == ({"epochs": 4}, None, 1)
 
 
 def test_columns_keep_the_papers_order_where_the_first_row_has_few(tmp_path):
