@@ -47,10 +47,11 @@ def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list
 
     bases: row -> the rows that build on it.
     """
-    known = {row.row: row for row in rows}
-    if (spread := pooled_spread(known.values())) is None:
+    by_name = {row.row: row for row in rows}
+    if (spread := pooled_spread(by_name.values())) is None:
         return []
-    pairs = [(known[row], known[base]) for base, built in bases.items() for row in built if {row, base} <= set(known)]
+    names = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
+    pairs = [(by_name[row], by_name[base]) for row, base in names]
     compared = [difference for row, base in pairs if (difference := compare(row, base, spread)) is not None]
     return sorted(compared, key=lambda difference: -difference.cell.mean)
 
@@ -77,7 +78,5 @@ def table(rows: Iterable[Row]) -> list[str]:
         wins = f"{difference.wins} of {seeds}"
         numbers = (f"{points:+z.1f}", f"{difference.threshold:.1f}", wins)
         lines.append((difference.row, difference.base, *numbers, verdict, "; ".join(difference.unlike)))
-    if not lines:
-        return []
     heads = ("row", "on top of", "adds (points)", "counts from", "ahead in", "verdict", "also differs in")
-    return ["### What a row adds", "", *table_lines(heads, lines, "llrrrl"), ""]
+    return table_lines(heads, lines, "llrrrl") if lines else []

@@ -69,16 +69,14 @@ def stale(root: Path = Path()) -> list[Moved]:
     """How the committed files of a checkout differ from what its data give; the site's data are not committed."""
     with tempfile.TemporaryDirectory() as name:
         fresh = Path(name)
-        for part in ("leaderboards", "docs"):
-            shutil.copytree(root / part, fresh / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for top in ("leaderboards", "docs"):
+            shutil.copytree(root / top, fresh / top, ignore=shutil.ignore_patterns("__pycache__"))
         for pattern in GENERATED:
             for file in fresh.glob(pattern):
                 file.unlink()  # a file that is no longer made has to be missing
         records = store.collect(fresh / "leaderboards" / "results")
         write(records, fresh / "leaderboards", fresh / "docs", guarded=False)
-        differences = [
-            difference for part in ("leaderboards", "docs") for difference in _folders(root / part, fresh / part, part)
-        ]
+        differences = [moved for top in ("leaderboards", "docs") for moved in _folders(root / top, fresh / top, top)]
     return sorted(differences, key=lambda moved: DIGESTS not in moved.what)  # the cause before its consequences
 
 

@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from leaderboards.rank import Cell, Row
 from leaderboards.schema import RecordError
 
 MISSING = "–"
+TEMPLATES = Path(__file__).parent / "pages" / "templates"
 
 
 def line(cells: Iterable[str]) -> str:
@@ -25,6 +29,14 @@ def escape(text: str) -> str:
     """Text in one line that Markdown shows as it is."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from its template in `pages/templates`; the filter `md` escapes text."""
+    loader = FileSystemLoader(TEMPLATES)
+    pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    pages.filters["md"] = escape
+    return f"{pages.get_template(template).render(values).rstrip()}\n"
 
 
 def replace_between(page: str, start: str, end: str, lines: Iterable[str]) -> str:

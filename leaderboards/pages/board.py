@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -11,11 +11,11 @@ from rich.text import Text
 
 from leaderboards import comparisons
 from leaderboards.comparisons import COMPARISONS
-from leaderboards.markdown import MISSING, escape, in_bytes, rank_of, table_lines, three_digits, with_spread
+from leaderboards.markdown import MISSING, TEMPLATES, in_bytes, rank_of, render, table_lines, three_digits, with_spread
 from leaderboards.pages import plots, reproduction
 from leaderboards.pages.privacy import SHEET, Sheet, read, section
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import HEADLINE, Average, Row, average_ranks, board, finished, gaps, pooled_spread
+from leaderboards.rank import Average, Row, average_ranks, board, finished, gaps, pooled_spread
 from leaderboards.schema import Record, RecordError
 from leaderboards.store import load_yaml
 
@@ -46,32 +46,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """Heading -> a row's text; epsilon only on boards where a row has spent any."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-INTRODUCTION = """\
-# Leaderboards
-
-<!-- Written by the board command from the run records: correct those, not this page. -->
-
-How to read the tables:
-
-- **mean ± spread**: the mean over seeds and their sample standard deviation; a single seed has no spread.
-- **The last round is the headline**: rows are ordered by `linear/v1` accuracy after the last round, never by the best.
-- **Ties**: with *s* the standard deviation pooled over all rows of two seeds or more, two rows differ only if their
-  means are more than 2 *s* √(1/n₁ + 1/n₂) apart. `2=` is a rank shared by rows that do not differ from the first of
-  them; if no row has two seeds, no row is ranked.
-- **What a row adds** to the one it builds on is over the seeds both have, and counts only beyond that difference.
-- **untrained** is the floor, the same network before any training: never ranked, always last.
-- **bytes** and **client seconds** (CPU time, or a GPU's by the clock) are per client and round; a single client has no
-  bytes.
-"""
-SPENT = (
-    "epsilon is the largest that any client has spent on the entries in brackets, which leave it with noise; its other "
-    "entries are not covered ([privacy](../docs/privacy.md))"
-)
-AVERAGED = (
-    "Of the rows that all these scenarios rank: in each of these they are ranked again among themselves, tied rows "
-    "get the mean of the group's positions, and the mean is over scenarios."
-)
-NO_SPREAD = "No row has its headline from two seeds: without a spread the order is not a ranking."
+INTRODUCTION = (TEMPLATES / "introduction.md").read_text(encoding="utf-8")
 
 
 def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = ()) -> str:
@@ -79,11 +54,15 @@ def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Se
 
     verdicts: on the papers' numbers, of which a line for each table is shown.
     """
-    sections = [_section(records, scenario) for scenario in scenarios(records)]
-    curves = [f"![{escape(name)}](figures/{quote(name)}.svg)\n" for name in plots.curve_figures(records)]
-    parts = [INTRODUCTION, *(sections or ["No run has been recorded yet.\n"]), *_averages(records)]
-    parts += ["## Over rounds\n", *curves] if curves else []
-    return "\n".join([*parts, *reproduction.summary(verdicts), *([section(sheet)] if sheet is not None else [])])
+    return render(
+        "README.md.j2",
+        boards=[_section(records, scenario) for scenario in scenarios(records)],
+        averages=_averages(records),
+        curves=plots.curve_figures(records),
+        published=reproduction.summary(verdicts),
+        sheet=sheet,
+        sent=section(sheet) if sheet else [],
+    )
 
 
 def table(rows: Iterable[Row], title: str) -> Table:
@@ -140,71 +119,49 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
-def further_scores(rows: Sequence[Row]) -> list[str]:
-    """Lines of a Markdown table of the scores that the board has no column for; empty where no row has any."""
+def further_scores(rows: Sequence[Row]) -> tuple[list[int], list[str]]:
+    """Numbers of seeds, and lines of a table, of the scores that the board has no column for; empty without any."""
     columns = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
     rows = [row for row in rows if any(key in row.cells for key in columns)]
     if not rows:
-        return []
-    counts = sorted({row.cells[key].n for row in rows for key in columns if key in row.cells})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+        return [], []
+    seeds = sorted({row.cells[key].n for row in rows for key in columns if key in row.cells})
     texts = [[row.row, *(_score(key, decimals)(row) for key, (_, decimals) in columns.items())] for row in rows]
-    table = table_lines(["row", *(heading for heading, _ in columns.values())], texts, "lr")
-    return ["### Scores of other protocols", "", f"Over {seeds} a row.", "", *table, ""]
+    return seeds, table_lines(["row", *(heading for heading, _ in columns.values())], texts, "lr")
 
 
-def _section(records: Sequence[Record], scenario: str) -> str:
+def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
+    """What the page shows of a scenario."""
     rows = board(records, scenario)
-    name = escape(scenario)
-    paragraphs = [f"## {name}", "\n".join(lines(rows)), *_remarks(records, scenario, rows)]
-    paragraphs.append(f"![{name}: {HEADLINE}, a dot per seed](figures/{quote(_stem(scenario))}.svg)")
-    return "\n".join(["\n\n".join(paragraphs), "", *further_scores(rows), *comparisons.table(rows)])
-
-
-def _remarks(records: Sequence[Record], scenario: str, rows: Sequence[Row]) -> list[str]:
-    """What a reader of the board has to know: privacy, servers' training, machines, runs and seeds that are missing."""
-    here = sorted(
-        (record for record in records if record["scenario"] == scenario),
-        key=lambda record: (record["row"], record["seed"]),
-    )
-    remarks = []
-    if deltas := {row.delta for row in rows if row.epsilon is not None}:
-        remarks.append(f"{SPENT}, at delta {', '.join(f'{delta:g}' for delta in sorted(filter(None, deltas)))}.")
-    if pooled_spread(rows) is None:
-        remarks.append(NO_SPREAD)
-    servers = {  # row -> text; of several seeds the last
-        record["row"]: f"{escape(record['row'])} on {record['server']['images']:,} images, in addition to the clients' "
-        f"{record['images']:,}"
-        for record in here
-        if record.get("server", {}).get("images") and finished(record)
+    here = [record for record in records if record["scenario"] == scenario]
+    here.sort(key=lambda record: (record["row"], record["seed"]))
+    complete = [record for record in here if finished(record)]
+    seeds, further = further_scores(rows)
+    return {
+        "name": scenario,
+        "figure": f"{_stem(scenario)}.svg",
+        "lines": lines(rows),
+        "spent": any(row.epsilon is not None for row in rows),
+        "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
+        "spread": pooled_spread(rows),
+        "servers": {record["row"]: record for record in complete if record.get("server", {}).get("images")}.values(),
+        "machines": sorted({record["provenance"]["hardware"] for record in complete}),
+        "ended": [record for record in here if "ended" in record["rounds"]],
+        "left_out": left_out(here, scenario),
+        "missing": gaps(rows),
+        "further": further,
+        "further_seeds": seeds,
+        "gains": comparisons.table(rows),
     }
-    if servers:
-        remarks.append(f"Some servers train too, in all: {'; '.join(servers.values())}.")
-    if machines := sorted({record["provenance"]["hardware"] for record in here if finished(record)}):
-        unlike = ": client seconds of unlike machines do not compare" if len(machines) > 1 else ""
-        remarks.append(f"Run on {escape('; on '.join(machines))}{unlike}.")
-    for record in here:
-        if (reason := record["rounds"].get("ended")) is not None:
-            remarks.append(f"Ended early: {escape(f'{_run(record)}, after {_rounds(record)}: {reason}')}.")
-    remarks += [f"Left out: {escape(run)}." for run in left_out(here, scenario)]
-    if missing := gaps(rows):
-        remarks.append(f"Missing: {escape('; '.join(missing))}.")
-    return remarks
 
 
 def left_out(records: Iterable[Record], scenario: str) -> list[str]:
     """The unfinished runs of a scenario, in words: row, seed and how many of its rounds each has completed."""
     early = [record for record in records if record["scenario"] == scenario and not finished(record)]
-    early.sort(key=lambda record: (record["row"], record["seed"]))
-    return [f"{_run(record)}, {_rounds(record)}" for record in early]
-
-
-def _run(record: Record) -> str:
-    return f"{record['row']}, seed {record['seed']}"
-
-
-def _rounds(record: Record) -> str:
-    return f"{record['rounds']['done']} of {record['rounds']['planned']} rounds"
+    return [
+        f"{record['row']}, seed {record['seed']}, {record['rounds']['done']} of {record['rounds']['planned']} rounds"
+        for record in sorted(early, key=lambda record: (record["row"], record["seed"]))
+    ]
 
 
 def averages(records: Sequence[Record]) -> list[Average]:
@@ -213,10 +170,8 @@ def averages(records: Sequence[Record]) -> list[Average]:
 
 
 def _averages(records: Sequence[Record]) -> list[str]:
-    """The section of mean ranks, where two of these scenarios rank the same rows."""
+    """Lines of the table of mean ranks, where two of these scenarios rank the same rows."""
     rows = averages(records)
     names = list(rows[0].ranks) if rows else []
-    if len(names) < 2:
-        return []
     texts = [[row.row, f"{row.mean:g}", *(f"{row.ranks[name]:g}" for name in names)] for row in rows]
-    return ["## Over scenarios", "", AVERAGED, "", *table_lines(["row", "mean rank", *names], texts, "lr"), ""]
+    return table_lines(["row", "mean rank", *names], texts, "lr") if len(names) > 1 else []

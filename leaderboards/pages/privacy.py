@@ -25,15 +25,6 @@ END = "<!-- end of sheet -->"
 PLAIN = "sent as it is"
 NOTHING = "nothing"
 COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined", "the server needs", "protected")
-SECTION = """\
-## What leaves a client
-
-A line is what one client sends under a method, counted at {encoder}, with the heads of its paper where a scenario has
-them, for a client of {images:,} images. Of most entries the server needs a mean or a sum over clients, which secure
-aggregation could compute without showing it the entry of any client; *each one* lists the entries that the server must
-see client by client. *Protected* is what the method itself does to an entry before it is sent. Every entry's shape and
-rounds, what stays with the client, and the limits of this table: [privacy](../docs/privacy.md).
-"""
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,8 @@ def write(path: str | Path, sheet: Sheet) -> None:
     Path(path).write_text(json.dumps(asdict(sheet), indent=1) + "\n", encoding="utf-8")
 
 
-def section(sheet: Sheet) -> str:
-    """The board's section: a line for each method."""
+def section(sheet: Sheet) -> list[str]:
+    """Lines of the board's table: one for each method."""
     rows = []
     for method in sheet.methods:
         each = dict.fromkeys(entry.entry for entry in method.entries if entry.alone)
@@ -107,8 +98,7 @@ def section(sheet: Sheet) -> str:
             "; ".join(f"{entry}: {protection}" for entry, protection in protected.items()),
         )
         rows.append((method.name, *(cell or MISSING for cell in cells)))
-    table = table_lines(["method", "in a round", "once", "each one", "protected"], rows, "l")
-    return "\n".join([SECTION.format(encoder=sheet.encoder, images=sheet.images), *table, ""])
+    return table_lines(["method", "in a round", "once", "each one", "protected"], rows, "l")
 
 
 def _sizes(entries: Iterable[Entry]) -> str:

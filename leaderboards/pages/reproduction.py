@@ -15,10 +15,6 @@ START = "<!-- published: written by the board command from leaderboards/publishe
 END = "<!-- end of published -->"
 EXPLANATIONS: dict[str, str] = load_yaml("explanations.yaml")
 """Table, as "paper, table" -> the likely reason why our numbers differ."""
-SUMMARY = [
-    "A number is *reproduced* where ours, at the paper's setting, is within a point or two standard deviations of it,",
-    "*off* where it is not, *open* where we have none. Table by table: [reproduction](../docs/reproduction.md).",
-]
 
 
 def tables(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -30,16 +26,14 @@ def tables(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Lines of Markdown: how many numbers of each table are reproduced, off and open."""
-    if not verdicts:
-        return []
+    """Lines of a Markdown table: how many numbers of each table are reproduced, off and open; empty without any."""
     rows = []
     for group in tables(verdicts):
         cell, kinds = group[0].cell, Counter(verdict.kind for verdict in group)
         counts = [str(kinds[kind]) for kind in (REPRODUCED, OFF, OPEN)]
         rows.append([cell.name, cell.where, cell.title, str(len(group)), *counts])
     headings = ["paper", "table", "what", "numbers", REPRODUCED, OFF, OPEN]
-    return ["## Published numbers", "", *SUMMARY, "", *table_lines(headings, rows, "lllr"), ""]
+    return table_lines(headings, rows, "lllr") if rows else []
 
 
 def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = ()) -> str:

@@ -66,7 +66,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _run(record: Record) -> dict[str, Any]:
-    """A record without its settings, which its row shows, and the scores of encoders other than the global one."""
+    """A record without its settings, which its row has, and without the scores of single encoders."""
     fields = {key: value for key, value in record.items() if key not in ("settings", "encoders")}
     return {"curve": [], **_rounded(fields), "record": digest(record)}
 

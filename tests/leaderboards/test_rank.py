@@ -146,7 +146,7 @@ def test_the_order_of_records_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"method": "fedprox"}, "method is fedavg and fedprox"),
         ({"objective": "simclr"}, "objective is byol and simclr"),
@@ -155,8 +155,8 @@ def test_the_order_of_records_does_not_matter():
         ({"settings": {"partition.name": "iid"}}, "optimizer.lr is 0.1 and None"),
     ],
 )
-def test_seeds_of_different_settings_are_refused(change: dict[str, object], words: str):
-    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{words}"):
+def test_seeds_of_different_settings_are_refused(change: dict[str, object], message: str):
+    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{message}"):
         board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
 
 

@@ -248,5 +248,5 @@ def test_the_digest_changes_with_every_value_and_not_with_the_order_of_keys():
     assert len({digest(record()), digest(record(images=1)), digest(edit("provenance dirty", True))}) == 3
 
 
-def test_a_record_error_is_the_users():
+def test_a_record_error_has_the_exit_code_of_a_users_mistake():
     assert RecordError.exit_code == 2

@@ -190,8 +190,10 @@ def test_the_terminal_has_epsilon_where_a_row_has_spent_any():
 
 
 def test_the_page_names_the_images_of_servers_that_train():
-    page = markdown([*RECORDS, record("flesd", 0, 45.0, server={"images": 125_000, "seconds": 30.0})])
-    assert "Some servers train too, in all: flesd on 125,000 images, in addition to the clients' 100,000." in page
+    server = {"images": 125_000, "seconds": 30.0}
+    lines = markdown([*RECORDS, record("flesd", 0, server=server), record("flesd-cc", 0, server=server)]).splitlines()
+    images = "on 125,000 images, in addition to the clients' 100,000"
+    assert f"Some servers train too, in all: flesd {images}; flesd-cc {images}." in lines
     assert "servers train" not in markdown(RECORDS)
 
 
@@ -209,21 +211,19 @@ FURTHER = [
 
 
 def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():
-    assert further_scores(board(FURTHER, "cifar10-micro")) == [
-        "### Scores of other protocols",
-        "",
-        "Over 1 to 2 seeds a row.",
-        "",
-        "| row | 1 % labels (%) | NMI of k-means |",
-        "|---|---:|---:|",
-        "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
-        "| fedavg-byol | – | 0.125 |",
-        "",
-    ]
+    assert further_scores(board(FURTHER, "cifar10-micro")) == (
+        [1, 2],
+        [
+            "| row | 1 % labels (%) | NMI of k-means |",
+            "|---|---:|---:|",
+            "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
+            "| fedavg-byol | – | 0.125 |",
+        ],
+    )
 
 
 def test_without_other_protocols_there_is_no_table_of_further_scores():
-    assert further_scores(board([record("ssd", 0, 50.0)], "cifar10-micro")) == []
+    assert further_scores(board([record("ssd", 0, 50.0)], "cifar10-micro")) == ([], [])
     assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
 
 
@@ -231,3 +231,5 @@ def test_further_scores_are_in_the_section_of_their_scenario():
     page = markdown(FURTHER)
     assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
     assert "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |\n" in page
+    assert "Over 1 to 2 seeds a row." in page.splitlines()
+    assert "Over 1 seed a row." in markdown([FURTHER[0]]).splitlines()

@@ -48,7 +48,7 @@ def runs(*scores, row="ssd", done=20, **settings):
         (50.0, None, [20.0, 60.0], OFF, -10.0),  # the spread of two seeds does not count
     ],
 )
-def test_the_rule(value, spread, scores, kind, delta):
+def test_a_cell_is_reproduced_within_a_point_or_two_standard_deviations(value, spread, scores, kind, delta):
     (verdict,) = judged([published(value, spread)], runs(*scores))
     assert verdict.kind == kind
     assert verdict.delta == pytest.approx(delta)
