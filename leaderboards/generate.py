@@ -5,12 +5,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from leaderboards import store
-from leaderboards.markdown import MISSING
+from leaderboards.markdown import MISSING, rewrite
 from leaderboards.pages import board, methods, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
 from leaderboards.schema import Record, RecordError
@@ -46,7 +47,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
     Raises:
         RecordError: a page or its mark is missing; or, if guarded, a verdict got worse: then nothing is written.
     """
-    current = judged(records, folder)
+    current, sheet = judged(records, folder), privacy.find(folder)
     if docs is not None:
         if guarded and (lost := verdicts.worse(verdicts.read(folder), current)):
             place, before, now = lost[0]
@@ -58,11 +59,11 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         (folder / DIGESTS).write_text(json.dumps(digests, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         methods.write(records, docs / "methods")
         studies.write(records, docs / "studies")
-        reproduction.write(current, docs / "reproduction.md", records)
-        if (folder / privacy.SHEET).exists():
-            privacy.write_page(docs / "privacy.md", privacy.read(folder / privacy.SHEET))
-    board.write(records, folder, current)
-    site.write(records, current, folder)
+        rewrite(docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records))
+        if sheet is not None:
+            rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
+    board.write(records, folder, current, sheet)
+    site.write(records, current, folder, sheet)
 
 
 def stale(root: Path = Path()) -> list[Moved]:

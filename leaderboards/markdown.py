@@ -69,6 +69,12 @@ def with_spread(cell: Cell | None, decimals: int) -> str:
     return f"{cell.mean:.{decimals}f}{spread}"
 
 
+def seeds_phrase(counts: Iterable[int]) -> str:
+    """Numbers of seeds in words: `one seed`, `3 seeds`, `1 to 3 seeds`."""
+    fewest, *_, most = sorted([*counts] * 2)
+    return "one seed" if most == 1 else f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
 def rank_of(row: Row) -> str:
     """A row's rank, `2=` where other rows share it."""
     return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"

@@ -11,9 +11,19 @@ from rich.text import Text
 
 from leaderboards import comparisons
 from leaderboards.comparisons import COMPARISONS
-from leaderboards.markdown import MISSING, TEMPLATES, in_bytes, rank_of, render, table_lines, three_digits, with_spread
+from leaderboards.markdown import (
+    MISSING,
+    TEMPLATES,
+    in_bytes,
+    rank_of,
+    render,
+    seeds_phrase,
+    table_lines,
+    three_digits,
+    with_spread,
+)
 from leaderboards.pages import plots, reproduction
-from leaderboards.pages.privacy import SHEET, Sheet, read, section
+from leaderboards.pages.privacy import Sheet, section
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Average, Row, average_ranks, board, finished, gaps, pooled_spread
 from leaderboards.schema import Record, RecordError
@@ -81,11 +91,12 @@ def table(rows: Iterable[Row], title: str) -> Table:
     return result
 
 
-def write(records: Sequence[Record], folder: str | Path, verdicts: Sequence[Verdict] = ()) -> None:
+def write(
+    records: Sequence[Record], folder: str | Path, verdicts: Sequence[Verdict] = (), sheet: Sheet | None = None
+) -> None:
     """Writes `README.md` and its figures under `folder`."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    sheet = read(Path(folder) / SHEET) if (Path(folder) / SHEET).exists() else None
     (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts), encoding="utf-8")
     for scenario in scenarios(records):
         plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
@@ -119,13 +130,13 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
-def further_scores(rows: Sequence[Row]) -> tuple[list[int], list[str]]:
-    """Numbers of seeds, and lines of a table, of the scores that the board has no column for; empty without any."""
+def further_scores(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """The numbers of seeds, and lines of a table, of the scores that the board has no column for; empty without any."""
     columns = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
     rows = [row for row in rows if any(key in row.cells for key in columns)]
     if not rows:
-        return [], []
-    seeds = sorted({row.cells[key].n for row in rows for key in columns if key in row.cells})
+        return "", []
+    seeds = seeds_phrase(row.cells[key].n for row in rows for key in columns if key in row.cells)
     texts = [[row.row, *(_score(key, decimals)(row) for key, (_, decimals) in columns.items())] for row in rows]
     return seeds, table_lines(["row", *(heading for heading, _ in columns.values())], texts, "lr")
 

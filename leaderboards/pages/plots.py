@@ -4,7 +4,7 @@ The same records give the same bytes.
 """
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.comparisons import COMPARISONS
-from leaderboards.markdown import rank_of, with_spread
+from leaderboards.markdown import rank_of, seeds_phrase, with_spread
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, metric_values, runs
 from leaderboards.schema import Record
 
@@ -164,14 +164,8 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
         axes.set_title(title, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))  # outside: lines go anywhere
-    caption = f"{spec['title']} ({spec['scenario']}, {_seeds_phrase(map(len, curves.values()))})"
+    count = seeds_phrase(map(len, curves.values()))
+    shown = count if count == "one seed" else f"mean and spread of {count}"
+    caption = f"{spec['title']} ({spec['scenario']}, {shown})"
     figure.suptitle("\n".join(textwrap.wrap(caption, int(14 * figure.get_figwidth()))), fontsize=10)
     return figure
-
-
-def _seeds_phrase(counts: Iterable[int]) -> str:
-    """What a line shows, given each row's number of seeds."""
-    fewest, *_, most = sorted(counts)
-    if most == 1:
-        return "one seed"
-    return f"mean and spread of {most if fewest == most else f'{fewest} to {most}'} seeds"

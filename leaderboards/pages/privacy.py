@@ -6,7 +6,6 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -15,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from leaderboards.markdown import MISSING, in_bytes, replace_between, rewrite, table_lines
+from leaderboards.markdown import MISSING, in_bytes, replace_between, table_lines
 from leaderboards.schema import RecordError, first_error
 
 SHEET = "privacy.json"
@@ -71,6 +70,11 @@ class Sheet:
     methods: tuple[Method, ...]
 
 
+def find(folder: Path) -> Sheet | None:
+    """The sheet in a folder of leaderboards, if there is one."""
+    return read(folder / SHEET) if (folder / SHEET).exists() else None
+
+
 def read(path: str | Path) -> Sheet:
     """The sheet in a file. Raises RecordError where the file is missing or holds no sheet."""
     try:
@@ -107,24 +111,16 @@ def _sizes(entries: Iterable[Entry]) -> str:
     return ", ".join(f"{entry} {in_bytes(size)}" for (_, entry), size in sizes.items())
 
 
-def write_page(page: Path, sheet: Sheet) -> None:
-    """Fills docs/privacy.md."""
-    rewrite(page, partial(filled, sheet=sheet))
-
-
 def filled(page: str, sheet: Sheet) -> str:
-    """A page with the sheet's tables between its marks."""
+    """docs/privacy.md with the sheet's tables between its marks."""
     sent: list[tuple[str, ...]] = []
     for method in sheet.methods:
         rows = [cells(method, entry) for entry in method.entries]
         sent += rows or [(method.name, MISSING, MISSING, NOTHING, *(MISSING,) * 5)]
-    stays = [
-        (
-            *(method.name, method.objective, method.scenario),
-            *((", ".join(method.keeps), in_bytes(method.kept_bytes)) if method.keeps else (NOTHING, MISSING)),
-        )
-        for method in sheet.methods
-    ]
+    stays = []
+    for method in sheet.methods:
+        kept = (", ".join(method.keeps), in_bytes(method.kept_bytes)) if method.keeps else (NOTHING, MISSING)
+        stays.append((method.name, method.objective, method.scenario, *kept))
     headings = ["method", "objective", "networks of", "stays with the client", "bytes"]
     tables = [*table_lines(COLUMNS, sent, "llllrl"), "", *table_lines(headings, stays, "llllr")]
     return replace_between(page, START, END, tables)

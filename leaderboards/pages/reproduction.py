@@ -2,10 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
-from pathlib import Path
 
-from leaderboards.markdown import MISSING, escape, replace_between, rewrite, table_lines, with_spread
+from leaderboards.markdown import MISSING, escape, replace_between, table_lines, with_spread
 from leaderboards.papers.tables import Published
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
@@ -46,11 +44,6 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
             lines += [f"## {escape(cell.name)}", "", escape(cell.cite) + ".", ""]
         lines += _table(group, records)
     return replace_between(page, START, END, lines)
-
-
-def write(verdicts: Sequence[Verdict], page: Path, records: Sequence[Record] = ()) -> None:
-    """Fills the page."""
-    rewrite(page, partial(filled, verdicts=verdicts, records=records))
 
 
 def _table(group: Sequence[Verdict], records: Sequence[Record]) -> list[str]:

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from leaderboards.pages import board, methods, privacy, reproduction
+from leaderboards.pages import board, methods, reproduction
+from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, gaps, pooled_spread
 from leaderboards.schema import Record
@@ -23,19 +24,17 @@ COLUMNS: dict[str, tuple[str, int]] = {key: column for group in board.SCORES.val
 """Scores of the site's board, "protocol metric" -> heading, decimals; the first of them are shown at once."""
 
 
-def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path) -> None:
+def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, sheet: Sheet | None = None) -> None:
     """Writes `site/` into a folder of leaderboards, and the handwritten pages where the folder is another one."""
     site = folder / "site"
     site.mkdir(parents=True, exist_ok=True)
     for asset in sorted(ASSETS.iterdir()):
         if asset.name != DATA and asset.resolve() != (site / asset.name).resolve():
             shutil.copyfile(asset, site / asset.name)
-    file = folder / privacy.SHEET
-    sheet = asdict(privacy.read(file)) if file.exists() else None
     (site / DATA).write_text(script(content(records, verdicts, sheet)), encoding="utf-8")
 
 
-def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Mapping[str, Any] | None) -> dict[str, Any]:
+def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
     """Everything that the site shows. sheet: the privacy sheet."""
     return {
         "columns": [{"key": key, "title": title, "digits": decimals} for key, (title, decimals) in COLUMNS.items()],
@@ -51,7 +50,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Mappi
         "averages": [asdict(average) for average in board.averages(records)],
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(verdicts)],
-        "privacy": sheet,
+        "privacy": sheet and asdict(sheet),
     }
 
 

@@ -6,7 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leaderboards.markdown import MISSING, replace_between, rewrite, table_lines, three_digits, with_spread
+from leaderboards.markdown import (
+    MISSING,
+    replace_between,
+    rewrite,
+    seeds_phrase,
+    table_lines,
+    three_digits,
+    with_spread,
+)
 from leaderboards.pages.methods import END, START
 from leaderboards.pages.plots import COLOURS, GRID, save
 from leaderboards.rank import HEADLINE, Cell, Row, board
@@ -81,9 +89,7 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
         cells = [with_spread(curve.get(x, curve.get("flat")), 1) for curve in columns.values()]
         spent = [three_digits(epsilon[x]) if x in epsilon else MISSING] if epsilon else []
         rows.append([f"{x:g}", *cells, *spent])
-    counts = [cell.n for curve in ours.values() for cell in curve.values()]
-    fewest, most = min(counts), max(counts)
-    seeds = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
+    seeds = seeds_phrase(cell.n for curve in ours.values() for cell in curve.values())
     caption = f"Ours: {study['ours']['title']}, linear/v1 (%), {seeds}. Paper: {study['paper']['title']}."
     headings = [study["axis"], *columns, *(["epsilon"] if epsilon else [])]
     return [*table_lines(headings, rows, "r"), "", caption, "", f"![{study['title']}]({study['page']}.svg)"]

@@ -212,7 +212,7 @@ FURTHER = [
 
 def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():
     assert further_scores(board(FURTHER, "cifar10-micro")) == (
-        [1, 2],
+        "1 to 2 seeds",
         [
             "| row | 1 % labels (%) | NMI of k-means |",
             "|---|---:|---:|",
@@ -223,7 +223,7 @@ def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_o
 
 
 def test_without_other_protocols_there_is_no_table_of_further_scores():
-    assert further_scores(board([record("ssd", 0, 50.0)], "cifar10-micro")) == ([], [])
+    assert further_scores(board([record("ssd", 0, 50.0)], "cifar10-micro")) == ("", [])
     assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
 
 
@@ -232,4 +232,4 @@ def test_further_scores_are_in_the_section_of_their_scenario():
     assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
     assert "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |\n" in page
     assert "Over 1 to 2 seeds a row." in page.splitlines()
-    assert "Over 1 seed a row." in markdown([FURTHER[0]]).splitlines()
+    assert "Over one seed a row." in markdown([FURTHER[0]]).splitlines()
