@@ -40,15 +40,6 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Average:
-    """A row's mean rank over scenarios. ranks: scenario -> rank there, among the rows that all scenarios rank."""
-
-    row: str
-    mean: float
-    ranks: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Row:
     """A row of a board.
 
@@ -61,7 +52,6 @@ class Row:
     rank: None for the floor, for a row without the headline and where no spread is known. tied: another row shares it.
     """
 
-    scenario: str
     row: str
     method: str
     objective: str
@@ -73,7 +63,6 @@ class Row:
     bytes_down: float | None
     client_seconds: float | None
     rounds: int
-    images: float
     commits: tuple[str, ...]
     hardware: tuple[str, ...]
     dates: tuple[str, str]
@@ -141,13 +130,12 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     rows = [_row(group) for group in runs(records, scenario).values()]
     scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
     scored.sort(key=lambda row: -row.cells[HEADLINE].mean)  # equal means stay in order of name
-    unscored = [row for row in rows if HEADLINE not in row.cells and row.row != FLOOR]
-    floor = [row for row in rows if row.row == FLOOR]
-    return _ranked(scored, pooled_spread(rows)) + unscored + floor
+    others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
+    return _ranked(scored, pooled_spread(rows)) + others
 
 
-def average_ranks(boards: Mapping[str, Sequence[Row]]) -> list[Average]:
-    """Mean ranks over scenarios of the rows that all these boards rank, best first (Demsar 2006, section 3.2.2).
+def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
+    """Row -> scenario -> rank, of the rows that all these boards rank, best mean first (Demsar 2006, section 3.2.2).
 
     In each scenario those rows are ranked again among themselves, by the rule above; each row of a tied group gets the
     mean of the group's positions. Boards without any rank are left out.
@@ -161,8 +149,7 @@ def average_ranks(boards: Mapping[str, Sequence[Row]]) -> list[Average]:
         for row in reranked:
             size = sum(other.rank == row.rank for other in reranked)
             ranks[row.row][name] = (row.rank or 0) + (size - 1) / 2
-    averages = [Average(row, fmean(by_scenario.values()), by_scenario) for row, by_scenario in ranks.items()]
-    return sorted(averages, key=lambda average: average.mean)
+    return dict(sorted(ranks.items(), key=lambda item: fmean(item[1].values())))
 
 
 def gaps(rows: Sequence[Row]) -> list[str]:
@@ -211,7 +198,7 @@ def _row(group: Sequence[Record]) -> Row:
         return per_visit(sum(record["bytes"][direction].values()) for record in group)
 
     return Row(
-        **{key: first[key] for key in ("scenario", "row", "method", "objective", "settings")},
+        **{key: first[key] for key in ("row", "method", "objective", "settings")},
         headline={record["seed"]: value for record in group for value in metric_values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
         cells={key: Cell.of(metric_values(group, key)) for key in sorted(keys)},
@@ -219,7 +206,6 @@ def _row(group: Sequence[Record]) -> Row:
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),
         rounds=first["rounds"]["done"],
-        images=fmean(record["images"] for record in group),
         commits=tuple(dict.fromkeys(map(_commit, origins))),
         hardware=tuple(dict.fromkeys(origin["hardware"] for origin in origins)),
         dates=(min(dates := [origin["date"] for origin in origins]), max(dates)),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -25,7 +26,7 @@ from leaderboards.markdown import (
 from leaderboards.pages import plots, reproduction
 from leaderboards.pages.privacy import Sheet, section
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import Average, Row, average_ranks, board, finished, gaps, pooled_spread
+from leaderboards.rank import Row, board, finished, gaps, pooled_spread, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
 from leaderboards.store import load_yaml
 
@@ -175,14 +176,14 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
     ]
 
 
-def averages(records: Sequence[Record]) -> list[Average]:
-    """Mean ranks over the scenarios that `comparisons.yaml` names."""
-    return average_ranks({name: board(records, name) for name in COMPARISONS["averaged"]})
+def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, best mean first."""
+    return ranks_by_scenario({name: board(records, name) for name in COMPARISONS["averaged"]})
 
 
 def _averages(records: Sequence[Record]) -> list[str]:
     """Lines of the table of mean ranks, where two of these scenarios rank the same rows."""
-    rows = averages(records)
-    names = list(rows[0].ranks) if rows else []
-    texts = [[row.row, f"{row.mean:g}", *(f"{row.ranks[name]:g}" for name in names)] for row in rows]
+    rows = averaged_ranks(records)
+    names = next(map(list, rows.values()), [])
+    texts = [[row, *(f"{rank:g}" for rank in (fmean(ranks.values()), *ranks.values()))] for row, ranks in rows.items()]
     return table_lines(["row", "mean rank", *names], texts, "lr") if len(names) > 1 else []

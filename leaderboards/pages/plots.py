@@ -113,16 +113,14 @@ def curve_figures(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]
     """File name -> function that draws the figure, for the figures of which at least two rows have curves."""
     figures: dict[str, Callable[[], Figure]] = {}
     for spec in COMPARISONS["figures"]:
-        curves = {row: curves_of(records, spec["scenario"], row) for row in spec["rows"]}
-        curves = {row: seeds for row, seeds in curves.items() if seeds}
+        groups = runs(records, spec["scenario"])
+        curves = {
+            row: [record["curve"] for record in groups.get(row, []) if record.get("curve")] for row in spec["rows"]
+        }
+        curves = {row: seeds for row, seeds in curves.items() if seeds}  # old records have no curves
         if len(curves) > 1:
             figures[spec["file"]] = partial(_draw_curves, curves, spec)
     return figures
-
-
-def curves_of(records: Sequence[Record], scenario: str, row: str) -> list[Curve]:
-    """The curve of every finished seed of a row; empty for records from before curves were recorded."""
-    return [record["curve"] for record in runs(records, scenario).get(row, []) if record.get("curve")]
 
 
 def mean_and_spread(

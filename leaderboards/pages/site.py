@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from leaderboards.pages import board, methods, reproduction
@@ -47,7 +48,10 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
             }
             for scenario, rows in methods.boards(records).items()
         },
-        "averages": [asdict(average) for average in board.averages(records)],
+        "averages": [
+            {"row": row, "mean": fmean(ranks.values()), "ranks": ranks}
+            for row, ranks in board.averaged_ranks(records).items()
+        ],
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(verdicts)],
         "privacy": sheet and asdict(sheet),
