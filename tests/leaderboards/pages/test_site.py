@@ -172,7 +172,7 @@ def test_rows_without_a_rank_come_in_the_boards_order_and_unfinished_runs_are_na
     early = record("slow", 3, None, rounds={"done": 2, "planned": 5})
     page = visit(at=written(tmp_path, [*single, early]))
     assert rows(page) == ["high", "middle", "low"]
-    page.get_by_text("Not over, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
+    page.get_by_text("Not finished, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
 
 
 def test_a_ninth_line_looks_different_from_the_first(visit, tmp_path):
