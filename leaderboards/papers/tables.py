@@ -37,6 +37,8 @@ class Setting(NamedTuple):
 SETTINGS = {key: Setting(**fields) for key, fields in load_yaml("published_settings.yaml").items()}
 UNITS = ("%", "classes", "degrees", "dimensions", "distance^2", "nats", "words")
 OURS = ("scenario", "row", "score")
+Content = Mapping[str, Any]
+"""What a level of a file gives its cells."""
 
 
 class Ours(NamedTuple):
@@ -125,9 +127,6 @@ class _UniqueKeys(yaml.SafeLoader):
         return dict(super().construct_mapping(node, deep))
 
 
-Content = Mapping[str, Any]
-
-
 def _row(where: str, paper: Content, table: Content, content: Content, source: Content) -> Iterator[Published]:
     """The cells of a row; where the paper has no number there is none. source: fields that all of them share."""
     columns = table["columns"]
@@ -171,12 +170,9 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
 def _setting(where: str, key: str, value: object) -> object:
     """The value of a setting, checked against its kind."""
     kind = SETTINGS[key].kind
-    if not (
-        is_number(value) if kind == "number" else isinstance(value, str) or (kind == "either" and is_number(value))
-    ):
-        raise RecordError(
-            f"{where}: {key} is {value!r}, expected {'words' if kind in ('text', 'name') else 'a number'}"
-        )
+    text = kind in ("text", "name")
+    if not (isinstance(value, str) if text else is_number(value) or (kind == "either" and isinstance(value, str))):
+        raise RecordError(f"{where}: {key} is {value!r}, expected {'words' if text else 'a number'}")
     return value
 
 
