@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from leaderboards.schema import Record, RecordError
 from leaderboards.store import load_yaml
@@ -186,6 +186,7 @@ def threshold(n: int, m: int, spread: float) -> float:
 def _row(group: Sequence[Record]) -> Row:
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
+    commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
     keys = {f"{protocol} {metric}" for r in group for protocol, score in r["scores"].items() for metric in score}
     noise = [record.get("privacy", {}) for record in group]
 
@@ -206,17 +207,13 @@ def _row(group: Sequence[Record]) -> Row:
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),
         rounds=first["rounds"]["done"],
-        commits=tuple(dict.fromkeys(map(_commit, origins))),
+        commits=tuple(dict.fromkeys(commits)),
         hardware=tuple(dict.fromkeys(origin["hardware"] for origin in origins)),
         dates=(min(dates := [origin["date"] for origin in origins]), max(dates)),
         epsilon=max((record["epsilon"] for record in group if record["epsilon"] is not None), default=None),
         covers=tuple(sorted({entry for privacy in noise for entry in privacy.get("covers", ())})),
         delta=noise[0].get("delta"),
     )
-
-
-def _commit(origin: Mapping[str, Any]) -> str:
-    return f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}"
 
 
 def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:

@@ -32,7 +32,8 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
     for asset in sorted(ASSETS.iterdir()):
         if asset.name != DATA and asset.resolve() != (site / asset.name).resolve():
             shutil.copyfile(asset, site / asset.name)
-    (site / DATA).write_text(script(content(records, verdicts, sheet)), encoding="utf-8")
+    data = json.dumps(content(records, verdicts, sheet), separators=(",", ":")).replace("</", "<\\/")  # no </script>
+    (site / DATA).write_text(f"{BEGIN}{data}{END}", encoding="utf-8")
 
 
 def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
@@ -56,11 +57,6 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
         "published": [_table(group) for group in reproduction.tables(verdicts)],
         "privacy": sheet and asdict(sheet),
     }
-
-
-def script(data: Mapping[str, Any]) -> str:
-    """The data as JavaScript. Nothing in it can end the HTML element that loads it."""
-    return BEGIN + json.dumps(data, separators=(",", ":")).replace("</", "<\\/") + END
 
 
 def _row(row: Row) -> dict[str, Any]:
