@@ -1,93 +1,82 @@
-"""One row held against another, over the seeds they share."""
+"""The difference between two rows of a board, over the seeds that both have."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from leaderboards.markdown import line
-from leaderboards.rank import Cell, Row, held, least, over_seeds, pooled_spread
+from leaderboards.markdown import table_lines
+from leaderboards.rank import Cell, Row, pooled_spread, threshold, unlike_settings
+from leaderboards.store import load_yaml
 
-
-@dataclass(frozen=True)
-class Paired:
-    """One row's headline less another's, seed by seed: seeds share clients and start, so like is held against like.
-
-    points: seed -> difference, of the seeds that both have.
-    """
-
-    row: str
-    base: str
-    points: Mapping[int, float]
-
-    @property
-    def over(self) -> Cell:
-        """Mean and spread of the differences."""
-        return over_seeds(list(self.points.values()))
-
-    @property
-    def wins(self) -> int:
-        """In how many seeds the row is ahead."""
-        return sum(points > 0 for points in self.points.values())
+COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
+"""What the pages compare: figures over rounds, scenarios whose ranks are averaged, rows that build on other rows."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row's headline less that of the row it builds on, over the seeds both have, and the least that counts: points.
+    """A row's headline minus that of the row it builds on, in points.
 
-    wins: in how many of the seeds the row is ahead. unlike: in which settings beside the method's own the two differ.
+    by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start.
+    threshold: the mean difference beyond which the rows differ. unlike: settings that differ, except the method's.
     """
 
     row: str
     base: str
-    points: float
-    least: float
-    seeds: int
-    wins: int
+    by_seed: Mapping[int, float]
+    threshold: float
     unlike: tuple[str, ...]
 
     @property
-    def counts(self) -> bool:
-        """Whether it is more than the seeds' spread explains."""
-        return abs(self.points) > self.least
+    def cell(self) -> Cell:
+        """Mean and spread over seeds."""
+        return Cell.of(list(self.by_seed.values()))
+
+    @property
+    def wins(self) -> int:
+        """In how many seeds the row is ahead."""
+        return sum(points > 0 for points in self.by_seed.values())
+
+    @property
+    def significant(self) -> bool:
+        """Whether the mean difference is more than the spread over seeds explains."""
+        return abs(self.cell.mean) > self.threshold
 
 
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
-    """Each row of a board beside the one it builds on, largest gain first; none where no spread is known.
+    """Each row of a board compared with the row it builds on, largest gain first; empty where no spread is known.
 
-    bases: row -> the rows that are it and something more.
+    bases: row -> the rows that build on it.
     """
-    known = {row.row: row for row in rows}
-    if (spread := pooled_spread(known.values())) is None:
+    by_name = {row.row: row for row in rows}
+    if (spread := pooled_spread(by_name.values())) is None:
         return []
-    pairs = [(known[row], known[base]) for base, built in bases.items() for row in built if {row, base} <= set(known)]
-    found = [_difference(row, base, pair, spread) for row, base in pairs if (pair := paired(row, base)) is not None]
-    return sorted(found, key=lambda one: -one.points)
+    names = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
+    pairs = [(by_name[row], by_name[base]) for row, base in names]
+    compared = [difference for row, base in pairs if (difference := compare(row, base, spread)) is not None]
+    return sorted(compared, key=lambda difference: -difference.cell.mean)
 
 
-def paired(row: Row, base: Row) -> Paired | None:
-    """Two rows of a scenario held against one another; None where they share no seed."""
-    shared = sorted(row.headline.keys() & base.headline.keys())
-    if not shared:
+def compare(row: Row, base: Row, spread: float) -> Difference | None:
+    """The difference between two rows, given the board's pooled spread; None where they share no seed."""
+    by_seed = {seed: row.headline[seed] - base.headline[seed] for seed in sorted({*row.headline} & {*base.headline})}
+    if not by_seed:
         return None
-    return Paired(row.row, base.row, {seed: row.headline[seed] - base.headline[seed] for seed in shared})
+    unlike = tuple(
+        f"{key} {value}, not {base_value}"
+        for key, value, base_value in unlike_settings(row.settings, base.settings)
+        if not key.startswith("method.")
+    )
+    return Difference(row.row, base.row, by_seed, threshold(len(by_seed), len(by_seed), spread), unlike)
 
 
-def table(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table of what rows add to those they build on; none where nothing can be said."""
-    found = differences(rows, bases)
-    if not found:
-        return []
-    head = "| row | on top of | adds (points) | counts from | ahead in | | also differs in |"
-    lines = ["### What a row adds", "", head, "|---|---|---:|---:|---:|---|---|"]
-    for one in found:
-        verdict = ("more" if one.points > 0 else "less") if one.counts else "not told apart"
-        numbers = (f"{one.points:+z.1f}", f"{one.least:.1f}", f"{one.wins} of {one.seeds}")
-        lines.append(line((one.row, one.base, *numbers, verdict, "; ".join(one.unlike))))
-    return [*lines, ""]
-
-
-def _difference(row: Row, base: Row, pair: Paired, spread: float) -> Difference:
-    keys = sorted(key for key in row.settings.keys() | base.settings.keys() if not key.startswith("method."))
-    pairs = [(key, held(row.settings, key), held(base.settings, key)) for key in keys]
-    unlike = tuple(f"{key} {own}, not {theirs}" for key, own, theirs in pairs if own != theirs)
-    seeds = len(pair.points)
-    return Difference(row.row, base.row, pair.over.mean, least(seeds, seeds, spread), seeds, pair.wins, unlike)
+def table(rows: Iterable[Row]) -> list[str]:
+    """Lines of a Markdown table of what rows add to the rows they build on; empty without any comparison."""
+    lines = []
+    for difference in differences(rows, COMPARISONS["bases"]):
+        points, seeds = difference.cell.mean, len(difference.by_seed)
+        verdict = ("more" if points > 0 else "less") if difference.significant else "no clear difference"
+        wins = f"{difference.wins} of {seeds}"
+        numbers = (f"{points:+z.1f}", f"{difference.threshold:.1f}", wins)
+        lines.append((difference.row, difference.base, *numbers, verdict, "; ".join(difference.unlike)))
+    heads = ("row", "on top of", "adds (points)", "counts from", "ahead in", "verdict", "also differs in")
+    return table_lines(heads, lines, "llrrrl") if lines else []

@@ -1,66 +1,87 @@
-"""Numbers and names as the pages show them."""
+"""Numbers and names as the pages show them, and the pieces of Markdown that pages are made of."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from leaderboards.rank import Cell, Row
 from leaderboards.schema import RecordError
 
-if TYPE_CHECKING:
-    from leaderboards.rank import Cell, Row
-
 MISSING = "–"
+TEMPLATES = Path(__file__).parent / "pages" / "templates"
 
 
 def line(cells: Iterable[str]) -> str:
-    """A line of a Markdown table, whatever its cells hold."""
+    """One line of a Markdown table; no text of a cell can break the table."""
     return "| " + " | ".join(map(escape, cells)) + " |"
 
 
+def table_lines(headings: Sequence[str], rows: Iterable[Iterable[str]], align: str) -> list[str]:
+    """A Markdown table. align: `l` or `r` for each column; the last letter holds for all further columns."""
+    rules = ("---:" if side == "r" else "---" for side in align.ljust(len(headings), align[-1]))
+    return [line(headings), f"|{'|'.join(rules)}|", *map(line, rows)]
+
+
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Text in one line that Markdown shows as it is."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
 
 
-def between(page: str, start: str, end: str, lines: Iterable[str]) -> str:
-    """A page with what stands between two marks written anew.
+def render(template: str, **values: Any) -> str:
+    """A page from its template in `pages/templates`; the filter `md` escapes text."""
+    loader = FileSystemLoader(TEMPLATES)
+    pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    pages.filters["md"] = escape
+    return f"{pages.get_template(template).render(values).rstrip()}\n"
+
+
+def replace_between(page: str, start: str, end: str, lines: Iterable[str]) -> str:
+    """The page with new lines between two marks.
 
     Raises:
-        RecordError: a mark is not there.
+        RecordError: a mark is missing.
     """
-    before, found, rest = page.partition(start)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise RecordError(f"no mark {end if found else start}: put it where the tables belong")
+    before, start_mark, rest = page.partition(start)
+    _, end_mark, after = rest.partition(end)
+    if not start_mark or not end_mark:
+        raise RecordError(f"no mark {end if start_mark else start}: put it where the tables belong")
     return "\n".join([before + start, "", *lines, "", end + after])
 
 
-def fill(file: Path, filled: Callable[[str], str]) -> None:
-    """Writes a page anew between its marks. Raises RecordError with the file where it cannot."""
+def rewrite(file: Path, change: Callable[[str], str]) -> None:
+    """Replaces a page by `change(page)`. Raises RecordError that names the file where `change` does."""
     try:
-        page = filled(file.read_text(encoding="utf-8"))
+        page = change(file.read_text(encoding="utf-8"))
     except RecordError as error:
         raise RecordError(f"{file}: {error}") from error
     file.write_text(page, encoding="utf-8")
 
 
-def with_spread(cell: "Cell | None", decimals: int) -> str:
-    """`48.0 ± 0.4`, without a spread where there is none."""
+def with_spread(cell: Cell | None, decimals: int) -> str:
+    """A mean and its spread, `48.0 ± 0.4`; the mean alone where there is no spread."""
     if cell is None:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
     return f"{cell.mean:.{decimals}f}{spread}"
 
 
-def rank_of(row: "Row") -> str:
-    """`2=` where the rank is shared."""
+def seeds_phrase(counts: Iterable[int]) -> str:
+    """Numbers of seeds in words: `one seed`, `3 seeds`, `1 to 3 seeds`."""
+    fewest, *_, most = sorted([*counts] * 2)
+    return "one seed" if most == 1 else f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
+def rank_of(row: Row) -> str:
+    """A row's rank, `2=` where other rows share it."""
     return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
 
 
 def three_digits(value: float) -> str:
-    """A number to three digits: 12345 is "12,300"."""
+    """A number to three significant digits: 12345 is "12,300"."""
     return f"{float(f'{value:.3g}'):,.10g}"
 
 

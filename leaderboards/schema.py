@@ -1,155 +1,122 @@
-"""The run record (`result.json`): what it holds, how it is checked, read, written and collected."""
+"""The run record (`result.json`): its fields and their validation."""
 
 import math
-from collections.abc import Callable
-from reprlib import repr as short
-from typing import Any, NamedTuple
+from reprlib import repr as shortened
+from typing import Annotated, Any, NotRequired
+
+from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
 
 SCHEMA = 1
-
-
 Record = dict[str, Any]
 
 
 class RecordError(ValueError):
-    """A run record that cannot be believed: unreadable, incomplete, misplaced or contradicted by another."""
+    """A file of the leaderboards that cannot be used: unreadable, incomplete, in the wrong place or contradictory."""
+
+    exit_code = 2
 
 
-class Maybe(NamedTuple):
-    """`of`, or null."""
-
-    of: Any
-
-
-class Each(NamedTuple):
-    """An object of any keys whose values are all `of`."""
-
-    of: Any
+def _check_percentages(metrics: dict[str, float]) -> dict[str, float]:
+    for metric, value in metrics.items():
+        if metric.startswith("accuracy") and not 0 <= value <= 100:
+            context = {"metric": metric, "value": value}
+            raise PydanticCustomError("percent", "{metric} is {value}, expected 0 to 100 percent", context)
+    return metrics
 
 
-class Later(NamedTuple):
-    """`of`; records written before there was such a field are without."""
+def _object(**fields: Any) -> Any:
+    """The type of a JSON object with these fields; it may hold more."""
+    return TypedDict("_object", fields)  # type: ignore[operator]
 
-    of: Any
 
-
-SCORES = Each(Each(float))  # protocol id -> metric -> value; accuracies in percent
-ORIGIN = {"git": Maybe(str), "dirty": bool, "hardware": str, "date": str}
-FIELDS: dict[str, Any] = {
-    "schema": int,
+Count = Annotated[int, Field(ge=0)]
+Number = FiniteFloat
+Metrics = Annotated[dict[str, Number], AfterValidator(_check_percentages)]
+Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in percent
+ORIGIN = {"git": str | None, "dirty": bool, "hardware": str, "date": str}
+FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed do not have it
+    "schema": Count,
     "scenario": str,
     "row": str,
     "method": str,
     "objective": str,
-    "seed": int,
-    "rounds": {"done": int, "planned": int, "ended": Later(str)},  # ended: why before the last planned one, if so
-    "images": int,  # seen in training, all clients and rounds together
-    "scores": SCORES,
-    "encoders": Each(SCORES),
-    "best": Maybe({"round": int, "metric": str, "value": float}),
-    "curve": Later([Each(float)]),  # what the monitor saw in which round, after how many bytes and seconds
-    "server": Later(Each(float)),  # images it trained on itself, with repetition, and the seconds that took
-    "bytes": {
-        "up": Each(int),
-        "down": Each(int),
-        "visits": int,
-    },  # totals by entry; a visit: a client of a round's cohort
-    "epsilon": Maybe(float),  # the largest that a client has spent
-    "privacy": Later(dict),  # of what, at which delta, by client; the least anonymity of a visit, where noted
-    "seconds": {"wall": float, "clients": float, "evaluation": float},  # clients: CPU, or GPU, over visits
-    "world_size": int,
-    "federation": {"clients": int, "participation": float, "batch_norm": str},
-    "settings": dict,  # dotted key -> value of all that makes the run what it is, but the seed
-    "provenance": {
-        **ORIGIN,
-        "config": str,
-        "dataset": str,
-        "partition": str,
-        "libraries": Each(str),
-        "python": str,
-    },
-    "evaluated": Each(ORIGIN),  # protocol id -> by which code, where and when
-    "deviations": [str],
+    "seed": Count,
+    "rounds": _object(done=Count, planned=Count, ended=NotRequired[str]),  # ended: why before the last planned round
+    "images": Count,  # seen in training, all clients and rounds together
+    "scores": Scores,
+    "encoders": dict[str, Scores],
+    "best": _object(round=Count, metric=str, value=Number) | None,
+    "curve": NotRequired[list[dict[str, Number]]],  # the monitor's scores by round; bytes and seconds up to that round
+    "server": NotRequired[dict[str, Number]],  # images the server trained on, with repetition, and the seconds it took
+    "bytes": _object(up=dict[str, Count], down=dict[str, Count], visits=Count),  # by entry; clients, summed over rounds
+    "epsilon": Number | None,  # the largest that a client has spent
+    "privacy": NotRequired[dict[str, Any]],  # entries covered, delta, epsilon by client, smallest anonymity of a visit
+    "seconds": _object(wall=Number, clients=Number, evaluation=Number),  # clients: CPU or GPU time, summed over visits
+    "world_size": Count,
+    "federation": _object(clients=Count, participation=Number, batch_norm=str),
+    "settings": dict[str, Any],  # dotted key -> value, of everything that defines the run except the seed
+    "provenance": _object(**ORIGIN, config=str, dataset=str, partition=str, libraries=dict[str, str], python=str),
+    "evaluated": dict[str, _object(**ORIGIN)],  # type: ignore[misc]  # protocol id -> code, machine and date
+    "deviations": list[str],
 }
-
-
 INCIDENTAL = ("seconds", "provenance", "evaluated")
-"""What may differ between two records of one run: when, where and how fast."""
+"""Fields that may differ between two records of one run: when, where and how fast."""
 
-
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a finite number: neither true nor false, nor a text."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-KINDS: dict[type, tuple[Callable[[object], bool], str]] = {
-    int: (_count, "a whole number, 0 or more"),
-    float: (is_number, "a finite number"),
-    str: (lambda value: isinstance(value, str), "text"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    dict: (lambda value: isinstance(value, dict), "an object"),
-    list: (lambda value: isinstance(value, list), "a list"),
+EXPECTED = {
+    "int_type": "a whole number, 0 or more",
+    "greater_than_equal": "a whole number, 0 or more",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "list_type": "a list",
 }
+"""Type of a pydantic error -> what the value should be."""
+
+_RECORD = TypeAdapter(_object(**FIELDS))
 
 
 def validate(record: Record, where: str) -> None:
-    """Check a record against `FIELDS`.
-
-    Args:
-        record: the record, as read from JSON.
-        where: its file, named in every error.
+    """Check a record, as read from JSON. where: its file, named in every error.
 
     Raises:
-        RecordError: for another schema version, a missing field, an unknown top-level one, a value of the wrong kind
+        RecordError: for another schema version, a missing field, an unknown top-level one, a value of the wrong type
             or a number that is not finite; one line, with the file and the field. Nested objects may hold more.
     """
-    _expect(record, dict, where, "the record")
-    if "schema" not in record:
-        raise RecordError(f"{where}: schema is missing")
-    if record["schema"] != SCHEMA:
+    if isinstance(record, dict) and record.get("schema", SCHEMA) != SCHEMA:
         raise RecordError(
-            f"{where}: schema is {short(record['schema'])}, this version reads {SCHEMA}: "
+            f"{where}: schema is {shortened(record['schema'])}, this version reads {SCHEMA}: "
             "run again, or use the version that wrote it"
         )
+    try:
+        _RECORD.validate_python(record, strict=True)
+    except ValidationError as error:
+        raise RecordError(f"{where}: {first_error(error)}") from None
     for key in record:
         if key not in FIELDS:
             raise RecordError(f"{where}: {key} is unknown, the fields are {', '.join(FIELDS)}")
-    _check(record, FIELDS, where, "")
     if record["rounds"]["done"] > record["rounds"]["planned"]:
         raise RecordError(f"{where}: rounds.done is {record['rounds']['done']}, expected at most rounds.planned")
 
 
-def _check(value: Any, shape: Any, where: str, field: str) -> None:
-    if isinstance(shape, Maybe):
-        if value is not None:
-            _check(value, shape.of, where, field)
-    elif isinstance(shape, Later):
-        _check(value, shape.of, where, field)
-    elif isinstance(shape, dict | Each):
-        _expect(value, dict, where, field)
-        inner = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.of)
-        for key, kind in inner.items():
-            name = f"{field}.{key}" if field else str(key)
-            if key not in value and isinstance(kind, Later):
-                continue
-            if key not in value:
-                raise RecordError(f"{where}: {name} is missing")
-            _check(value[key], kind, where, name)
-    elif isinstance(shape, list):
-        _expect(value, list, where, field)
-        for index, item in enumerate(value):
-            _check(item, shape[0], where, f"{field}[{index}]")
-    else:
-        _expect(value, shape, where, field)
-        if field.rpartition(".")[2].startswith("accuracy") and not 0 <= value <= 100:
-            raise RecordError(f"{where}: {field} is {value}, expected 0 to 100 percent")
+def first_error(error: ValidationError) -> str:
+    """The first error of a validation in one line: the field, its value and what the value should be."""
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+    field = path.removeprefix(".") or "the record"
+    match first["type"]:
+        case "missing":
+            return f"{field} is missing"
+        case "percent":
+            return f"{field}.{first['msg']}"
+        case kind if kind in EXPECTED:
+            return f"{field} is {shortened(first['input'])}, expected {EXPECTED[kind]}"
+    return f"{field}: {first['msg']}"
 
 
-def _expect(value: object, kind: type, where: str, field: str) -> None:
-    holds, expected = KINDS[kind]
-    if not holds(value):
-        raise RecordError(f"{where}: {field} is {short(value)}, expected {expected}")
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number; booleans are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,15 +1,24 @@
 """Reading, writing, merging and collecting run records."""
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, validate
 
 PARTIAL = "partial.json"
-"""Of a run that is not yet over: the record of its rounds so far, without scores."""
+"""In the folder of an unfinished run: the record of its rounds so far, without scores."""
+
+
+def load_yaml(file: str) -> Any:
+    """The content of a YAML file of this package."""
+    return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
 
 
 def read(path: str | Path) -> Record:
@@ -23,37 +32,43 @@ def read(path: str | Path) -> Record:
 
 
 def write(path: str | Path, record: Record) -> None:
-    """Validate `record` and write it to `path`, whole or not at all; folders are made as needed."""
+    """Validate `record` and write it to `path`, completely or not at all; folders are made as needed."""
     path = Path(path)
     validate(record, str(path))
     text = json.dumps(record, sort_keys=True, indent=1, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.tmp")
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def name(record: Record) -> str:
-    """The run a record is of, `<scenario>/<row>/seed<k>`: its file under the results, its folder among the runs."""
+    """The run of a record, `<scenario>/<row>/seed<k>`: its file among the results, its folder among the runs."""
     return f"{record['scenario']}/{record['row']}/seed{record['seed']}"
 
 
+def digest(record: Record) -> str:
+    """A hash of all of a record's fields and values."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
 def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
-    """What the folder would hold with these records in it; it may not be there yet."""
+    """The records of a folder after these are added; the folder need not exist."""
     standing = {name(record): record for record in (collect(folder) if folder.is_dir() else [])}
     added = {name(record): record for record in records if newer(standing.get(name(record)), record)}
     return list({**standing, **added}.values())
 
 
 def newer(before: Record | None, record: Record) -> bool:
-    """Whether a record has at least the rounds of the one that stands."""
+    """Whether a record has at least as many rounds as the earlier one."""
     return before is None or record["rounds"]["done"] >= before["rounds"]["done"]
 
 
 def add_record(path: Path, record: Record) -> None:
-    """Writes a record where none stands yet, or the same scores and perhaps more protocols', or more rounds.
+    """Writes a record unless the file holds one of more rounds.
 
-    Another number for the same run is not put over it, and none is lost; a record of fewer rounds is left out.
+    Raises:
+        RecordError: the file has another score for the same run, or one of a protocol that the new record lacks.
     """
     before = read(path) if path.exists() else None
     if not newer(before, record):
@@ -67,39 +82,39 @@ def add_record(path: Path, record: Record) -> None:
 def collect(folder: str | Path) -> list[Record]:
     """Every record under `folder`, ordered by scenario, row and seed.
 
-    A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`,
-    and that of a run that is not yet over in `partial.json` there; a scenario's name may span several folders. Two
-    files may hold the same run as long as they say the same of it, but for when, where and how fast.
+    A record lies in `<scenario>/<row>/seed<k>.json` or, in a run's folder, `<scenario>/<row>/seed<k>/result.json`; an
+    unfinished run has `partial.json` there. A scenario's name may span several folders. Two files may hold the same run
+    if they differ only in `INCIDENTAL` fields.
 
     Raises:
-        RecordError: for a missing folder, an invalid record, a record that lies where another belongs, or two records
-            of one run (scenario, row, seed) that differ.
+        RecordError: for a missing folder, an invalid record, a record in the place of another, or two records of one
+            run (scenario, row, seed) that differ.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"{folder}: no such folder, expected one of <scenario>/<row>/seed<k>.json files")
-    found: dict[tuple[str, str, int], tuple[Path, Record]] = {}
-    for path, add_record in _places(folder):
-        if path.name == PARTIAL and not path.exists():  # the run has ended since
+    records: dict[tuple[str, str, int], tuple[Path, Record]] = {}
+    for path, run_name in _files(folder):
+        if path.name == PARTIAL and not path.exists():  # the run has ended since the files were listed
             path = path.with_name("result.json")
         record = read(path)
+        if run_name != name(record):
+            raise RecordError(f"{path}: holds {name(record)}, not {run_name}: move it there")
         run = (record["scenario"], record["row"], record["seed"])
-        if add_record != name(record):
-            raise RecordError(f"{path}: holds {name(record)}, not {add_record}: move it there")
-        first, kept = found.setdefault(run, (path, record))
-        unlike = [key for key in FIELDS if key not in INCIDENTAL and kept.get(key) != record.get(key)]
+        first_path, first = records.setdefault(run, (path, record))
+        unlike = [key for key in FIELDS if key not in INCIDENTAL and first.get(key) != record.get(key)]
         if unlike:
             raise RecordError(
-                f"{first} and {path}: the same run with different {', '.join(unlike)}, remove one of them"
+                f"{first_path} and {path}: the same run with different {', '.join(unlike)}, remove one of them"
             )
-    return [found[run][1] for run in sorted(found)]
+    return [records[run][1] for run in sorted(records)]
 
 
-def _places(folder: Path) -> Iterator[tuple[Path, str]]:
+def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each record's file and the run that its path names, `<scenario>/<row>/seed<k>`."""
-    whole = {*folder.rglob("seed*.json"), *folder.rglob("seed*/result.json")}
-    early = {file for file in folder.rglob(f"seed*/{PARTIAL}") if file.with_name("result.json") not in whole}
-    for path in sorted(whole | early):
-        add_record = path.parent if path.name in ("result.json", PARTIAL) else path.with_suffix("")
-        if re.fullmatch(r"seed\d+", add_record.name):
-            yield path, add_record.relative_to(folder).as_posix()
+    results = {*folder.rglob("seed*.json"), *folder.rglob("seed*/result.json")}
+    partial = {file for file in folder.rglob(f"seed*/{PARTIAL}") if file.with_name("result.json") not in results}
+    for path in sorted(results | partial):
+        run = path.parent if path.name in ("result.json", PARTIAL) else path.with_suffix("")
+        if re.fullmatch(r"seed\d+", run.name):
+            yield path, run.relative_to(folder).as_posix()

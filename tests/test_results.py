@@ -1,4 +1,4 @@
-"""The committed results are what the code says today: page from records, records from configs, rates from scores."""
+"""The committed results agree with the code: the page with the records, records with configs, rates with scores."""
 
 import json
 from pathlib import Path
@@ -18,61 +18,68 @@ BOARDS = methods.boards(RECORDS)
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
 
 
-def named():
-    """(scenario, row) -> the words of the suites' lines that give a row its name; scenarios by their own words."""
-    found = {}
+def named_rows():
+    """(scenario, row) -> method and overrides of the suites' lines that give a row its name."""
+    rows = {}
     for suite in available("suite"):
         content = read("suite", suite)
         for line in (*content["methods"], *content.get("more", [])):
-            name, *words = line.split()
-            if row := next((word.removeprefix("row=") for word in words if word.startswith("row=")), None):
-                found |= {(scenario, row): [name, *words] for scenario in map(called, content["scenarios"])}
-    return found
+            method, *overrides = line.split()
+            if row := next((word.removeprefix("row=") for word in overrides if word.startswith("row=")), None):
+                rows |= {(scenario, row): [method, *overrides] for scenario in map(scenario_name, content["scenarios"])}
+    return rows
 
 
-def called(line):
-    """The name of a scenario that a suite's line changes by words."""
-    name, *words = line.split()
-    return next((word.removeprefix("scenario=") for word in words if word.startswith("scenario=")), name)
+def scenario_name(line):
+    """The name of the scenario in a suite's line, which may change a shipped scenario by overrides."""
+    name, *overrides = line.split()
+    return next((word.removeprefix("scenario=") for word in overrides if word.startswith("scenario=")), name)
 
 
-NAMED = named()
-CHANGED = {called(line): line.split() for suite in available("suite") for line in read("suite", suite)["scenarios"]}
+ROWS = named_rows()
+SCENARIOS = {
+    scenario_name(line): line.split() for suite in available("suite") for line in read("suite", suite)["scenarios"]
+}
 
 
-def today(record):
+def current_config(record):
     """The config that the record's row has now."""
-    own = [record["method"]]
+    shipped = [record["method"]]
     if record["row"] == f"{record['method']}-{record['objective']}":
-        own.append(f"objective={record['objective']}")
-    method, *words = NAMED.get((record["scenario"], record["row"]), own)
-    scenario, *its = CHANGED.get(record["scenario"], [record["scenario"]])
-    return compose(scenario, method, [*its, *words, f"seed={record['seed']}"])
+        shipped.append(f"objective={record['objective']}")
+    method, *overrides = ROWS.get((record["scenario"], record["row"]), shipped)
+    scenario, *changes = SCENARIOS.get(record["scenario"], [record["scenario"]])
+    return compose(scenario, method, [*changes, *overrides, f"seed={record['seed']}"])
 
 
-def test_there_are_some():
+def test_there_are_records_and_tuned_values():
     assert RECORDS
     assert TUNED
 
 
-def test_the_page_is_what_the_records_and_the_privacy_sheet_say():
+def test_the_page_is_made_from_the_committed_records_and_privacy_sheet():
     page = (LEADERBOARDS / "README.md").read_text()
-    found = generate.judged(RECORDS, LEADERBOARDS)
-    assert page == board.markdown(RECORDS, privacy.read(LEADERBOARDS / privacy.SHEET), found), (
-        "write it anew: python -m benchmark board"
+    verdicts = generate.judged(RECORDS, LEADERBOARDS)
+    assert page == board.markdown(RECORDS, privacy.read(LEADERBOARDS / privacy.SHEET), verdicts), (
+        "write it again: python -m benchmark board"
     )
+
+
+def test_no_record_has_changed_since_its_hash_was_committed():
+    digests = json.loads((LEADERBOARDS / generate.DIGESTS).read_text())
+    assert digests == {store.name(record): store.digest(record) for record in RECORDS}
 
 
 @pytest.mark.parametrize("page", sorted((LEADERBOARDS.parent / "docs" / "methods").glob("*.md")), ids=lambda p: p.stem)
 def test_a_methods_page_has_our_numbers(page):
     text = page.read_text()
     assert methods.START in text
-    assert text == methods.filled(text, page.stem, BOARDS), "write it anew: python -m benchmark board"
+    assert text == methods.filled(text, page.stem, BOARDS), "write it again: python -m benchmark board"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['scenario']}-{record['row']}-{record['seed']}")
 def test_a_record_is_of_the_shipped_config(record):
-    config = today(record)
+    config = current_config(record)
     assert (config.scenario, config.row) == (record["scenario"], record["row"])
     assert identity(config) == record["provenance"]["config"], "run it again, or give the changed config another name"
     assert not record["provenance"]["dirty"]
@@ -82,11 +89,11 @@ def test_a_record_is_of_the_shipped_config(record):
 @pytest.mark.parametrize("file", TUNED, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_tuned_value_is_the_best_of_its_scores(file):
     tuned = json.loads(file.read_text())
-    scored = [line for line in tuned["tried"] if line["score"] is not None]
-    assert tuned["best"] == max(scored, key=lambda line: line["score"])["point"]
+    scored = [trial for trial in tuned["tried"] if trial["score"] is not None]
+    assert tuned["best"] == max(scored, key=lambda trial: trial["score"])["point"]
     assert len(scored) > 2
-    config = today(tuned)
-    for word in tuned["best"]:
-        key, _, value = word.partition("=")
+    config = current_config(tuned)
+    for override in tuned["best"]:
+        key, _, value = override.partition("=")
         assert OmegaConf.select(config, key) == float(value)
-    assert not any(line["evaluated"]["dirty"] for line in scored)
+    assert not any(trial["evaluated"]["dirty"] for trial in scored)

@@ -1,21 +1,29 @@
-"""Pictures for the pages: the same records give the same bytes."""
+"""Figures of the pages: one dot plot for each scenario, and the curves over rounds that `comparisons.yaml` lists.
 
-from collections.abc import Callable, Sequence
+The same records give the same bytes.
+"""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from leaderboards.markdown import rank_of, with_spread
-from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, runs, values
+from leaderboards.comparisons import COMPARISONS
+from leaderboards.markdown import rank_of, seeds_phrase, with_spread
+from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, metric_values, runs
 from leaderboards.schema import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, INK, GREY, BAND = "#3b6ea8", "#222222", "#777777", "#f1f1ee"
+BLUE, INK, GREY, BAND, GRID = "#3b6ea8", "#222222", "#777777", "#f1f1ee", "#e4e4e0"
+COLOURS = (GREY, "#c9a227", "#5b9e6f", BLUE, "#b5562b", "#7d5ba6", INK)
 STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "leaderboards",  # element ids, and with them the bytes, depend on the content only
+    "svg.hashsalt": "leaderboards",  # ids of elements, and with them the bytes, depend on the content only
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 9,
@@ -26,66 +34,71 @@ STYLE: dict[Any, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
+X_AXES = {
+    "round": ("round", 1),
+    "bytes": ("GB up and down, all clients", 1e9),
+    "seconds": ("hours of training", 3600),
+}
+"""Key of a curve's points that may be the x axis -> its label and unit."""
+
+Curve = list[dict[str, float]]
+"""What the monitor measured in one run: one point for each evaluated round."""
 
 
 def save(draw: Callable[[], "Figure"], path: str | Path) -> None:
-    """An SVG whose bytes depend on what is drawn alone."""
+    """Writes a figure as SVG; its bytes depend on nothing but what is drawn."""
     import matplotlib
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the reader's own settings must not show
+        matplotlib.rcdefaults()  # settings of the user's machine have no effect
         matplotlib.rcParams.update(STYLE)
         draw().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
-def headline(records: Sequence[Record], scenario: str, path: str | Path) -> None:
-    """Write the headline of a scenario as an SVG dot plot; the same records give the same bytes.
+def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
+    """The headline of a scenario as a dot plot.
 
-    A dot is a seed, a tick the mean of several, a bar one spread to either side, a band a group of tied rows, the
-    dashed line the floor.
+    A dot is a seed, a tick the mean of several seeds, a bar one standard deviation to either side, a band a group of
+    tied rows, the dashed line the untrained encoder.
     """
-    save(lambda: _draw(records, scenario), path)
-
-
-def _draw(records: Sequence[Record], scenario: str) -> "Figure":
     from matplotlib.figure import Figure
 
     rows = [row for row in board(records, scenario) if HEADLINE in row.cells]
-    samples = {name: values(group, HEADLINE) for name, group in runs(records, scenario).items()}
-    shown = [row for row in rows if row.row != FLOOR]
-    picture = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(shown), 1)), layout="constrained")
-    axes = picture.add_subplot()
-    _bands(axes, shown)
-    for place, row in enumerate(shown):
-        _dots(axes, place, row.cells[HEADLINE], samples[row.row])
-        axes.text(1.02, place, rank_of(row), transform=axes.get_yaxis_transform(), va="center")
-    for row in rows[len(shown) :]:
+    samples = {name: metric_values(group, HEADLINE) for name, group in runs(records, scenario).items()}
+    ranked = [row for row in rows if row.row != FLOOR]
+    figure = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(ranked), 1)), layout="constrained")
+    axes = figure.add_subplot()
+    _bands(axes, ranked)
+    for y, row in enumerate(ranked):
+        _dots(axes, y, row.cells[HEADLINE], samples[row.row])
+        axes.text(1.02, y, rank_of(row), transform=axes.get_yaxis_transform(), va="center")
+    for row in rows[len(ranked) :]:
         _floor(axes, row.cells[HEADLINE].mean)
-    _frame(axes, [row.row for row in shown], scenario)
-    return picture
+    axes.set_yticks(range(len(ranked)), [row.row for row in ranked])
+    axes.set_ylim(max(len(ranked), 1) - 0.4, -0.6)  # the best row on top
+    axes.set_xlabel(f"{HEADLINE} after the last round (%)")
+    axes.set_title(scenario, loc="left", fontsize=10, fontweight="bold", pad=16)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    return figure
 
 
-def _dots(axes: "Axes", place: int, cell: Cell, sample: Sequence[float]) -> None:
+def _dots(axes: "Axes", y: int, cell: Cell, sample: Sequence[float]) -> None:
     if cell.spread is not None:
         ends = [cell.mean - cell.spread, cell.mean + cell.spread]
-        axes.plot(ends, [place, place], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
-        axes.plot(cell.mean, place, "|", color=INK, markersize=11, markeredgewidth=1.6)
-    axes.plot(sample, [place] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
-    axes.text(1.095, place, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+        axes.plot(ends, [y, y], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
+        axes.plot(cell.mean, y, "|", color=INK, markersize=11, markeredgewidth=1.6)
+    axes.plot(sample, [y] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
+    axes.text(1.095, y, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
 
 
 def _floor(axes: "Axes", mean: float) -> None:
     axes.axvline(mean, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
-    axes.annotate(
-        f"{FLOOR} {mean:.1f}",
-        xy=(mean, 1),
-        xycoords=axes.get_xaxis_transform(),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="center",
-        color=GREY,
-        fontsize=8,
-    )
+    text, up = f"{FLOOR} {mean:.1f}", axes.get_xaxis_transform()
+    offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
+    axes.annotate(text, (mean, 1), xycoords=up, **offset, ha="center", color=GREY, fontsize=8)
 
 
 def _bands(axes: "Axes", rows: Sequence[Row]) -> None:
@@ -96,12 +109,61 @@ def _bands(axes: "Axes", rows: Sequence[Row]) -> None:
             axes.axhspan(rank - 1.44, rank - 1.56 + size, color=BAND, linewidth=0, zorder=0)
 
 
-def _frame(axes: "Axes", names: Sequence[str], scenario: str) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)  # best on top
-    axes.set_xlabel(f"{HEADLINE} after the last round (%)")
-    axes.set_title(scenario, loc="left", fontsize=10, fontweight="bold", pad=16)
-    axes.grid(axis="x", color="#e4e4e0", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.spines[["left", "right", "top"]].set_visible(False)
+def curve_figures(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]]:
+    """File name -> function that draws the figure, for the figures of which at least two rows have curves."""
+    figures: dict[str, Callable[[], Figure]] = {}
+    for spec in COMPARISONS["figures"]:
+        groups = runs(records, spec["scenario"])
+        curves = {
+            row: [record["curve"] for record in groups.get(row, []) if record.get("curve")] for row in spec["rows"]
+        }
+        curves = {row: seeds for row, seeds in curves.items() if seeds}  # old records have no curves
+        if len(curves) > 1:
+            figures[spec["file"]] = partial(_draw_curves, curves, spec)
+    return figures
+
+
+def mean_and_spread(
+    curves: Sequence[Sequence[Mapping[str, float]]], metric: str, x_axis: str = "round"
+) -> list[tuple[float, float, float]]:
+    """(x, mean, standard deviation) over seeds, for the rounds that every seed has; the deviation of one seed is 0.
+
+    x_axis: "round", or "bytes" or "seconds": their mean up to that round.
+    """
+    points = [{point["round"]: point for point in curve if metric in point} for curve in curves]
+    means = []
+    for round in sorted(set.intersection(*map(set, points))):
+        cell = Cell.of([seed[round][metric] for seed in points])
+        means.append((fmean(seed[round][x_axis] for seed in points), cell.mean, cell.spread or 0.0))
+    return means
+
+
+def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, NullFormatter
+
+    panels, key = spec["metrics"], spec.get("against", "round")
+    label, unit = X_AXES[key]
+    figure = Figure(figsize=(max(6.4, 3.6 * len(panels) + 1.2), 3.4), layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for colour, (row, seeds) in zip(COLOURS, curves.items(), strict=False):
+            points = mean_and_spread(seeds, metric, key)
+            x = [x / unit for x, _, _ in points]
+            axes.plot(x, [mean for _, mean, _ in points], color=colour, linewidth=1.6, label=row)
+            low, high = ([mean + sign * spread for _, mean, spread in points] for sign in (-1, 1))
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel(label)
+        if key == "bytes":  # methods differ by orders of magnitude
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")  # powers need mathematical text, which STYLE turns off
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.spines[["right", "top"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))  # outside: lines go anywhere
+    count = seeds_phrase(map(len, curves.values()))
+    shown = count if count == "one seed" else f"mean and spread of {count}"
+    caption = f"{spec['title']} ({spec['scenario']}, {shown})"
+    figure.suptitle("\n".join(textwrap.wrap(caption, int(14 * figure.get_figwidth()))), fontsize=10)
+    return figure

@@ -1,5 +1,5 @@
 "use strict";
-// The board of a scenario: a table to sort and narrow down, and its ticked rows side by side.
+// The board of a scenario: a table to sort and narrow down, and a comparison of its ticked rows.
 
 const FIRST = 4; // scores that are shown at once
 const view = {
@@ -17,17 +17,17 @@ function boardPage(scenario) {
   const names = Object.keys(DATA.scenarios);
   if (!names.length) return [el("h1", {}, "Board"), el("p", {}, "No run has been recorded yet.")];
   const size = (name) => DATA.scenarios[name].rows.length;
-  const drawn = (name) => DATA.scenarios[name].rows.filter((row) => watched(name, row, "monitor").length).length;
+  const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { rows, missing, left, spread: apart } = DATA.scenarios[here];
-  const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => watched(here, row, key).length));
+  const { rows, missing, left, spread } = DATA.scenarios[here];
+  const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
   if (!view.ticked.has(here)) view.ticked.set(here, new Set(rows.slice(0, 5).map((row) => row.row)));
   const ticked = view.ticked.get(here);
   const charts = el("div", { class: "charts" });
-  const drawCharts = () => charts.replaceChildren(...sideBySide(here, rows, ticked, apart, drawCharts));
+  const drawCharts = () => charts.replaceChildren(...comparison(here, rows, ticked, spread, drawCharts));
   const [controls, shown] = boardTable(here, rows, ticked, drawCharts);
   const scenarios = names.map((name) => [name, `${name} (${size(name)})`]);
   controls.prepend(
@@ -49,17 +49,17 @@ function boardPage(scenario) {
     }),
   );
   const read =
-    "Mean ± spread over seeds after the last round. Rows that share a rank cannot be told apart by their " +
-    "seeds; untrained is the floor. Bytes and client seconds are per client and round.";
+    "Mean ± spread over seeds after the last round. Rows that share a rank do not differ by more than " +
+    "their seeds explain; untrained is the floor. Bytes and client seconds are per client and round.";
   return [
     el("h1", {}, here),
     scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
     controls,
     shown,
     el("p", { class: "quiet" }, read),
-    left.length ? el("p", { class: "quiet" }, `Not over, and left out: ${left.join("; ")}.`) : null,
+    left.length ? el("p", { class: "quiet" }, `Not finished, and left out: ${left.join("; ")}.`) : null,
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
-    el("h2", {}, "Side by side"),
+    el("h2", {}, "Comparison"),
     el("p", { class: "quiet" }, "The rows that are ticked above, also where the table leaves them out now."),
     over,
     charts,
@@ -75,17 +75,17 @@ function columns(rows) {
     show: (row) => show(value(row), row),
     ...extra,
   });
-  const scores = DATA.columns.map(({ key, title, digits: places }, place) =>
+  const scores = DATA.columns.map(({ key, title, digits: places }, index) =>
     column(
       key,
       title,
       (row) => (row.cells[key] ? row.cells[key][0] : null),
       (_, row) => withSpread(row.cells[key], places),
-      { more: place >= FIRST },
+      { more: index >= FIRST },
     ),
   );
   const up = { up: true };
-  const found = [
+  const all = [
     column(
       "rank",
       "rank",
@@ -112,21 +112,21 @@ function columns(rows) {
       { more: true },
     ),
   ];
-  return found.filter((one) => (view.more || !one.more) && rows.some((row) => one.value(row) !== null));
+  return all.filter((column) => (view.more || !column.more) && rows.some((row) => column.value(row) !== null));
 }
 
 function sorted(rows, shown) {
   const [key, sign] = view.sort;
-  const value = key === "row" ? (row) => row.row : shown.find((one) => one.key === key)?.value;
+  const value = key === "row" ? (row) => row.row : shown.find((column) => column.key === key)?.value;
   if (!value) return rows; // the column is not shown: the order of the board
   return [...rows].sort((a, b) => {
-    const [one, other] = [value(a), value(b)];
-    if (one === null || other === null) return (one === null) - (other === null); // what is missing stays below
-    return sign * (typeof one === "string" ? one.localeCompare(other) : one - other);
+    const [first, second] = [value(a), value(b)];
+    if (first === null || second === null) return (first === null) - (second === null); // missing values come last
+    return sign * (typeof first === "string" ? first.localeCompare(second) : first - second);
   });
 }
 
-// The controls over the table, and the table; only the table is drawn anew, so that the keyboard stays where it is.
+// The controls over the table, and the table; only the table is drawn again, so that the keyboard focus stays.
 function boardTable(scenario, rows, ticked, changed) {
   const holder = el("div", {});
   const count = el("span", { class: "quiet", role: "status" });
@@ -162,26 +162,26 @@ function boardTable(scenario, rows, ticked, changed) {
     const name = [el("a", { href: run(row.seeds[0]) }, row.row), el("small", {}, row.objective)];
     return [
       el("td", {}, box, el("span", {}, name)),
-      ...shown.map((one) => el("td", {}, one.show(row))),
+      ...shown.map((column) => el("td", {}, column.show(row))),
       el("td", {}, seeds),
     ];
   };
   const draw = () => {
     const shown = columns(rows);
-    const wanted = (row) =>
+    const matches = (row) =>
       (!view.method || row.method === view.method) &&
       `${row.row} ${row.objective}`.toLowerCase().includes(view.text.toLowerCase());
-    const kept = rows.filter(wanted);
-    const heads = [heading("row", "row", true), ...shown.map((one) => heading(one.key, one.title, one.up)), "seeds"];
+    const filtered = rows.filter(matches);
+    const heads = [heading("row", "row", true), ...shown.map(({ key, title, up }) => heading(key, title, up)), "seeds"];
     const across = holder.firstChild ? holder.firstChild.scrollLeft : 0;
     holder.replaceChildren(
       table(
         heads,
-        sorted(kept, shown).map((row) => line(row, shown)),
+        sorted(filtered, shown).map((row) => line(row, shown)),
       ),
     );
     holder.firstChild.scrollLeft = across;
-    count.textContent = kept.length === rows.length ? `${rows.length} rows` : `${kept.length} of ${rows.length} rows`;
+    count.textContent = filtered.length === rows.length ? `${rows.length} rows` : `${filtered.length} of ${rows.length} rows`;
   };
   const methods = [...new Set(rows.map((row) => row.method))].sort().map((name) => [name, name]);
   const find = el("input", {
@@ -215,13 +215,13 @@ function boardTable(scenario, rows, ticked, changed) {
 function averages() {
   const names = DATA.averages.length ? Object.keys(DATA.averages[0].ranks) : [];
   if (names.length < 2) return null;
-  const lines = DATA.averages.map((one) => [
-    one.row,
-    number(one.mean, 2),
-    ...names.map((name) => String(one.ranks[name])),
+  const lines = DATA.averages.map(({ row, mean, ranks }) => [
+    row,
+    formatNumber(mean, 2),
+    ...names.map((name) => String(ranks[name])),
   ]);
   const read =
-    "Mean ranks of the rows that these scenarios all rank; rows that share a rank take the mean of its places.";
+    "Mean ranks of the rows that these scenarios all rank; rows that share a rank get the mean of its positions.";
   return el(
     "section",
     {},

@@ -3,13 +3,13 @@
 
 const COLOURS = 8;
 
-function colour(place) {
-  return `var(--series-${place % COLOURS})`;
+function colour(index) {
+  return `var(--series-${index % COLOURS})`;
 }
 
-// The colours come again after the last of them, the lines then with gaps.
-function dashes(place) {
-  return ["none", "6 3", "2 3"][Math.floor(place / COLOURS) % 3];
+// Colours repeat after the last one, then with dashed lines.
+function dashes(index) {
+  return ["none", "6 3", "2 3"][Math.floor(index / COLOURS) % 3];
 }
 
 function svg(tag, attributes, ...children) {
@@ -23,23 +23,23 @@ function ticks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-  const found = [];
+  const values = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step)
-    found.push(Number(at.toPrecision(12)));
-  return found;
+    values.push(Number(at.toPrecision(12)));
+  return values;
 }
 
 function scale(values, from, to, log) {
   let low = Math.min(...values);
   let high = Math.max(...values);
   if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
-  const ahead = log ? Math.log10 : (value) => value;
-  const place = (value) => from + ((ahead(value) - ahead(low)) / (ahead(high) - ahead(low))) * (to - from);
+  const transform = log ? Math.log10 : (value) => value;
+  const position = (value) => from + ((transform(value) - transform(low)) / (transform(high) - transform(low))) * (to - from);
   if (!log)
-    return { place, ticks: ticks(low, high, 5), tell: (tick) => (Math.abs(tick) < 1e4 ? String(tick) : short(tick)) };
+    return { position, ticks: ticks(low, high, 5), format: (tick) => (Math.abs(tick) < 1e4 ? String(tick) : short(tick)) };
   const powers = [];
   for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power++) powers.push(10 ** power);
-  return { place, ticks: powers.length > 1 ? powers : [low, high], tell: short };
+  return { position, ticks: powers.length > 1 ? powers : [low, high], format: short };
 }
 
 function short(value) {
@@ -52,7 +52,7 @@ function short(value) {
 
 // series: [{name, points: [{x, y, spread, label}], dots}]; options: {title, x, y, log}
 function chart(series, options) {
-  const shown = series.filter((one) => one.points.length);
+  const shown = series.filter((line) => line.points.length);
   const figure = document.createElement("figure");
   const caption = document.createElement("figcaption");
   caption.textContent = options.title;
@@ -65,7 +65,7 @@ function chart(series, options) {
     return figure;
   }
   const [width, height, left, right, top, bottom] = [460, 280, 52, 12, 12, 40];
-  const every = shown.flatMap((one) => one.points);
+  const every = shown.flatMap((line) => line.points);
   const x = scale(
     every.map((point) => point.x),
     left,
@@ -79,11 +79,11 @@ function chart(series, options) {
   );
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.title });
   for (const tick of y.ticks) {
-    picture.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y.place(tick), y2: y.place(tick) }));
-    picture.append(svg("text", { x: left - 6, y: y.place(tick) + 4, "text-anchor": "end" }, y.tell(tick)));
+    picture.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y.position(tick), y2: y.position(tick) }));
+    picture.append(svg("text", { x: left - 6, y: y.position(tick) + 4, "text-anchor": "end" }, y.format(tick)));
   }
   for (const tick of x.ticks)
-    picture.append(svg("text", { x: x.place(tick), y: height - bottom + 16, "text-anchor": "middle" }, x.tell(tick)));
+    picture.append(svg("text", { x: x.position(tick), y: height - bottom + 16, "text-anchor": "middle" }, x.format(tick)));
   picture.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, options.x));
   if (options.y)
     picture.append(
@@ -95,43 +95,43 @@ function chart(series, options) {
     );
   const legend = document.createElement("div");
   legend.className = "legend";
-  series.forEach((one, place) => {
-    if (!one.points.length) return;
-    const own = one.colour || colour(place);
-    const at = one.points.map((point) => `${x.place(point.x).toFixed(1)},${y.place(point.y).toFixed(1)}`);
-    if (!one.dots && one.points.length > 1) {
-      if (one.points.some((point) => point.spread)) {
+  series.forEach((line, index) => {
+    if (!line.points.length) return;
+    const stroke = line.colour || colour(index);
+    const positions = line.points.map((point) => `${x.position(point.x).toFixed(1)},${y.position(point.y).toFixed(1)}`);
+    if (!line.dots && line.points.length > 1) {
+      if (line.points.some((point) => point.spread)) {
         const edge = (sign) =>
-          one.points.map(
-            (point) => `${x.place(point.x).toFixed(1)},${y.place(point.y + sign * (point.spread || 0)).toFixed(1)}`,
+          line.points.map(
+            (point) => `${x.position(point.x).toFixed(1)},${y.position(point.y + sign * (point.spread || 0)).toFixed(1)}`,
           );
         picture.append(
-          svg("polygon", { points: [...edge(1), ...edge(-1).reverse()].join(" "), style: `fill: ${own}; opacity: .1` }),
+          svg("polygon", { points: [...edge(1), ...edge(-1).reverse()].join(" "), style: `fill: ${stroke}; opacity: .1` }),
         );
       }
       picture.append(
         svg("polyline", {
-          points: at.join(" "),
+          points: positions.join(" "),
           fill: "none",
-          style: `stroke: ${own}; stroke-width: 1.8; stroke-dasharray: ${dashes(place)}`,
+          style: `stroke: ${stroke}; stroke-width: 1.8; stroke-dasharray: ${dashes(index)}`,
         }),
       );
     }
-    for (const point of one.points) {
-      const told = `${point.label || one.name}: ${short(point.x)}, ${short(point.y)}`;
+    for (const point of line.points) {
+      const text = `${point.label || line.name}: ${short(point.x)}, ${short(point.y)}`;
       const dot = svg("circle", {
-        cx: x.place(point.x),
-        cy: y.place(point.y),
-        r: one.dots ? 4.5 : 2.2,
-        style: `fill: ${own}`,
+        cx: x.position(point.x),
+        cy: y.position(point.y),
+        r: line.dots ? 4.5 : 2.2,
+        style: `fill: ${stroke}`,
       });
-      dot.append(svg("title", {}, told));
+      dot.append(svg("title", {}, text));
       picture.append(dot);
     }
     const key = document.createElement("span");
     const swatch = document.createElement("i");
-    swatch.style.borderTop = `3px ${["solid", "dashed", "dotted"][Math.floor(place / COLOURS) % 3]} ${own}`;
-    key.append(swatch, one.name);
+    swatch.style.borderTop = `3px ${["solid", "dashed", "dotted"][Math.floor(index / COLOURS) % 3]} ${stroke}`;
+    key.append(swatch, line.name);
     legend.append(key);
   });
   figure.append(picture, ...(shown.length > 1 ? [legend] : []));

@@ -1,5 +1,5 @@
 "use strict";
-// What every page is built with. All text goes in as text, never as markup: a record's name can hold anything.
+// Parts of every page. All text is inserted as text, never as markup: the name of a record may contain anything.
 
 const NONE = "–";
 
@@ -14,11 +14,11 @@ function el(tag, attributes, ...children) {
   return node;
 }
 
-// heads: texts or cells, the first of them stays in sight; rows: lists of cells or texts
+// heads: texts or cells, the first column stays visible; rows: lists of cells or texts
 function table(heads, rows, kind = "wide") {
-  const cell = (tag) => (part, place) => {
-    const node = part instanceof Node && part.tagName?.toLowerCase() === tag ? part : el(tag, {}, part);
-    if (place === 0) node.classList.add("row");
+  const cell = (tag) => (content, index) => {
+    const node = content instanceof Node && content.tagName?.toLowerCase() === tag ? content : el(tag, {}, content);
+    if (index === 0) node.classList.add("row");
     return node;
   };
   const head = el("thead", {}, el("tr", {}, heads.map(cell("th"))));
@@ -38,15 +38,15 @@ function table(heads, rows, kind = "wide") {
   );
 }
 
-function brief(part) {
-  return el("td", { class: "text" }, part);
+function shortText(text) {
+  return el("td", { class: "text" }, text);
 }
 
-function words(part) {
-  return el("td", { class: "text long" }, part);
+function longText(text) {
+  return el("td", { class: "text long" }, text);
 }
 
-function number(value, digits) {
+function formatNumber(value, digits) {
   if (value === null || value === undefined) return NONE;
   const shown = value.toFixed(digits);
   return Number(shown) === 0 ? shown.replace("-", "") : shown;
@@ -67,9 +67,9 @@ function bytes(count) {
 
 function withSpread(cell, places) {
   if (!cell) return [NONE];
-  const [middle, apart] = cell;
-  if (apart === null) return [number(middle, places)];
-  return [number(middle, places), el("span", { class: "spread" }, ` ± ${number(apart, places)}`)];
+  const [average, deviation] = cell;
+  if (deviation === null) return [formatNumber(average, places)];
+  return [formatNumber(average, places), el("span", { class: "spread" }, ` ± ${formatNumber(deviation, places)}`)];
 }
 
 function mean(values) {
@@ -78,8 +78,8 @@ function mean(values) {
 
 function spread(values) {
   if (values.length < 2) return null;
-  const middle = mean(values);
-  return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+  const average = mean(values);
+  return Math.sqrt(values.reduce((sum, value) => sum + (value - average) ** 2, 0) / (values.length - 1));
 }
 
 function address(...parts) {
@@ -101,6 +101,6 @@ function tick(label, checked, change) {
   return el("label", { class: "check" }, box, label);
 }
 
-function own(object, key) {
+function lookup(object, key) {
   return Object.hasOwn(object, key) ? object[key] : undefined;
 }

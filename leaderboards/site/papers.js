@@ -1,38 +1,38 @@
 "use strict";
-// The papers' numbers beside ours, and what leaves a client under each method.
+// The papers' numbers and ours, and what leaves a client under each method.
 
 const KINDS = ["reproduced", "off", "open"];
-const asked = { paper: "", hidden: new Set(), method: "" };
+const chosen = { paper: "", hidden: new Set(), method: "" };
 
 function counts(tables) {
-  const found = { reproduced: 0, off: 0, open: 0 };
+  const numbers = { reproduced: 0, off: 0, open: 0 };
   for (const { rows } of tables)
-    for (const [, cells] of rows) for (const cell of cells) if (cell) found[cell.kind] += 1;
-  return found;
+    for (const [, cells] of rows) for (const cell of cells) if (cell) numbers[cell.kind] += 1;
+  return numbers;
 }
 
 function papersPage(wanted) {
-  const papers = [...new Set(DATA.published.map((one) => one.paper))];
-  if (papers.includes(wanted)) asked.paper = wanted;
+  const papers = [...new Set(DATA.published.map((table) => table.paper))];
+  if (papers.includes(wanted)) chosen.paper = wanted;
   const list = el("div", {});
   const chips = Object.fromEntries(KINDS.map((kind) => [kind, el("span", { class: `chip ${kind}` })]));
   const draw = () => {
-    const chosen = DATA.published.filter((one) => !asked.paper || one.paper === asked.paper);
-    for (const [kind, count] of Object.entries(counts(chosen))) chips[kind].textContent = `${kind} ${count}`;
-    const shown = chosen.filter((one) => KINDS.some((kind) => !asked.hidden.has(kind) && counts([one])[kind]));
+    const tables = DATA.published.filter((table) => !chosen.paper || table.paper === chosen.paper);
+    for (const [kind, count] of Object.entries(counts(tables))) chips[kind].textContent = `${kind} ${count}`;
+    const shown = tables.filter((table) => KINDS.some((kind) => !chosen.hidden.has(kind) && counts([table])[kind]));
     list.replaceChildren(...shown.map(published));
     if (!shown.length) list.append(el("p", { class: "quiet" }, "No table holds such a number."));
   };
   const ticks = KINDS.map((kind) =>
-    tick(chips[kind], !asked.hidden.has(kind), (checked) => {
-      asked.hidden[checked ? "delete" : "add"](kind);
+    tick(chips[kind], !chosen.hidden.has(kind), (checked) => {
+      chosen.hidden[checked ? "delete" : "add"](kind);
       draw();
     }),
   );
   draw();
   const read =
     "A number is reproduced where ours, at the paper's setting, is within a point or two standard deviations of " +
-    "it, off where it is not, open where we have none. A number measured at another setting is never held against a " +
+    "it, off where it is not, open where we have none. A number measured at another setting is never compared with a " +
     "paper's. Choose a number to read why.";
   return [
     el("h1", {}, "Published numbers, and ours"),
@@ -40,8 +40,8 @@ function papersPage(wanted) {
     el(
       "div",
       { class: "controls" },
-      choose("paper", asked.paper, [["", "all"], ...papers.map((name) => [name, name])], (name) => {
-        asked.paper = name;
+      choose("paper", chosen.paper, [["", "all"], ...papers.map((name) => [name, name])], (name) => {
+        chosen.paper = name;
         draw();
       }),
       ticks,
@@ -50,59 +50,59 @@ function papersPage(wanted) {
   ];
 }
 
-function published(one) {
-  const found = counts([one]);
-  const told = el("p", { class: "told", role: "status" });
-  const cell = (row) => (held, place) =>
-    publishedCell(held, (why) => {
-      told.textContent = `${row}, ${one.columns[place]}: ${why}`;
+function published(paperTable) {
+  const numbers = counts([paperTable]);
+  const message = el("p", { class: "status", role: "status" });
+  const cell = (row) => (verdict, index) =>
+    publishedCell(verdict, (why) => {
+      message.textContent = `${row}, ${paperTable.columns[index]}: ${why}`;
     });
-  const lines = one.rows.map(([name, cells]) => [name, ...cells.map(cell(name))]);
-  const setting = Object.entries(one.setting)
+  const lines = paperTable.rows.map(([name, cells]) => [name, ...cells.map(cell(name))]);
+  const setting = Object.entries(paperTable.setting)
     .map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`)
     .join("; ");
-  const chips = KINDS.filter((kind) => found[kind]).map((kind) =>
-    el("span", { class: `chip ${kind}` }, `${found[kind]} ${kind}`),
+  const chips = KINDS.filter((kind) => numbers[kind]).map((kind) =>
+    el("span", { class: `chip ${kind}` }, `${numbers[kind]} ${kind}`),
   );
   return el(
     "details",
-    { open: found.reproduced + found.off > 0 },
-    el("summary", {}, el("strong", {}, `${one.paper}, ${one.table}`), ` ${one.title} `, chips),
-    el("p", { class: "quiet" }, `${one.cite}. ${setting}`),
-    table(["", ...one.columns], lines),
-    told,
-    one.remarks.length
+    { open: numbers.reproduced + numbers.off > 0 },
+    el("summary", {}, el("strong", {}, `${paperTable.paper}, ${paperTable.table}`), ` ${paperTable.title} `, chips),
+    el("p", { class: "quiet" }, `${paperTable.cite}. ${setting}`),
+    table(["", ...paperTable.columns], lines),
+    message,
+    paperTable.remarks.length
       ? el(
           "ul",
           { class: "quiet" },
-          one.remarks.map((remark) => el("li", {}, remark)),
+          paperTable.remarks.map((remark) => el("li", {}, remark)),
         )
       : null,
   );
 }
 
-function publishedCell(cell, tell) {
+function publishedCell(cell, showReason) {
   if (!cell) return NONE;
   const measured = cell.delta !== undefined;
-  const apart = measured
-    ? `${cell.kind}: ${number(Math.abs(cell.delta), 2)} apart, ${number(cell.within, 2)} allowed, ${cell.ours[2]} seeds`
+  const difference = measured
+    ? `${cell.kind}: ${formatNumber(Math.abs(cell.delta), 2)} apart, ${formatNumber(cell.within, 2)} allowed, ${cell.ours[2]} seeds`
     : "";
-  const beside = cell.place ? `ours is ${cell.place}` : "";
-  const why = [apart, cell.why, beside, `in ${cell.unit}`].filter(Boolean).join("; ");
+  const source = cell.place ? `ours is ${cell.place}` : "";
+  const why = [difference, cell.why, source, `in ${cell.unit}`].filter(Boolean).join("; ");
   const ours = measured
     ? el(
         "small",
         {},
         `${cell.kind}: ours `,
         withSpread(cell.ours, 2),
-        ` (${cell.delta >= 0 ? "+" : ""}${number(cell.delta, 2)})`,
+        ` (${cell.delta >= 0 ? "+" : ""}${formatNumber(cell.delta, 2)})`,
       )
     : null;
   const kind = [measured ? cell.kind : "", cell.unit === "words" ? "text long" : ""].join(" ").trim();
   return el(
     "td",
     { class: kind || null },
-    el("button", { type: "button", title: why, onclick: () => tell(why) }, cell.value),
+    el("button", { type: "button", title: why, onclick: () => showReason(why) }, cell.value),
     ours,
   );
 }
@@ -110,32 +110,32 @@ function publishedCell(cell, tell) {
 function privacyPage() {
   const sheet = DATA.privacy;
   if (!sheet) return [el("h1", {}, "What leaves a client"), el("p", {}, "No privacy sheet was written yet.")];
-  const shown = sheet.methods.filter((method) => !asked.method || method.name === asked.method);
+  const shown = sheet.methods.filter((method) => !chosen.method || method.name === chosen.method);
   const lines = shown.flatMap((method) =>
     method.entries.map((entry) => [
       method.name,
-      brief(entry.phase),
-      brief(entry.entry),
-      words(entry.shape),
+      shortText(entry.phase),
+      shortText(entry.entry),
+      longText(entry.shape),
       bytes(entry.bytes),
-      words(entry.when),
-      words(entry.combined),
-      brief(entry.alone ? "each one" : "the sum"),
-      words(entry.protected || "sent as it is"),
+      longText(entry.when),
+      longText(entry.combined),
+      shortText(entry.alone ? "each one" : "the sum"),
+      longText(entry.protected || "sent as it is"),
     ]),
   );
-  const silent = shown
+  const without = shown
     .filter((method) => !method.entries.length)
     .map((method) => [method.name, el("td", { class: "text", colspan: 8 }, "nothing")]);
-  const kept = shown.map((method) => [
+  const stays = shown.map((method) => [
     method.name,
-    words(method.objective),
-    words(method.keeps.join(", ") || "nothing"),
+    longText(method.objective),
+    longText(method.keeps.join(", ") || "nothing"),
     method.keeps.length ? bytes(method.kept_bytes) : NONE,
   ]);
   const read =
     `Counted at ${sheet.encoder} for a client of ${sheet.images.toLocaleString("en")} images. Of most entries the server ` +
-    "needs a mean or a sum over clients, which secure aggregation could give it; each one are those it has to look at client by client.";
+    "needs a mean or a sum over clients, which secure aggregation could compute; 'each one' marks those that it must see client by client.";
   const text = (name) => el("th", { class: "text" }, name);
   return [
     el("h1", {}, "What leaves a client"),
@@ -143,8 +143,8 @@ function privacyPage() {
     el(
       "div",
       { class: "controls" },
-      choose("method", asked.method, [["", "all"], ...sheet.methods.map(({ name }) => [name, name])], (name) => {
-        asked.method = name;
+      choose("method", chosen.method, [["", "all"], ...sheet.methods.map(({ name }) => [name, name])], (name) => {
+        chosen.method = name;
         show();
       }),
     ),
@@ -155,9 +155,9 @@ function privacyPage() {
         "bytes",
         ...["when", "combined", "the server needs", "protected"].map(text),
       ],
-      [...lines, ...silent],
+      [...lines, ...without],
     ),
-    el("h2", {}, "What stays with it between visits"),
-    table(["method", text("objective"), text("keeps"), "bytes"], kept),
+    el("h2", {}, "What stays with the client between visits"),
+    table(["method", text("objective"), text("keeps"), "bytes"], stays),
   ];
 }

@@ -1,29 +1,29 @@
 "use strict";
-// One run: what it reached, how, and where it comes from.
+// One run: its scores, settings and origin.
 
 function runPage(scenario, row, seed) {
-  const run = own(DATA.runs, `${scenario}/${row}/${seed}`);
+  const run = lookup(DATA.runs, `${scenario}/${row}/${seed}`);
   if (!run) return [el("h1", {}, "No such run"), el("p", {}, `The records hold no ${scenario}, ${row}, ${seed}.`)];
-  const held = own(DATA.scenarios, scenario).rows.find((one) => one.row === row);
-  const seeds = held.seeds.map((one) =>
+  const boardRow = lookup(DATA.scenarios, scenario).rows.find((candidate) => candidate.row === row);
+  const seeds = boardRow.seeds.map((number) =>
     el(
       "a",
       {
         class: "seed",
-        href: address("run", scenario, row, `seed${one}`),
-        "aria-current": `seed${one}` === seed ? "page" : null,
+        href: address("run", scenario, row, `seed${number}`),
+        "aria-current": `seed${number}` === seed ? "page" : null,
       },
-      `seed ${one}`,
+      `seed ${number}`,
     ),
   );
   const scores = Object.entries(run.scores)
     .sort()
     .flatMap(([protocol, metrics]) =>
-      Object.entries(metrics).map(([metric, value]) => [protocol, words(metric), String(value)]),
+      Object.entries(metrics).map(([metric, value]) => [protocol, longText(metric), String(value)]),
     );
-  const settings = Object.entries(held.settings).map(([key, value]) => [
+  const settings = Object.entries(boardRow.settings).map(([key, value]) => [
     key,
-    words(typeof value === "string" ? value : JSON.stringify(value)),
+    longText(typeof value === "string" ? value : JSON.stringify(value)),
   ]);
   return [
     el("p", {}, el("a", { href: address("board", scenario) }, `← ${scenario}`)),
@@ -68,15 +68,15 @@ function facts(run) {
       .map(([name, count]) => `${name} ${bytes(count)}`)
       .join(", ") || "none";
   const ranks = `${run.world_size} rank${run.world_size > 1 ? "s" : ""}`;
-  const alone = run.federation.clients === 1 ? "none: one client holds all and has nobody to exchange with" : null;
+  const single = run.federation.clients === 1 ? "none: one client holds all images and exchanges nothing" : null;
   const { wall, clients, evaluation } = run.seconds;
   return [
     ["rounds", `${run.rounds.done} of ${run.rounds.planned}${run.rounds.ended ? `: ${run.rounds.ended}` : ""}`],
     ["clients", `${run.federation.clients}, ${digits(run.federation.participation * 100)} % in a round`],
     ["images seen", run.images.toLocaleString("en")],
     ["best round", run.best && `${run.best.round} (${run.best.metric} ${digits(run.best.value)}), never the headline`],
-    ["bytes up", alone || sent(run.bytes.up)],
-    ["bytes down", alone || sent(run.bytes.down)],
+    ["bytes up", single || sent(run.bytes.up)],
+    ["bytes down", single || sent(run.bytes.down)],
     [
       "seconds",
       `${Math.round(wall)} of training, ${Math.round(clients)} of them at clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,

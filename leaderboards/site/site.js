@@ -1,5 +1,5 @@
 "use strict";
-// Which page an address asks for, and whether it is light or dark.
+// Routing by address, and the light or dark theme.
 
 const PAGES = new Map([
   ["board", boardPage],
@@ -10,18 +10,18 @@ const PAGES = new Map([
 const page = document.getElementById("page");
 let first = true; // nothing has been shown yet
 
-function asks() {
+function route() {
   const parts = location.hash.replace(/^#\/?/, "").split("/");
   try {
     return parts.map(decodeURIComponent);
   } catch {
-    return parts; // an address somebody mistyped
+    return parts; // a malformed address
   }
 }
 
 function show() {
-  const [name, ...rest] = asks();
-  const held = document.activeElement?.dataset.key; // a choice that leads here keeps the keyboard
+  const [name, ...rest] = route();
+  const focused = document.activeElement?.dataset.key; // a control that leads here keeps the keyboard focus
   const drawn = (PAGES.get(name) || boardPage)(...rest);
   page.replaceChildren(...drawn.filter((node) => node !== null));
   const current = PAGES.has(name) && name !== "run" ? name : "board";
@@ -30,9 +30,9 @@ function show() {
     else link.removeAttribute("aria-current");
   }
   document.title = `${page.querySelector("h1").textContent} · Fulcrum`;
-  const again = held && page.querySelector(`[data-key="${held}"]`);
+  const again = focused && page.querySelector(`[data-key="${focused}"]`);
   if (again) again.focus();
-  else if (!first) page.focus({ preventScroll: true }); // a reader by ear hears the new page
+  else if (!first) page.focus({ preventScroll: true }); // a screen reader announces the new page
   if (!again) window.scrollTo(0, 0);
   first = false;
 }
@@ -42,7 +42,7 @@ function remembered(value) {
     if (value) localStorage.setItem("theme", value);
     return value || localStorage.getItem("theme");
   } catch {
-    return value || null; // a browser may refuse to remember for a file
+    return value || null; // a browser may refuse storage for a file
   }
 }
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from leaderboards.comparisons import differences, paired
-from leaderboards.rank import HEADLINE, Cell, average_ranks, board, gaps, pooled_spread, values
+from leaderboards.comparisons import compare, differences
+from leaderboards.rank import HEADLINE, Cell, board, gaps, metric_values, pooled_spread, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -23,8 +23,8 @@ def test_a_row_is_the_mean_and_sample_deviation_of_its_seeds():
     (row,) = board(records(ssd=[48.0, 50.0, 52.0]), "cifar10-micro")
     assert row.cells[HEADLINE] == Cell(mean=50.0, spread=2.0, n=3)  # sqrt((4 + 0 + 4) / 2)
     assert row.cells["geometry/v1 effective_rank"] == Cell(31.25, 0.0, 3)
-    assert (row.scenario, row.row, row.method, row.objective) == ("cifar10-micro", "ssd", "fedavg", "byol")
-    assert (row.seeds, row.rounds, row.images) == ((0, 1, 2), 5, 100000)
+    assert (row.row, row.method, row.objective) == ("ssd", "fedavg", "byol")
+    assert (row.seeds, row.rounds) == ((0, 1, 2), 5)
     assert row.bytes_up == 46_800_000  # (2.3e9 + 4e7) / 50 visits
     assert row.bytes_down == 1235
     assert row.client_seconds == 1.6
@@ -38,17 +38,17 @@ def test_traffic_is_averaged_over_the_visits_of_all_seeds():
     assert (row.bytes_up, row.bytes_down, row.client_seconds) == (70, 0, 16)  # 700, 0 and 160 over 10 visits
 
 
-def test_a_row_without_visits_has_no_traffic():
+def test_a_row_without_visits_has_neither_traffic_nor_seconds():
     (row,) = board([record(bytes={"up": {}, "down": {}, "visits": 0})], "cifar10-micro")
     assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, None)
 
 
-def test_a_single_client_has_nobody_to_exchange_with():
+def test_a_single_client_has_no_traffic():
     (row,) = board([record(federation={"clients": 1, "participation": 1.0, "batch_norm": "average"})], "cifar10-micro")
     assert (row.bytes_up, row.bytes_down, row.client_seconds) == (None, None, 1.6)
 
 
-def test_a_row_has_spent_what_its_worst_client_of_any_seed_has():
+def test_a_rows_epsilon_is_the_largest_of_any_client_and_seed():
     spent = [(2.5, ["R"]), (8.0, ["R", "S"]), (4.0, ["R"])]
     noisy = [
         record(seed=seed, epsilon=epsilon, privacy={"delta": 1e-05, "covers": covers, "clients": {"3": epsilon}})
@@ -86,25 +86,25 @@ def test_ties_are_with_the_first_of_the_group_and_do_not_chain():
     assert ranks(rows) == [("a", 1, True), ("b", 1, True), ("c", 3, True), ("d", 3, True), ("e", 5, False)]
 
 
-def test_what_a_row_adds_is_over_shared_seeds_and_says_what_else_differs():
+def test_a_gain_is_over_shared_seeds_and_names_other_differences():
     base = [record("base", seed, linear) for seed, linear in enumerate([49.0, 50.0, 54.0])]
     slower = {**base[0]["settings"], "optimizer.lr": 0.05, "method.mu": 1}
     row = [record("row", seed, linear, settings=slower) for seed, linear in ((1, 51.0), (2, 55.0), (7, 99.0))]
-    (one,) = differences(board([*base, *row], "cifar10-micro"), {"base": ["row"]})
-    assert (one.points, one.seeds) == (1.0, 2)
-    assert one.unlike == ("optimizer.lr 0.05, not 0.1",)
+    (difference,) = differences(board([*base, *row], "cifar10-micro"), {"base": ["row"]})
+    assert difference.by_seed == {1: 1.0, 2: 1.0}
+    assert difference.unlike == ("optimizer.lr 0.05, not 0.1",)
     assert differences(board([*base, row[2]], "cifar10-micro"), {"base": ["row"]}) == []
 
 
-def test_what_a_row_adds_counts_beyond_twice_its_standard_error():
+def test_a_gain_counts_beyond_twice_its_standard_error():
     rows = board(records(base=[49.0, 50.0, 51.0], much=[52.0], some=[49.5, 50.5, 51.5]), "cifar10-micro")
     much, some = differences(rows, {"base": ["some", "much", "never-run"], "missing": ["base"]})
-    assert (much.row, much.base, much.points, some.points) == ("much", "base", 3.0, 0.5)
-    assert much.least == pytest.approx(2 * math.sqrt(2))  # s = 1
-    assert some.least == pytest.approx(2 * math.sqrt(2 / 3))
-    assert (much.counts, some.counts) == (True, False)
+    assert (much.row, much.base, much.cell.mean, some.cell.mean) == ("much", "base", 3.0, 0.5)
+    assert much.threshold == pytest.approx(2 * math.sqrt(2))  # s = 1
+    assert some.threshold == pytest.approx(2 * math.sqrt(2 / 3))
+    assert (much.significant, some.significant) == (True, False)
     (less,) = differences(board(records(base=[49.0, 51.0], row=[45.0, 47.0]), "cifar10-micro"), {"base": ["row"]})
-    assert (less.points, less.counts) == (-4.0, True)
+    assert (less.cell.mean, less.significant) == (-4.0, True)
     assert differences(board(records(base=[49.0], row=[45.0]), "cifar10-micro"), {"base": ["row"]}) == []
 
 
@@ -142,11 +142,11 @@ def test_only_finished_runs_of_the_scenario_count():
 def test_the_order_of_records_does_not_matter():
     entries = records(a=[50.1, 51.7, 49.3], b=[48.2, 49.9, 50.6], untrained=[30.3])
     assert board(entries, "cifar10-micro") == board(entries[::-1], "cifar10-micro")
-    assert values(entries[:3], HEADLINE) == [50.1, 51.7, 49.3]
+    assert metric_values(entries[:3], HEADLINE) == [50.1, 51.7, 49.3]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"method": "fedprox"}, "method is fedavg and fedprox"),
         ({"objective": "simclr"}, "objective is byol and simclr"),
@@ -155,12 +155,12 @@ def test_the_order_of_records_does_not_matter():
         ({"settings": {"partition.name": "iid"}}, "optimizer.lr is 0.1 and None"),
     ],
 )
-def test_seeds_of_different_settings_are_refused(change: dict[str, object], words: str):
-    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{words}"):
+def test_seeds_of_different_settings_are_refused(change: dict[str, object], message: str):
+    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{message}"):
         board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
 
 
-def test_a_setting_that_came_later_is_what_the_code_did_before():
+def test_a_setting_that_is_missing_in_an_old_record_has_its_default():
     before = record("ssd", 0)
     same, other = ({**before["settings"], "method.separation": value} for value in ("soft", "hard"))
     (row,) = board([before, record("ssd", 1, settings=same)], "cifar10-micro")
@@ -176,15 +176,16 @@ def test_a_seed_given_twice_is_refused():
 
 def test_two_rows_are_compared_seed_by_seed():
     ssd, fedavg = board(records(ssd=[50, 53, 49], fedavg=[48, 49, 49, 90]), "cifar10-micro")[::-1]
-    pair = paired(ssd, fedavg)
-    assert pair is not None
-    assert pair.points == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner
-    assert (pair.over, pair.wins) == (Cell(2.0, 2.0, 3), 2)
+    difference = compare(ssd, fedavg, spread=1.5)
+    assert difference is not None
+    assert difference.by_seed == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner
+    assert (difference.cell, difference.wins) == (Cell(2.0, 2.0, 3), 2)
+    assert difference.threshold == pytest.approx(2 * 1.5 * math.sqrt(2 / 3))
     alone, other = board([record("ssd", 0, 50.0), record("fedavg", 1, 48.0)], "cifar10-micro")
-    assert paired(alone, other) is None
+    assert compare(alone, other, spread=1.5) is None
 
 
-def test_ranks_are_averaged_over_the_scenarios_that_rank_all_with_ties_halved():
+def test_ranks_are_averaged_over_scenarios_and_tied_rows_get_the_mean_position():
     """Spreads are 1 throughout: two rows of three seeds differ beyond 2 sqrt(2 / 3) = 1.63."""
 
     def three(mean: float) -> list[float | None]:
@@ -192,26 +193,26 @@ def test_ranks_are_averaged_over_the_scenarios_that_rank_all_with_ties_halved():
 
     first = board(records(a=three(60), b=three(59), c=three(50), d=three(70)), "cifar10-micro")  # d is missing below
     second = board(records(a=three(40), b=three(50), c=three(30)), "cifar10-micro")
-    found = average_ranks({"first": first, "second": second, "unranked": board(records(a=[1.0]), "cifar10-micro")})
-    assert [(one.row, one.mean, one.ranks) for one in found] == [
-        ("b", 1.25, {"first": 1.5, "second": 1}),  # tied with a for places one and two
-        ("a", 1.75, {"first": 1.5, "second": 2}),
-        ("c", 3.0, {"first": 3, "second": 3}),
+    boards = {"first": first, "second": second, "unranked": board(records(a=[1.0]), "cifar10-micro")}
+    assert list(ranks_by_scenario(boards).items()) == [
+        ("b", {"first": 1.5, "second": 1}),  # tied with a for positions one and two
+        ("a", {"first": 1.5, "second": 2}),
+        ("c", {"first": 3, "second": 3}),
     ]
-    assert average_ranks({}) == []
+    assert ranks_by_scenario({}) == {}
 
 
 def test_a_missing_seed_and_a_seed_without_the_headline_are_named():
     rows = board([*records(b=[1.0, None, 2.0]), record("a", 0), record("a", 4), record("c", 2)], "cifar10-micro")
     lines = ["a has no seed 1, 2, 3", "b, seed 1, has no linear/v1 accuracy", "c has no seed 0, 1"]
     assert sorted(gaps(rows)) == lines
-    assert gaps(board([record("d", 17)], "cifar10-micro")) == []  # nobody has any other
+    assert gaps(board([record("d", 17)], "cifar10-micro")) == []  # no row has any other
 
 
-def test_a_row_says_where_it_comes_from():
-    made = record()["provenance"] | {"git": "0123456789"}
-    other = {**made, "git": "f" * 40, "dirty": True, "date": "2026-01-01T00:00:00+00:00", "hardware": "another"}
-    (row,) = board([record(seed=k, provenance=one) for k, one in enumerate((made, made, other))], "cifar10-micro")
+def test_a_row_has_its_commits_hardware_and_dates():
+    origin = record()["provenance"] | {"git": "0123456789"}
+    other = {**origin, "git": "f" * 40, "dirty": True, "date": "2026-01-01T00:00:00+00:00", "hardware": "another"}
+    (row,) = board([record(seed=k, provenance=made) for k, made in enumerate((origin, origin, other))], "cifar10-micro")
     assert row.commits == ("0123456", "fffffff*")
-    assert row.hardware == (made["hardware"], "another")
-    assert row.dates == ("2026-01-01T00:00:00+00:00", made["date"])
+    assert row.hardware == (origin["hardware"], "another")
+    assert row.dates == ("2026-01-01T00:00:00+00:00", origin["date"])

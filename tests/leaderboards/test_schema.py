@@ -1,4 +1,4 @@
-"""A run record is refused with the file and the field, written whole, and found where it belongs."""
+"""An invalid run record is refused with the file and the field; records are written whole and collected by run."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leaderboards.schema import SCHEMA, Record, RecordError, validate
-from leaderboards.store import add_record, collect, read, write
+from leaderboards.store import add_record, collect, digest, read, write
 
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
@@ -125,7 +125,7 @@ def test_an_invalid_field_is_named_with_its_file(path: str, value: Any, message:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_object_is_refused():
+def test_a_record_that_is_no_object_is_refused():
     with pytest.raises(RecordError, match=r"^a.json: the record is 3, expected an object"):
         validate(3, "a.json")  # type: ignore[arg-type]
 
@@ -172,19 +172,19 @@ def test_nan_in_the_file_is_refused(tmp_path: Path):
 def test_collect_reads_both_layouts_in_order(tmp_path: Path):
     write(tmp_path / "cifar10-micro/fedavg-byol/seed10.json", record(seed=10))
     write(tmp_path / "cifar10-micro/fedavg-byol/seed2/result.json", record(seed=2))
-    write(tmp_path / "cifar10-micro/fedavg-byol/seed2/checkpoint/result.json", record(seed=3))  # none of ours
+    write(tmp_path / "cifar10-micro/fedavg-byol/seed2/checkpoint/result.json", record(seed=3))  # not a run folder
     write(tmp_path / "a/b/ssd/seed0.json", record("ssd", scenario="a/b"))
     (tmp_path / "cifar10-micro/fedavg-byol/seed2-notes.json").write_text("not a record")
-    found = collect(tmp_path)
-    assert [(r["scenario"], r["row"], r["seed"]) for r in found] == [
+    records = collect(tmp_path)
+    assert [(r["scenario"], r["row"], r["seed"]) for r in records] == [
         ("a/b", "ssd", 0),
         ("cifar10-micro", "fedavg-byol", 2),
         ("cifar10-micro", "fedavg-byol", 10),
     ]
-    assert all(r["schema"] == SCHEMA for r in found)
+    assert all(r["schema"] == SCHEMA for r in records)
 
 
-def test_collect_takes_a_run_once_and_refuses_two_results_for_it(tmp_path: Path):
+def test_collect_returns_a_run_once_and_refuses_two_results_for_it(tmp_path: Path):
     copy, folder = (tmp_path / "cifar10-micro/fedavg-byol" / name for name in ("seed0.json", "seed0/result.json"))
     write(copy, record())
     write(folder, record(seconds={"wall": 1, "clients": 1, "evaluation": 1}))
@@ -196,7 +196,7 @@ def test_collect_takes_a_run_once_and_refuses_two_results_for_it(tmp_path: Path)
     assert str(folder) in str(caught.value)
 
 
-def test_collect_takes_a_run_that_is_not_over_by_its_early_record(tmp_path: Path):
+def test_collect_reads_the_partial_record_of_an_unfinished_run(tmp_path: Path):
     folder = tmp_path / "cifar10-micro/fedavg-byol/seed0"
     early = record(rounds={"done": 2, "planned": 5}, scores={}, encoders={})
     write(folder / "partial.json", early)
@@ -205,7 +205,7 @@ def test_collect_takes_a_run_that_is_not_over_by_its_early_record(tmp_path: Path
     assert collect(tmp_path) == [record()]
 
 
-def test_an_early_record_gives_way_to_more_rounds_and_never_the_other_way(tmp_path: Path):
+def test_a_record_is_replaced_only_by_one_of_as_many_rounds(tmp_path: Path):
     file = tmp_path / "seed0.json"
     for done in (2, 4, 3):
         add_record(file, record(rounds={"done": done, "planned": 5}, scores={}, encoders={}))
@@ -216,19 +216,19 @@ def test_an_early_record_gives_way_to_more_rounds_and_never_the_other_way(tmp_pa
 
 
 @pytest.mark.parametrize("changes", [{"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}])
-def test_collect_refuses_a_record_in_anothers_place(tmp_path: Path, changes: dict[str, Any]):
+def test_collect_refuses_a_record_in_the_place_of_another(tmp_path: Path, changes: dict[str, Any]):
     write(tmp_path / "cifar10-micro/fedavg-byol/seed0.json", {**record(), **changes})
     with pytest.raises(RecordError, match=r"seed0.json: holds .*, not cifar10-micro/fedavg-byol/seed0: move it there"):
         collect(tmp_path)
 
 
-def test_collect_of_nothing(tmp_path: Path):
+def test_collect_of_an_empty_folder_is_empty_and_of_a_missing_one_refused(tmp_path: Path):
     assert collect(tmp_path) == []
     with pytest.raises(RecordError, match="no such folder"):
         collect(tmp_path / "absent")
 
 
-def test_a_record_is_not_put_over_other_scores(tmp_path: Path):
+def test_a_record_does_not_replace_other_scores(tmp_path: Path):
     file = tmp_path / "seed0.json"
     add_record(file, record())
     add_record(file, record(images=1))  # the same scores again: the newer record stands
@@ -241,3 +241,12 @@ def test_a_record_is_not_put_over_other_scores(tmp_path: Path):
     add_record(tmp_path / "few.json", few)
     add_record(tmp_path / "few.json", record())
     assert read(tmp_path / "few.json")["scores"] == record()["scores"]
+
+
+def test_the_digest_changes_with_every_value_and_not_with_the_order_of_keys():
+    assert digest(record()) == digest(dict(reversed(record().items())))
+    assert len({digest(record()), digest(record(images=1)), digest(edit("provenance dirty", True))}) == 3
+
+
+def test_a_record_error_has_the_exit_code_of_a_users_mistake():
+    assert RecordError.exit_code == 2

@@ -130,7 +130,7 @@ def test_nothing_moved(checkout, capsys):
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0 record"),
+        ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0"),
         ("leaderboards/published/ssd.yaml", "80.84", "80.85", "80.85"),
         ("CHANGELOG.md", "(golden numbers ", "(golden ", "CHANGELOG.md"),
         ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: orchestra, table 4"),

@@ -1,18 +1,16 @@
-"""The page, the terminal table and the picture: what they say, and that the same records give the same bytes."""
+"""The page and the terminal table: their content, and that the same records give the same bytes."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import matplotlib
 import pytest
 from rich.console import Console
 
-from leaderboards.pages.board import markdown, scenarios, table, write
-from leaderboards.pages.plots import _draw, headline
+from leaderboards.pages.board import further_scores, markdown, scenarios, table, write
 from leaderboards.rank import board
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
@@ -55,17 +53,17 @@ def test_every_line_of_a_table_has_the_same_number_of_cells():
     assert {line.count("|") for line in lines} == {12}
 
 
-def test_what_was_spent_has_a_column_where_a_row_has_spent_any():
+def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert "epsilon" not in markdown(RECORDS)
     noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
     noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
     lines = markdown([*RECORDS, *noisy]).splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    assert {line.count("|") for line in table} == {13}
-    assert table[0].endswith("| seeds | epsilon |")
-    assert next(line for line in table if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
-    assert next(line for line in table if " ssd " in line).endswith("| 2 | – |")
-    assert any("is not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
+    rows = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {13}
+    assert rows[0].endswith("| seeds | epsilon |")
+    assert next(line for line in rows if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
+    assert next(line for line in rows if " ssd " in line).endswith("| 2 | – |")
+    assert any("are not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
 
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
@@ -78,17 +76,17 @@ def test_the_page_says_what_rows_add_and_whether_that_counts():
     page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
     base = "fedavg-align\\_uniform"
     assert f"| ssd | {base} | +3.0 | 1.4 | 2 of 2 | more |  |" in page
-    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 of 2 | not told apart |  |" in page
+    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 of 2 | no clear difference |  |" in page
     assert f"| ssd-pd | {base} | -5.0 | 1.4 | 0 of 2 | less |  |" in page
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
 def test_the_page_says_when_the_order_is_no_ranking():
-    note = "the order is not a ranking"
-    assert note not in markdown(RECORDS)
-    assert note in markdown([entry for entry in RECORDS if entry["seed"] == 0])
-    # a floor of two seeds alone: nobody is ranked, yet there is a spread
-    assert note not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
+    remark = "the order is not a ranking"
+    assert remark not in markdown(RECORDS)
+    assert remark in markdown([entry for entry in RECORDS if entry["seed"] == 0])
+    # a floor of two seeds alone: no row is ranked, but there is a spread
+    assert remark not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
 
 
 def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
@@ -99,10 +97,10 @@ def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
     assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
 
 
-def test_a_run_that_its_budget_ended_counts_and_is_named():
+def test_a_run_that_its_privacy_budget_ended_counts_and_is_named():
     rounds = {"done": 3, "planned": 5, "ended": "client 1 would spend epsilon 9 of its budget of 8"}
     page = markdown([record("fedsc", 0, 50.0), record("fedsc", 1, 48.0, rounds=rounds)])
-    (line,) = [one for one in page.splitlines() if one.startswith("Ended early")]
+    (line,) = [line for line in page.splitlines() if line.startswith("Ended early")]
     assert line == f"Ended early: fedsc, seed 1, after 3 of 5 rounds: {rounds['ended']}."
     assert "| 49.0 ± 1.4 |" in page
 
@@ -143,55 +141,14 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
 
 
-def test_the_picture_shows_every_seed_its_mean_spread_ties_and_the_floor():
-    (axes,) = _draw(RECORDS, "cifar10-micro").axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
-    drawn = {marker: [] for marker in ("o", "|", "None")}
-    for line in axes.lines:
-        drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
-    assert drawn["o"] == [([50, 51], [0, 0]), ([49, 50], [1, 1]), ([40, 41], [2, 2])]
-    assert drawn["|"] == [([50.5], [0]), ([49.5], [1]), ([40.5], [2])]
-    (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
-    assert bar[0] == pytest.approx([50.5 - 0.5**0.5, 50.5 + 0.5**0.5])
-    assert floor[0] == [30.25, 30.25]
-    (band,) = axes.patches  # behind the places 0 and 1
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((-0.44, 1.44))
-    assert {text.get_text() for text in axes.texts} == {
-        *("1=", "3", "50.5 ± 0.7", "49.5 ± 0.7", "40.5 ± 0.7", "untrained 30.2"),
-    }
-
-
-def test_two_groups_of_ties_are_two_bands():
-    pairs = {"a": 50, "b": 49, "c": 40, "d": 39, "e": 39.5}
-    entries = [record(name, seed, mean + seed) for name, mean in pairs.items() for seed in range(2)]
-    spans = [
-        (band.get_y(), band.get_y() + band.get_height()) for band in _draw(entries, "cifar10-micro").axes[0].patches
-    ]
-    assert spans == [pytest.approx((-0.44, 1.44)), pytest.approx((1.56, 4.44))]
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        pytest.param([], id="nothing"),
-        pytest.param([record("untrained")], id="only the floor"),
-        pytest.param([record(linear=None)], id="no headline"),
-        pytest.param([record(r"$\frac$_{", 0, 50.0)], id="a name that is no mathematics"),
-    ],
-)
-def test_odd_boards_have_a_picture(entries: list[Record], tmp_path: Path):
-    headline(entries, "cifar10-micro", tmp_path / "picture.svg")
-    assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
-
-
-def test_write_gives_the_page_and_a_picture_a_scenario(tmp_path: Path):
+def test_write_makes_the_page_and_a_figure_for_each_scenario(tmp_path: Path):
     write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
-    found = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
-    assert found == ["README.md", "figures/cifar10-micro.svg", "figures/orchestra-cifar10.svg"]
+    files = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
+    assert files == ["README.md", "figures/cifar10-micro.svg", "figures/orchestra-cifar10.svg"]
     assert "](figures/orchestra-cifar10.svg)" in (tmp_path / "board/README.md").read_text(encoding="utf-8")
 
 
-def test_scenarios_that_would_share_a_picture_are_refused(tmp_path: Path):
+def test_scenarios_that_would_share_a_figure_are_refused(tmp_path: Path):
     entries = [record(scenario="a/b"), record(scenario="a-b")]
     with pytest.raises(RecordError, match=r"scenarios a-b and a/b share a-b.svg"):
         write(entries, tmp_path)
@@ -219,12 +176,12 @@ def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
     assert b"<dc:date>" not in expected
 
 
-def test_matplotlib_is_loaded_only_for_a_picture():
+def test_matplotlib_is_loaded_only_for_a_figure():
     script = "import sys, leaderboards.pages.board; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
-def test_the_terminal_has_what_was_spent_where_a_row_has_spent_any():
+def test_the_terminal_has_epsilon_where_a_row_has_spent_any():
     noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
     assert "epsilon" not in terminal(RECORDS, width=100)
     text = terminal([*RECORDS, record("fedsc", 0, 45.0, epsilon=8.25, privacy=noise)], width=100)
@@ -232,7 +189,47 @@ def test_the_terminal_has_what_was_spent_where_a_row_has_spent_any():
     assert "8.25 (R)" in text
 
 
-def test_a_servers_own_training_is_told_beside_the_clients():
-    page = markdown([*RECORDS, record("flesd", 0, 45.0, server={"images": 125_000, "seconds": 30.0})])
-    assert "Some servers train too, in all: flesd on 125,000 images, beside the clients' 100,000." in page
+def test_the_page_names_the_images_of_servers_that_train():
+    server = {"images": 125_000, "seconds": 30.0}
+    lines = markdown([*RECORDS, record("flesd", 0, server=server), record("flesd-cc", 0, server=server)]).splitlines()
+    images = "on 125,000 images, in addition to the clients' 100,000"
+    assert f"Some servers train too, in all: flesd {images}; flesd-cc {images}." in lines
     assert "servers train" not in markdown(RECORDS)
+
+
+def with_scores(row, seed, linear, **scores):
+    entry = record(row, seed, linear)
+    return {**entry, "scores": {**entry["scores"], **scores}}
+
+
+FURTHER = [
+    with_scores("ssd", 0, 50.0, **{"clusters/v1": {"nmi": 0.25}, "semi/v1": {"accuracy_1pct": 30.0}}),
+    with_scores("ssd", 1, 51.0, **{"clusters/v1": {"nmi": 0.35}, "semi/v1": {"accuracy_1pct": 31.0}}),
+    with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
+    record("untrained", 0, 30.0),
+]
+
+
+def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():
+    assert further_scores(board(FURTHER, "cifar10-micro")) == (
+        "1 to 2 seeds",
+        [
+            "| row | 1 % labels (%) | NMI of k-means |",
+            "|---|---:|---:|",
+            "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
+            "| fedavg-byol | – | 0.125 |",
+        ],
+    )
+
+
+def test_without_other_protocols_there_is_no_table_of_further_scores():
+    assert further_scores(board([record("ssd", 0, 50.0)], "cifar10-micro")) == ("", [])
+    assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
+
+
+def test_further_scores_are_in_the_section_of_their_scenario():
+    page = markdown(FURTHER)
+    assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
+    assert "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |\n" in page
+    assert "Over 1 to 2 seeds a row." in page.splitlines()
+    assert "Over one seed a row." in markdown([FURTHER[0]]).splitlines()

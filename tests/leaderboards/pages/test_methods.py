@@ -20,7 +20,7 @@ def lines(method):
     return [line for line in methods.filled(PAGE, method, BOARDS).splitlines() if line.startswith("| cifar10")]
 
 
-def test_what_stands_around_the_marks_stays():
+def test_the_text_around_the_marks_stays():
     page = methods.filled(PAGE, "ssd", BOARDS)
     assert page.startswith("# SSD\n\nby hand\n\n<!--")
     assert page.endswith("-->\n\nmore by hand\n")
@@ -28,13 +28,13 @@ def test_what_stands_around_the_marks_stays():
     assert methods.filled(page, "ssd", BOARDS) == page
 
 
-def test_a_row_its_floor_and_what_it_adds():
+def test_a_row_shows_its_gains_over_the_floor_and_over_its_base():
     (line,) = lines("ssd")
-    adds = "+1.0 to fedavg-align\\_uniform (counts from 1.2); not told apart"
+    adds = "+1.0 to fedavg-align\\_uniform (counts from 1.2); no clear difference"
     assert line == f"| cifar10-micro | ssd | 1= | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 | +20.2 | {adds} |"
 
 
-def test_a_row_that_builds_on_two_says_what_it_adds_to_each():
+def test_a_row_that_builds_on_two_rows_shows_its_gain_over_each():
     records = [
         *(record("flesd", seed, 47.0, method="flesd") for seed in (0, 1)),
         *(record("fedavg-simclr", seed, 49.0, method="fedavg") for seed in (0, 1)),
@@ -46,14 +46,14 @@ def test_a_row_that_builds_on_two_says_what_it_adds_to_each():
     assert "-2.0 to fedavg-simclr" in line
 
 
-def test_without_a_probe_there_is_nothing_to_be_above():
+def test_without_the_floors_probe_no_gain_over_it_is_shown():
     scored = {"scores": {"knn/v1": {"accuracy": 30.0}}, "encoders": {"global": {"knn/v1": {"accuracy": 30.0}}}}
     floor = record("untrained", 0, method="untrained", **scored)
     page = methods.filled(PAGE, "ssd", methods.boards([*RECORDS[:2], floor]))
     assert "| ssd | 1 | 50.5 ± 0.7 | 43.5 ± 0.0 | 2 |  |  |" in page
 
 
-def test_a_method_over_another_stands_on_both_pages():
+def test_a_method_on_top_of_another_is_on_both_pages():
     assert lines("fedu") == lines("fedx") != []
     assert lines("fedsc") == []
     assert "No row of it" in methods.filled(PAGE, "fedsc", BOARDS)

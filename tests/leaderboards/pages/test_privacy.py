@@ -1,4 +1,4 @@
-"""The privacy sheet on the pages: a line an entry, a line a method, and nothing that can break a table."""
+"""The privacy sheet on the pages: a line for each entry, a line for each method, no text that can break a table."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ SHEET = Sheet(
 PAGE = f"before\n\n{START}\nold\n{END}\n\nafter\n"
 
 
-def test_it_is_read_as_it_was_written(tmp_path: Path):
+def test_a_sheet_is_read_as_it_was_written(tmp_path: Path):
     write(tmp_path / "privacy.json", SHEET)
     assert read(tmp_path / "privacy.json") == SHEET
 
@@ -33,7 +33,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path):
     "content",
     ["", "[]", "{}", '{"methods": [{"entries": []}]}', '{"methods": [], "encoder": "x", "images": 1, "more": 2}'],
 )
-def test_what_is_no_sheet_is_refused_by_name(content: str, tmp_path: Path):
+def test_a_file_without_a_sheet_is_refused_by_name(content: str, tmp_path: Path):
     (tmp_path / "privacy.json").write_text(content)
     with pytest.raises(RecordError, match=r"privacy.json: no privacy sheet .*python -m benchmark privacy"):
         read(tmp_path / "privacy.json")
@@ -41,18 +41,19 @@ def test_what_is_no_sheet_is_refused_by_name(content: str, tmp_path: Path):
         read(tmp_path / "missing.json")
 
 
-def test_the_board_has_a_line_a_method():
-    lines = section(SHEET).splitlines()
-    assert "counted at ResNet-18" in section(SHEET)
-    assert "5,000 images" in section(SHEET)
+def test_the_board_has_a_line_for_each_method():
+    lines = section(SHEET)
     assert (
         r"| a\_b | weights 46.3 MB, rows 32.8 kB | rows 32.8 kB | rows, weights | rows: at least 5 \| images |" in lines
     )
     assert "| local | nothing | – | – | – |" in lines
-    assert markdown([], SHEET).endswith(section(SHEET))
+    page = markdown([], SHEET)
+    assert "counted at ResNet-18" in page
+    assert "5,000 images" in page
+    assert page.endswith("\n".join([*lines, ""]))
 
 
-def test_the_guide_has_a_line_an_entry_and_what_stays():
+def test_the_guide_has_a_line_for_each_entry_and_what_stays():
     page = filled(PAGE, SHEET)
     assert page.startswith(f"before\n\n{START}\n")
     assert page.endswith(f"{END}\n\nafter\n")
@@ -70,7 +71,8 @@ def test_the_guide_has_a_line_an_entry_and_what_stays():
         filled("a page without", SHEET)
 
 
-def test_the_file_is_for_people_too(tmp_path: Path):
+def test_the_file_has_a_line_for_each_value(tmp_path: Path):
     write(tmp_path / "privacy.json", SHEET)
-    content = json.loads((tmp_path / "privacy.json").read_text())
-    assert content["methods"][0]["entries"][1]["bytes"] == 46_300_000
+    text = (tmp_path / "privacy.json").read_text()
+    assert '     "bytes": 46300000,' in text.splitlines()
+    assert json.loads(text)["methods"][0]["entries"][1]["bytes"] == 46_300_000

@@ -1,8 +1,7 @@
-"""The site as a person sees it, in a browser, at a desk and on a phone."""
+"""The site in a browser, on a desktop and on a phone."""
 
 import json
 import shutil
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.leaderboards.test_schema import record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
-HOSTILE = "<script>document.title='taken'</script>"
+HOSTILE = "<script>document.title='changed'</script>"
 CURVE = [
     {"round": r, "monitor": 30.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r, "uniformity": -r / 5, "alignment": 0.3}
     for r in range(1, 6)
@@ -26,8 +25,8 @@ RECORDS = [
     record(scenario="elsewhere"),
 ]
 CELLS = [
-    Published("p", "Paper", "cite", "1", "title", "theirs", heading, value, None, "%", {}, (HOSTILE,), ours, number)
-    for number, (heading, value, ours) in enumerate(
+    Published("p", "Paper", "cite", "1", "title", "theirs", heading, value, None, "%", {}, (HOSTILE,), ours, index)
+    for index, (heading, value, ours) in enumerate(
         (
             ("near", 51.5, Ours("cifar10-micro", "ssd", "linear/v1 accuracy")),
             ("far", 70.0, Ours("cifar10-micro", "ssd", "linear/v1 accuracy")),
@@ -42,20 +41,15 @@ def written(folder, records):
     return (folder / "site" / "index.html").as_uri()
 
 
-def test_the_data_is_read_back_and_changes_by_the_line(tmp_path):
+def test_the_data_hold_rows_and_runs_and_depend_on_the_records_only(tmp_path):
     written(tmp_path, RECORDS)
     first = (tmp_path / "site" / "data.js").read_text()
-    data = site.read(first)
+    data = json.loads(first.removeprefix(site.BEGIN).removesuffix(site.END))
     assert [row["row"] for row in data["scenarios"]["cifar10-micro"]["rows"]][:2] == ["ssd", "orchestra"]
     assert data["runs"]["cifar10-micro/ssd/seed0"]["scores"]["linear/v1"]["accuracy"] == 50.0
-    assert "</" not in first  # nothing in it ends the script it is read by
+    assert "</" not in first  # no text can end the HTML element that loads it
     written(tmp_path, RECORDS)
     assert (tmp_path / "site" / "data.js").read_text() == first
-    changed = json.loads(json.dumps(RECORDS))
-    changed[0]["bytes"]["visits"] = 49
-    written(tmp_path, changed)
-    second = (tmp_path / "site" / "data.js").read_text()
-    assert sum(one != other for one, other in zip(first.split("\n"), second.split("\n"), strict=True)) == 2
 
 
 @pytest.fixture(scope="module")
@@ -75,27 +69,27 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, address):
-    """Opens an address at a size; afterwards nothing may have gone wrong, nor asked for the network."""
-    contexts, wrong = [], []
+    """Opens an address at a size; at the end fails on any error, dialog or request to the network."""
+    contexts, problems = [], []
 
     def open_page(route="", size=DESK, at=address, **options):
         contexts.append(browser.new_context(viewport=size, **options))
         page = contexts[-1].new_page()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        page.on("request", lambda one: one.url.startswith(("file:", "data:")) or wrong.append(one.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
         page.goto(f"{at}#/{route}")
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert problems == []
 
 
-def column(page, place):
-    """The texts of the board's column; the first three are the row, its rank and the linear probe."""
-    return page.locator(f"table >> nth=0 >> tbody tr td:nth-child({place})").all_inner_texts()
+def column(page, index):
+    """The texts of a column of the board, counted from 1: the row, its rank, the linear probe, ..."""
+    return page.locator(f"table >> nth=0 >> tbody tr td:nth-child({index})").all_inner_texts()
 
 
 def rows(page):
@@ -116,7 +110,7 @@ def test_rows_are_sorted_by_what_is_clicked(visit):
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE])
-def test_rows_are_found_by_name_and_by_method(visit, size):
+def test_rows_are_filtered_by_name_and_by_method(visit, size):
     page = visit(size=size)
     page.get_by_label("find a row").fill("SSD")
     assert rows(page) == ["ssd"]
@@ -126,7 +120,7 @@ def test_rows_are_found_by_name_and_by_method(visit, size):
     assert rows(page) == ["orchestra"]
 
 
-def test_on_a_phone_the_page_fits_and_names_stay_in_sight(visit):
+def test_on_a_phone_the_page_fits_and_names_stay_visible(visit):
     page = visit(size=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     page.locator(".wide").first.evaluate("box => box.scrollLeft = 300")
@@ -138,21 +132,21 @@ def test_a_name_that_is_markup_is_text(visit):
     page.get_by_text("<b>bold</b>").wait_for()
     page.get_by_role("link", name=HOSTILE, exact=True).click()
     page.get_by_role("heading", name=HOSTILE).wait_for()
-    assert page.title() != "taken"
+    assert page.title() != "changed"
     page = visit("papers")
     page.get_by_text(HOSTILE).wait_for()
 
 
-def test_ticked_rows_are_held_against_one_another(visit):
+def test_ticked_rows_are_compared_with_one_another(visit):
     page = visit()
     page.get_by_label("compare orchestra").uncheck()
     page.get_by_label(f"compare {HOSTILE}").uncheck()
-    held = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr")
+    table = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr")
     points = "-10.0, -10.0, -10.0"
-    least = "1.63"  # the seeds' spread is 1 in both rows: 2 sqrt(2 / 3)
-    assert held.all_inner_texts() == ["\t".join(["fedavg-byol", "-10.00 ± 0.00", least, "0 of 3", points])]
+    threshold = "1.63"  # the seeds' spread is 1 in both rows: 2 sqrt(2 / 3)
+    assert table.all_inner_texts() == ["\t".join(["fedavg-byol", "-10.00 ± 0.00", threshold, "0 of 3", points])]
     page.get_by_label("base").select_option("fedavg-byol")
-    assert held.all_inner_texts() == ["\t".join(["ssd", "10.00 ± 0.00", least, "3 of 3", points.replace("-", "")])]
+    assert table.all_inner_texts() == ["\t".join(["ssd", "10.00 ± 0.00", threshold, "3 of 3", points.replace("-", "")])]
     assert page.evaluate("document.activeElement.dataset.key") == "base"
     curves = page.get_by_role("figure").filter(has_text="Over training")
     assert curves.locator("polyline").count() == 2
@@ -161,7 +155,7 @@ def test_ticked_rows_are_held_against_one_another(visit):
     assert curves.locator("circle title").first.inner_html() == "ssd, round 1: 1 M, 31"
 
 
-def test_what_is_not_drawn_is_said(visit):
+def test_rows_without_a_curve_are_named(visit):
     page = visit()
     curves = page.get_by_role("figure").filter(has_text="Over training")
     assert curves.get_by_text("No curve:").inner_text() == f"No curve: orchestra, {HOSTILE}."
@@ -173,15 +167,15 @@ def test_what_is_not_drawn_is_said(visit):
     ]
 
 
-def test_rows_without_a_rank_come_in_the_boards_order_and_what_is_not_over_is_named(visit, tmp_path):
+def test_rows_without_a_rank_come_in_the_boards_order_and_unfinished_runs_are_named(visit, tmp_path):
     single = [record(name, 0, score) for name, score in (("low", 40.0), ("high", 60.0), ("middle", 50.0))]
     early = record("slow", 3, None, rounds={"done": 2, "planned": 5})
     page = visit(at=written(tmp_path, [*single, early]))
     assert rows(page) == ["high", "middle", "low"]
-    page.get_by_text("Not over, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
+    page.get_by_text("Not finished, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
 
 
-def test_a_ninth_line_is_drawn_otherwise_than_the_first(visit, tmp_path):
+def test_a_ninth_line_looks_different_from_the_first(visit, tmp_path):
     page = visit(at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
     for k in range(5, 9):
         page.get_by_label(f"compare row-{k}").check()
@@ -193,7 +187,7 @@ def test_a_ninth_line_is_drawn_otherwise_than_the_first(visit, tmp_path):
     assert looks[0][0] == looks[8][0]
 
 
-def test_the_content_is_reached_by_one_key_and_a_page_is_announced(visit):
+def test_the_content_is_reached_by_one_key_and_a_new_page_gets_the_focus(visit):
     page = visit()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -206,7 +200,7 @@ def test_the_content_is_reached_by_one_key_and_a_page_is_announced(visit):
     assert page.title() == "Published numbers, and ours · Fulcrum"
 
 
-def test_verdicts_have_their_colours_and_can_be_chosen(visit):
+def test_verdicts_have_colours_and_can_be_filtered(visit):
     page = visit("papers")
     near, far, none = page.locator("td:not(.row)").all()
     assert near.inner_text().split("\n") == ["51.5", "reproduced: ours 51.00 ± 1.00 (-0.50)"]
@@ -232,7 +226,7 @@ def test_a_run_shows_its_scores_config_and_origin(visit):
     page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
 
 
-def test_the_keyboard_stays_where_it_is(visit):
+def test_the_keyboard_focus_stays_on_its_control(visit):
     page = visit()
     focused = "document.activeElement.dataset.key"
     page.get_by_role("button", name="kNN (%)").press("Enter")
@@ -256,32 +250,30 @@ def test_a_choice_of_another_scenario_does_not_hide_the_rows(visit):
 @pytest.mark.parametrize(
     "route", ["constructor", "board/toString", "board/__proto__", "papers/nonsense", "run/%E0%A4%A"]
 )
-def test_an_address_of_nothing_leads_somewhere(visit, route):
+def test_an_unknown_address_shows_a_page(visit, route):
     assert visit(route).get_by_role("heading").first.inner_text()
 
 
-def test_more_scores_and_where_a_row_comes_from(visit):
+def test_all_scores_and_the_origin_of_a_row_can_be_shown(visit):
     page = visit()
     page.get_by_label("all scores").check()
     page.get_by_role("button", name="made at").wait_for()
     assert "2 CPU cores" in page.locator("tbody tr").first.inner_text()
 
 
-def test_it_is_dark_where_the_reader_is_and_can_be_turned(visit):
+def test_the_theme_follows_the_reader_and_can_be_switched(visit):
     dark = visit(color_scheme="dark")
     light = visit(color_scheme="light")
-    told = "getComputedStyle(document.body).backgroundColor"
-    assert dark.evaluate(told) != light.evaluate(told)
+    colour = "getComputedStyle(document.body).backgroundColor"
+    assert dark.evaluate(colour) != light.evaluate(colour)
     dark.get_by_label("dark or light").click()
-    assert dark.evaluate(told) == light.evaluate(told)
+    assert dark.evaluate(colour) == light.evaluate(colour)
 
 
-def test_five_hundred_records_are_drawn_in_time_and_stay_usable(visit, tmp_path):
+def test_five_hundred_records_are_drawn_and_stay_usable(visit, tmp_path):
     many = [record(f"row-{k:03d}", seed, 30 + k / 25, curve=CURVE) for k in range(250) for seed in (0, 1)]
-    began = time.perf_counter()
     page = visit(at=written(tmp_path, many))
     assert len(rows(page)) == 250
-    assert time.perf_counter() - began < 5
     page.get_by_label("find a row").fill("row-249")
     assert rows(page) == ["row-249"]
     page.get_by_label("find a row").fill("")
@@ -290,8 +282,17 @@ def test_five_hundred_records_are_drawn_in_time_and_stay_usable(visit, tmp_path)
     assert rows(page)[0] == "row-000"
 
 
-def test_without_any_record_it_says_so(visit, tmp_path):
+def test_a_site_without_records_says_so(visit, tmp_path):
     page = visit(at=written(tmp_path, []))
     page.get_by_text("No run has been recorded yet.").wait_for()
     page = visit("privacy", at=written(tmp_path, []))
     page.get_by_text("No privacy sheet").wait_for()
+
+
+def test_a_site_without_its_data_says_how_to_write_them(browser, tmp_path):
+    written(tmp_path, [])
+    (tmp_path / "site" / "data.js").unlink()
+    page = browser.new_page()
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    page.get_by_text("No data yet: write them by make site.").wait_for()
+    page.close()

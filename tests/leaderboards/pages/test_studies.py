@@ -1,4 +1,4 @@
-"""Our rows along an axis beside the paper's numbers."""
+"""Our rows along an axis, next to the paper's numbers."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -30,15 +30,23 @@ RECORDS = [
 ]
 
 
-def test_a_place_is_the_mean_over_its_seeds_and_what_has_no_record_is_left_out():
-    assert studies.measured(STUDY, RECORDS) == {
+def curves(study, records):
+    return studies.our_curves(study, studies._rows(study, records))
+
+
+def epsilons(study, records):
+    return studies.epsilons(study, studies._rows(study, records))
+
+
+def test_a_position_is_the_mean_over_its_seeds_and_one_without_a_record_is_left_out():
+    assert curves(STUDY, RECORDS) == {
         "A": {1: Cell(50.0, 2.0, 3), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
         "B": {"flat": Cell(40.0, None, 1)},
     }
 
 
-def test_the_papers_numbers_stand_beside_ours():
-    head, _, *lines = studies.table(STUDY, studies.measured(STUDY, RECORDS), {})
+def test_the_papers_numbers_are_next_to_ours():
+    head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {})
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
         "| 1 | 50.0 ± 2.0 | 40.0 | 10.9 |",
@@ -49,13 +57,13 @@ def test_the_papers_numbers_stand_beside_ours():
     assert studies.table(STUDY, {}, {}) == ["No row of it has been recorded yet."]
 
 
-def test_what_was_spent_has_a_column_where_a_line_has_spent_any():
-    """The most of any seed's clients."""
+def test_epsilon_has_a_column_where_a_line_has_spent_any():
+    """The largest of any client and seed."""
     study = {**STUDY, "ours": {**STUDY["ours"], "epsilon": "A"}}
-    noisy = [{**one, "epsilon": 1.0 + one["seed"]} if one["scenario"] == "t2" else one for one in RECORDS]
-    assert studies.spent(STUDY, noisy) == {}
-    assert studies.spent(study, noisy) == {2: 2.0}
-    head, _, *lines = studies.table(study, studies.measured(study, noisy), studies.spent(study, noisy))
+    noisy = [{**entry, "epsilon": 1.0 + entry["seed"]} if entry["scenario"] == "t2" else entry for entry in RECORDS]
+    assert epsilons(STUDY, noisy) == {}
+    assert epsilons(study, noisy) == {2: 2.0}
+    head, _, *lines = studies.table(study, curves(study, noisy), epsilons(study, noisy))
     assert head.endswith("| A, paper | epsilon |")
     assert lines[0].endswith("| 10.9 | – |")
     assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"
@@ -81,12 +89,12 @@ def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp
 def planned():
     from benchmark.configuration.suites import suite
 
-    return {f"{config.scenario} {config.row}" for one in ("cifar10-micro", "study-orchestra", "study-flesd")
-            for config in suite(one, {"seeds": [0]}, [])}  # fmt: skip
+    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", "study-orchestra", "study-flesd")
+            for config in suite(name, {"seeds": [0]}, [])}  # fmt: skip
 
 
 @pytest.mark.parametrize("study", studies.STUDIES, ids=lambda study: study["page"])
 def test_a_shipped_study_names_rows_of_the_suites(study, planned):
-    asked = {where for curve in study["ours"]["lines"].values() for where in curve.values()}
-    assert asked <= planned
+    rows = {where for curve in study["ours"]["lines"].values() for where in curve.values()}
+    assert rows <= planned
     assert (Path(__file__).parents[3] / "docs" / "studies" / f"{study['page']}.md").exists()

@@ -1,4 +1,4 @@
-"""What the papers print, read as data; and files that are refused with their place."""
+"""Published numbers: their tables are complete, and an invalid file is refused with the place of the error."""
 
 import functools
 import itertools
@@ -62,7 +62,7 @@ def cells():
     return collect()
 
 
-def test_every_table_is_whole(cells):
+def test_every_table_has_all_its_numbers(cells):
     assert Counter((cell.paper, cell.table) for cell in cells) == COUNTS
 
 
@@ -70,8 +70,8 @@ def test_means_and_minima_of_flesds_table_3_are_those_of_its_clients(cells):
     rows = {}
     for cell in cells:
         if (cell.paper, cell.table) == ("flesd", "3"):
-            own = None if "a client is below it" in " ".join(cell.remarks) else cell.value  # as the paper prints it
-            rows.setdefault(cell.row, {})[cell.column] = own
+            inconsistent = "a client is below it" in " ".join(cell.remarks)  # as the paper prints it
+            rows.setdefault(cell.row, {})[cell.column] = None if inconsistent else cell.value
     assert len(rows) == 33
     assert sum(row["Min"] is None for row in rows.values()) == 2
     for name, row in rows.items():
@@ -92,7 +92,7 @@ def test_numbers_that_a_paper_prints_twice_are_the_same(cells):
 
 @pytest.fixture(scope="module")
 def shipped():
-    """Scenario and row -> the settings it is played at, of all that the suites and METHOD objective=NAME make."""
+    """(scenario, row) -> settings, for everything that the suites and METHOD objective=NAME give."""
     suites = [read_config("suite", name) for name in available("suite")]
     settings = {line.rpartition("scenario=")[2] or line: line for suite in suites for line in suite["scenarios"]}
     scenarios = {name: name for name in available("scenario")}
@@ -101,36 +101,37 @@ def shipped():
     }
     rows = {}
     for line in (line for suite in suites for line in (*suite["methods"], *suite.get("more", []))):
-        method, *own = line.split()
-        rows.setdefault(compose("digits", method, own).row if "row=" not in line else line.rpartition("row=")[2], line)
+        method, *overrides = line.split()
+        row = line.rpartition("row=")[2] if "row=" in line else compose("digits", method, overrides).row
+        rows.setdefault(row, line)
     for method, objective in itertools.product(available("method"), available("objective")):
         rows.setdefault(f"{method}-{objective}", f"{method} objective={objective}")
 
     @functools.cache
-    def played(scenario, row):
-        name, *words = scenarios[scenario].split()
-        method, *own = rows[row].split()
-        config = compose(name, method, [*words, *own])
+    def composed(scenario, row):
+        name, *changes = scenarios[scenario].split()
+        method, *overrides = rows[row].split()
+        config = compose(name, method, [*changes, *overrides])
         assert config.row == row
         return {"settings": {**defaults(config), **settings_of(config)}}
 
-    return played
+    return composed
 
 
-def test_what_stands_beside_a_cell_is_played_at_the_cells_setting(cells, shipped):
-    """Its protocol has the metric, and a run of its scenario and row would be compared.
+def test_our_run_for_a_cell_has_the_setting_of_the_cell(cells, shipped):
+    """The protocol has the metric, and a run of the scenario and row would be compared.
 
-    Every scenario and every row is composed at least once, the first tables' cells all.
+    Every scenario and every row is composed at least once, and those of all cells in the papers' first tables.
     """
-    held, met = [cell for cell in cells if cell.ours is not None], set()
-    assert len(held) > 500
-    for cell in held:
+    compared, composed = [cell for cell in cells if cell.ours is not None], set()
+    assert len(compared) > 500
+    for cell in compared:
         protocol, metric = cell.ours.score.split(" ")
         assert find(protocol).unit(metric) == cell.unit, cell.place
         scenario, row, _ = cell.ours
-        if cell.table in ("1", "main") or not {scenario, row} <= met:
+        if cell.table in ("1", "main") or not {scenario, row} <= composed:
             assert differences(cell, shipped(scenario, row)) == [], cell.place
-        met |= {scenario, row}
+        composed |= {scenario, row}
 
 
 def paper(**changes):
@@ -143,7 +144,7 @@ def paper(**changes):
     return {"paper": "p", "name": "P", "cite": "c", "tables": {"1": {**table, **changes}}}
 
 
-def test_what_paper_table_row_and_column_say_adds_up(tmp_path):
+def test_a_cell_has_what_its_paper_table_row_and_column_give(tmp_path):
     content = paper(scenario="s-a{alpha}", score="knn/v1 accuracy", remark="of the table")
     content["setting"] = {"rounds": 3}
     content["tables"]["1"]["rows"] = {"r": {"values": [1.5, [2.5, 0.1]], "row": "fedavg", "remarks": {"b": "odd"}}}
@@ -166,7 +167,7 @@ def test_what_paper_table_row_and_column_say_adds_up(tmp_path):
         (paper(rows={"r": {"values": [1.5, "x"]}}), "table 1, r, b: 'x' is not a value in %"),
         (paper(rows={"r": {"values": [1.5, True]}}), "r, b: True is not a value in %"),
         (paper(rows={"r": {"values": [1.5, [2, "x"]]}}), r"r, b: \[2, 'x'\] is not a value in %"),
-        (paper(rows={"r": {"values": [1.5, float("nan")]}}), "r, b: nan is not finite"),
+        (paper(rows={"r": {"values": [1.5, float("nan")]}}), "r, b: nan is not a value in %"),
         (paper(rows={"r": {"values": [1.5, 101]}}), "r, b: 101 is not from 0 to 100 %"),
         (paper(rows={"r": {"values": [1.5, [2, -1]]}}), r"r, b: the spread of \[2, -1\] is below 0"),
         (paper(unit="percent"), "r, a: unit is 'percent'; there are %, classes"),
@@ -185,10 +186,10 @@ def test_what_paper_table_row_and_column_say_adds_up(tmp_path):
             "labels 5 is not",
         ),
         (paper(rows={"r": {"values": [1, 2], "remarks": {"c": "?"}}}), "a remark on 'c', which is no heading"),
-        (paper(scenario="s{rounds}", score="k a", rows={"r": {"values": [1, 2], "row": "f"}}), "'rounds' is asked for"),
+        (paper(scenario="s{rounds}", score="k a", rows={"r": {"values": [1, 2], "row": "f"}}), "'rounds' is used in"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_refused_with_its_place(content, message, tmp_path):
+def test_an_invalid_file_is_refused_with_the_place_of_the_error(content, message, tmp_path):
     if isinstance(content, dict) and content.get("tables", {}).get("1", {}).get("unit", "") is None:
         del content["tables"]["1"]["unit"]
         message = "table 1, r, a: no unit"
@@ -197,22 +198,26 @@ def test_what_is_not_as_it_should_be_is_refused_with_its_place(content, message,
         read(tmp_path / "p.yaml")
 
 
-def test_a_row_that_stands_twice_is_refused(tmp_path):
+def test_a_key_given_twice_is_refused(tmp_path):
     (tmp_path / "p.yaml").write_text("{paper: p, name: P, cite: c, tables: {'1': {}, '1': {}}}")
     with pytest.raises(RecordError, match="'1' stands twice"):
         read(tmp_path / "p.yaml")
 
 
-def test_a_row_says_by_its_values_what_differs_and_takes_back_what_does_not_hold(tmp_path):
+def test_a_row_may_give_a_list_of_settings_and_null_removes_one(tmp_path):
     rows = {"r": {"values": [1.5, 2.5], "row": ["fedavg", None], "epochs": [3, 4], "alpha": None}}
     content = paper(scenario="s-e{epochs}", score="knn/v1 accuracy", rows=rows)
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     first, second = read(tmp_path / "p.yaml")
-    assert (first.setting, first.ours, first.number) == ({"epochs": 3}, Ours("s-e3", "fedavg", "knn/v1 accuracy"), 0)
-    assert (second.setting, second.ours, second.number) == ({"epochs": 4}, None, 1)
+    assert (first.setting, first.ours, first.column_index) == (
+        {"epochs": 3},
+        Ours("s-e3", "fedavg", "knn/v1 accuracy"),
+        0,
+    )
+    assert (second.setting, second.ours, second.column_index) == ({"epochs": 4}, None, 1)
 
 
-def test_columns_keep_the_papers_order_where_the_first_row_has_few(tmp_path):
+def test_columns_keep_the_papers_order_where_the_first_row_lacks_some(tmp_path):
     from leaderboards.pages.reproduction import laid_out, remarks
     from leaderboards.papers.verdicts import judged
 

@@ -4,11 +4,11 @@ import pytest
 
 from leaderboards.pages.reproduction import END, START, filled
 from leaderboards.papers.tables import FITTING, SETTINGS, Ours, Published, collect
-from leaderboards.papers.verdicts import HELD, NAMED, OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
-from tests.leaderboards.test_schema import record as a_record
+from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
+from tests.leaderboards.test_schema import record
 
 SETTING = {"clients": 10, "alpha": 0.1, "rounds": 20, "data": "CIFAR-10", "encoder": "ConvNet"}
-OWN = {
+RECORDED = {
     "partition.clients": 10,
     "partition.alpha": 0.1,
     "federation.rounds": 20,
@@ -27,8 +27,8 @@ def published(value, spread=None, unit="%", ours=OURS, **setting):
 def runs(*scores, row="ssd", done=20, **settings):
     return [
         {
-            **a_record(row, seed, score, scenario="s"),
-            "settings": {**OWN, **settings},
+            **record(row, seed, score, scenario="s"),
+            "settings": {**RECORDED, **settings},
             "rounds": {"done": done, "planned": 20},
         }
         for seed, score in enumerate(scores)
@@ -45,21 +45,21 @@ def runs(*scores, row="ssd", done=20, **settings):
         (50.0, None, [52.9, 53.0, 53.1], OFF, 3.0),  # 0.1: one point
         (50.0, 2.0, [53.0], REPRODUCED, 3.0),  # the paper's own spread counts too
         (50.0, 2.0, [53.0, 55.0, 57.0], OFF, 5.0),  # but the two do not add up
-        (50.0, None, [20.0, 60.0], OFF, -10.0),  # two seeds tell no spread
+        (50.0, None, [20.0, 60.0], OFF, -10.0),  # the spread of two seeds does not count
     ],
 )
-def test_the_rule(value, spread, scores, kind, delta):
+def test_a_cell_is_reproduced_within_a_point_or_two_standard_deviations(value, spread, scores, kind, delta):
     (verdict,) = judged([published(value, spread)], runs(*scores))
     assert verdict.kind == kind
     assert verdict.delta == pytest.approx(delta)
     assert verdict.ours.n == len(scores)
 
 
-def test_the_page_lists_our_runs_below_a_table_also_those_that_are_not_over():
+def test_the_page_lists_our_runs_below_a_table_also_unfinished_ones():
     cells = [published(50.0)]
-    own = [*runs(51.0), *runs(40.0, row="other")]
+    complete = [*runs(51.0), *runs(40.0, row="other")]
     early = {**runs(51.0, 52.0, done=7)[1], "scores": {}}
-    page = filled(f"{START}\n{END}\n", judged(cells, own), [*own, early])
+    page = filled(f"{START}\n{END}\n", judged(cells, complete), [*complete, early])
     assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 |" in page
     assert "| s ssd | 1 | 7 of 20 | 0.03 |" in page
     assert "other" not in page
@@ -82,14 +82,14 @@ def test_the_page_lists_our_runs_below_a_table_also_those_that_are_not_over():
         ),
     ],
 )
-def test_what_cannot_be_compared_stays_open(cell, records, why):
+def test_a_cell_that_cannot_be_compared_stays_open(cell, records, why):
     (verdict,) = judged([cell], records)
     assert (verdict.kind, verdict.delta) == (OPEN, None)
     assert why in verdict.why
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "place", "own", "other"),
+    ("key", "published_value", "field", "same", "other"),
     [
         ("partition", "dirichlet", "partition.name", "dirichlet", "iid"),
         ("clients", 10, "partition.clients", 10, 20),
@@ -109,25 +109,25 @@ def test_what_cannot_be_compared_stays_open(cell, records, why):
         ("encoder", "ResNet-18", "encoder.class", "methods.networks.resnet18", "methods.networks.resnet50"),
     ],
 )
-def test_every_setting_has_to_be_the_papers(key, said, place, own, other):
-    cell = published(50.0, **{key: said})
-    assert differences(cell, runs(50.0, **{place: own})[0]) == []
-    (line,) = differences(cell, runs(50.0, **{place: other})[0])
-    assert line == f"{key} {other}, not {said}"
+def test_every_setting_has_to_be_that_of_the_paper(key, published_value, field, same, other):
+    cell = published(50.0, **{key: published_value})
+    assert differences(cell, runs(50.0, **{field: same})[0]) == []
+    (line,) = differences(cell, runs(50.0, **{field: other})[0])
+    assert line == f"{key} {other}, not {published_value}"
 
 
-def test_every_setting_is_held_named_or_said_by_the_score():
-    described = {"client", "method"}  # of cells that nothing of ours stands for
-    assert set(SETTINGS) == {*HELD, *NAMED, *FITTING, *described}
+def test_every_setting_is_compared_with_the_record_or_the_score():
+    described = {"client", "method"}  # only of cells that are not compared
+    assert {key for key, setting in SETTINGS.items() if not setting.field} == {*FITTING, *described}
     assert all(not described & set(cell.setting) for cell in collect() if cell.ours)
 
 
-def test_a_run_whose_epochs_are_cut_short_is_of_no_paper():
+def test_a_run_whose_epochs_are_cut_short_is_at_no_papers_setting():
     (verdict,) = judged([published(50.0)], runs(50.0, **{"training.steps": 1}))
     assert (verdict.kind, verdict.why) == (OPEN, "run at another setting: training.steps 1")
 
 
-def test_verdicts_are_written_and_worse_ones_found(tmp_path):
+def test_verdicts_are_written_and_worse_ones_named(tmp_path):
     cell = published(50.0)
     write(tmp_path, judged([cell], runs(50.0)))
     assert read(tmp_path) == {cell.place: REPRODUCED}
@@ -137,7 +137,7 @@ def test_verdicts_are_written_and_worse_ones_found(tmp_path):
     assert worse({}, judged([cell], runs(50.0))) == []
 
 
-def test_what_needs_no_run_is_measured_anew():
+def test_a_cell_that_needs_no_run_is_judged_by_the_measured_values():
     cell = published(4.69, unit="classes", ours=None)
     for sample, kind in (([4.6, 4.7, 4.8], REPRODUCED), ([4.69, 4.69, 4.69], REPRODUCED), ([4.7, 4.7, 4.7], OFF)):
         (verdict,) = judged([cell], [], {cell.place: sample})
@@ -146,4 +146,4 @@ def test_what_needs_no_run_is_measured_anew():
 
 def test_every_cell_has_its_verdict_in_order():
     cells = [published(50.0), published(90.0), published(50.0, ours=None)]
-    assert [one.kind for one in judged(cells, runs(50.0))] == [REPRODUCED, OFF, OPEN]
+    assert [verdict.kind for verdict in judged(cells, runs(50.0))] == [REPRODUCED, OFF, OPEN]

@@ -1,0 +1,126 @@
+"""The figures: what is drawn, and that the same records give the same bytes."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from leaderboards.pages import board, plots
+from tests.leaderboards.test_schema import record
+
+BOARD = [
+    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 51.0])),
+    *(record("orchestra", seed, linear) for seed, linear in enumerate([49.0, 50.0])),
+    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([40.0, 41.0])),
+    record("untrained", 0, 30.25),
+]
+ROWS = ("fedavg-align_uniform", "ssd")
+
+
+def curve(values, **others):
+    return [{"round": float(r + 1), "uniformity_between": v, "uniformity_within": v, "monitor": 50.0} | others
+            for r, v in enumerate(values)]  # fmt: skip
+
+
+@pytest.fixture
+def records():
+    return [
+        {**record(row, seed, 50.0, scenario="cifar10-mini"), "curve": curve([-1.0 - seed, -2.0])}
+        for row in ROWS
+        for seed in (0, 1)
+    ]
+
+
+def test_the_dot_plot_shows_every_seed_its_mean_spread_ties_and_the_floor():
+    (axes,) = plots.draw_headline(BOARD, "cifar10-micro").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
+    drawn = {marker: [] for marker in ("o", "|", "None")}
+    for line in axes.lines:
+        drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
+    assert drawn["o"] == [([50, 51], [0, 0]), ([49, 50], [1, 1]), ([40, 41], [2, 2])]
+    assert drawn["|"] == [([50.5], [0]), ([49.5], [1]), ([40.5], [2])]
+    (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
+    assert bar[0] == pytest.approx([50.5 - 0.5**0.5, 50.5 + 0.5**0.5])
+    assert floor[0] == [30.25, 30.25]
+    (band,) = axes.patches  # behind the positions 0 and 1
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((-0.44, 1.44))
+    assert {text.get_text() for text in axes.texts} == {
+        *("1=", "3", "50.5 ± 0.7", "49.5 ± 0.7", "40.5 ± 0.7", "untrained 30.2"),
+    }
+
+
+def test_two_groups_of_ties_are_two_bands():
+    pairs = {"a": 50, "b": 49, "c": 40, "d": 39, "e": 39.5}
+    entries = [record(name, seed, mean + seed) for name, mean in pairs.items() for seed in range(2)]
+    spans = [
+        (band.get_y(), band.get_y() + band.get_height())
+        for band in plots.draw_headline(entries, "cifar10-micro").axes[0].patches
+    ]
+    assert spans == [pytest.approx((-0.44, 1.44)), pytest.approx((1.56, 4.44))]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([record("untrained")], id="only the floor"),
+        pytest.param([record(linear=None)], id="no headline"),
+        pytest.param([record(r"$\frac$_{", 0, 50.0)], id="a name that is no mathematics"),
+    ],
+)
+def test_unusual_boards_have_a_figure(entries, tmp_path):
+    plots.save(lambda: plots.draw_headline(entries, "cifar10-micro"), tmp_path / "figure.svg")
+    assert ElementTree.parse(tmp_path / "figure.svg").getroot().tag.endswith("svg")
+
+
+def test_a_curve_is_the_mean_and_spread_over_seeds():
+    both = [curve([-1.0, -2.0, -3.0]), curve([-2.0, -2.0])]
+    points = plots.mean_and_spread(both, "uniformity_between")
+    assert points == [(1, -1.5, pytest.approx(0.5**0.5)), (2, -2.0, 0.0)]  # a round that one seed lacks is left out
+    assert plots.mean_and_spread(both[:1], "uniformity_between")[2] == (3, -3.0, 0.0)
+
+
+def test_the_x_axis_may_be_the_bytes_or_seconds_up_to_a_round():
+    first = [{**point, "bytes": 10.0 * point["round"], "seconds": 1.0} for point in curve([-1.0, -2.0])]
+    second = [{**point, "bytes": 30.0 * point["round"], "seconds": 3.0} for point in curve([-1.0, -2.0])]
+    assert plots.mean_and_spread([first, second], "monitor", "bytes") == [(20.0, 50.0, 0.0), (40.0, 50.0, 0.0)]
+    assert plots.mean_and_spread([first, second], "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
+
+
+def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, tmp_path, monkeypatch):
+    spec = {"file": "b", "title": "t", "scenario": "cifar10-mini", "against": "bytes", "rows": [*ROWS],
+             "metrics": {"monitor": "kNN"}}  # fmt: skip
+    monkeypatch.setitem(plots.COMPARISONS, "figures", [spec])
+    for entry in records:
+        entry["curve"] = [{**point, "bytes": 2e9 * point["round"]} for point in entry["curve"]]
+    (draw,) = plots.curve_figures(records).values()
+    plots.save(draw, tmp_path / "b.svg")
+    assert "mathdefault" not in (tmp_path / "b.svg").read_text()
+    (axes,) = draw().axes
+    assert list(axes.lines[0].get_xdata()) == [2.0, 4.0]
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "GB up and down, all clients")
+
+
+def test_a_figure_is_drawn_where_two_rows_have_curves(records, tmp_path):
+    assert list(plots.curve_figures(records)) == ["ssd-uniformity"]
+    board.write(records, tmp_path)
+    first = (tmp_path / "figures" / "ssd-uniformity.svg").read_bytes()
+    board.write(records, tmp_path)
+    assert (tmp_path / "figures" / "ssd-uniformity.svg").read_bytes() == first
+    assert "figures/ssd-uniformity.svg" in (tmp_path / "README.md").read_text()
+
+
+def test_records_without_curves_have_no_figure(records):
+    for entry in records:
+        if entry["row"] == "ssd":
+            del entry["curve"]
+    assert plots.curve_figures(records) == {}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "phrase"),
+    [((), "mean and spread of 2 seeds"), ((0,), "mean and spread of 1 to 2 seeds"), ((0, 2), "one seed")],
+)
+def test_the_title_gives_the_number_of_seeds(records, left_out, phrase):
+    entries = [entry for k, entry in enumerate(records) if k not in left_out]
+    (draw,) = plots.curve_figures(entries).values()
+    assert phrase in draw().get_suptitle()
