@@ -96,7 +96,7 @@ def _pass(work: SequentialExecutor, batch: Batch) -> None:
     work.method.train()
     with work.fabric.autocast():
         out = work.method.objective(*batch.views)
-    loss = torch.stack([one.float().square().mean() for one in (*out.z, *out.p)]).sum()
+    loss = torch.stack([one.float().square().mean() for one in (*out.embeddings, *out.predictions)]).sum()
     work.fabric.backward(loss)
     if work.fabric.device.type == "cuda":
         torch.cuda.synchronize()

@@ -20,6 +20,7 @@ from methods.base import (
     Mean,
     Message,
     MethodError,
+    MethodParts,
     Outputs,
     Phase,
     Replies,
@@ -127,15 +128,15 @@ class Pull(AddOn):
     def networks(self) -> nn.Module:
         return self.head
 
-    def receive(self, visit: Visit, method: FederatedMethod) -> None:
+    def receive(self, visit: Visit, method: MethodParts) -> None:
         self.log.append(("received", visit.round, visit.client.id, run_helpers.difference(
             {"pull": method.tensors("pull")}, {"pull": visit.message["weights"]["pull"]})))  # fmt: skip
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
-        self.log.append(("step", len(batch.views), len(out.h), len(out.z), len(out.extra)))
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
+        self.log.append(("step", len(batch.views), len(out.representations), len(out.embeddings), len(out.extra)))
         ((h, z),) = out.extra
-        assert z.shape == out.z[0].shape
-        return (self.head(h) - out.h[0].detach()).square().mean()
+        assert z.shape == out.embeddings[0].shape
+        return (self.head(h) - out.representations[0].detach()).square().mean()
 
 
 def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_an_add_on_receives_on_clients_that_train() -> None:
     class Listener(AddOn):
         heard: ClassVar[list[str]] = []
 
-        def receive(self, visit: Visit, method: FederatedMethod) -> None:
+        def receive(self, visit: Visit, method: MethodParts) -> None:
             self.heard.append(visit.phase.name)
             assert method.context == {"hint": {}}  # the method has received before
 
@@ -176,7 +177,7 @@ def test_a_step_adds_the_terms_to_the_loss() -> None:
             super().__init__()
             self.name, self.value = name, value
 
-        def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+        def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
             return torch.tensor(self.value)
 
     images = torch.rand(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(1)).unbind()

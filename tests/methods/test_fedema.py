@@ -148,7 +148,7 @@ def round_(leaf):
 )
 def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
     method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), scale=scale)
-    assert method.share({name: torch.tensor(value) for name, value in memory.items()}) == expected
+    assert method.local_weight({name: torch.tensor(value) for name, value in memory.items()}) == expected
 
 
 def test_toys_are_what_they_say(tmp_path) -> None:

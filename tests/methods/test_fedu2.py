@@ -54,7 +54,7 @@ class TestFedU2(MethodContract):
         [
             ("method.length=x", "mean or unit"),
             ("method.variant=x", "code or mean"),
-            ("server_optimizer.class=methods.server.Momentum", "a step of its own"),
+            ("server_optimizer.class=methods.server.Momentum", "its own server step"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):

@@ -131,7 +131,7 @@ class TestOrchestra(MethodContract):
             run_helpers.build_run(tmp_path, method, f"objective={objective}", scenario="digits")
 
     def test_single_rows_are_not_promised_company(self, tmp_path):
-        with pytest.raises(MethodError, match="means nothing with method"):
+        with pytest.raises(MethodError, match="has no effect with method"):
             run_helpers.build_run(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
@@ -217,7 +217,7 @@ class TestOrchestraPrivate(MethodContract):
         for client in range(4):
             views = streams.generator("views", round=1, phase="cluster", client=client)
             shown = run.data.batches(client, ("augment",), 8, order=None, views=views)
-            expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
+            expected[client] = torch.cat([method.objective.target_embeddings(batch.views[0]) for batch in shown])
         loop.run_round(1)
         moved = 0
         assert len(seen) == len(expected)
@@ -372,7 +372,7 @@ class TestAnonymity:
         """What a client of twelve images notes when it clusters these rows, and what it sends."""
         method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
         visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
-        sent = method.clustered(visit, rows)["centroids"]["rows"]
+        sent = method.local_centroids(visit, rows)["centroids"]["rows"]
         return visit.notes, sent
 
     def test_it_is_the_smallest_cluster_and_not_what_equal_ones_would_be(self):
@@ -429,10 +429,10 @@ class TestClustering:
         out = objective(*shown.views)
         goal, own = (
             (torch.nn.functional.normalize(z.detach(), dim=1) @ objective.centroids.T / 0.1).softmax(dim=1)
-            for z in (out.t[0], out.z[0])
+            for z in (out.targets[0], out.embeddings[0])
         )
         clustering = -(goal * own.log()).sum(dim=1).mean()
-        turns = torch.nn.functional.cross_entropy(objective.head(out.z[1]), shown.turns)
+        turns = torch.nn.functional.cross_entropy(objective.head(out.embeddings[1]), shown.turns)
         torch.testing.assert_close(objective.loss(out, shown), clustering + turns, rtol=1e-4, atol=1e-5)
         entropy = -(goal * goal.log()).sum(dim=1).mean()
         assert float(clustering) >= float(entropy)
@@ -445,7 +445,7 @@ class TestClustering:
         first, second, third = (*views(2), *views(1, seed=3))
         out = objective(first, second, third)
         by_hand = torch.nn.functional.normalize(copied.target_projector(copied.target_encoder(first)), dim=1)
-        torch.testing.assert_close(out.t[0], by_hand)
+        torch.testing.assert_close(out.targets[0], by_hand)
         objective.after_step(out.push)
         torch.testing.assert_close(objective.bank[: len(first)], by_hand)
         assert len(objective.bank) == 8
@@ -467,7 +467,7 @@ class TestClustering:
         for weight in (1.0, 3.0):
             objective.rotation_weight = weight
             losses.append(float(objective.loss(out, shown)))
-        turns = torch.nn.functional.cross_entropy(out.p[0], shown.turns)
+        turns = torch.nn.functional.cross_entropy(out.predictions[0], shown.turns)
         assert losses[1] - losses[0] == pytest.approx(2 * float(turns), rel=1e-4)
 
     def test_the_target_may_see_an_image_as_it_is(self):
@@ -484,9 +484,9 @@ class TestClustering:
 
     def test_permuted_centroids_are_permuted_assignments(self, objective):
         z = random(5, 4)
-        logits = objective.assigned(z)
+        logits = objective.assignment_logits(z)
         objective.centroids.copy_(objective.centroids.flip(0))
-        torch.testing.assert_close(objective.assigned(z), logits.flip(1))
+        torch.testing.assert_close(objective.assignment_logits(z), logits.flip(1))
 
 
 class TestGlobalClusters:

@@ -23,7 +23,7 @@ class TestBYOL(ObjectiveContract):
         return BYOL(encoder(), projector=(5, 4), predictor=3, momentum=momentum)
 
     def expected(self, out: Outputs) -> Tensor:
-        return byol_regression(out.p[0], out.t[1]) + byol_regression(out.p[1], out.t[0])
+        return byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
 
     def test_targets_are_those_of_the_target_networks(self) -> None:
         objective = self.build().eval()
@@ -31,7 +31,7 @@ class TestBYOL(ObjectiveContract):
             for parameter in objective.target_encoder.parameters():
                 parameter.add_(0.1)
         out = objective(*batch().views)
-        for view, z, p, t in zip(batch().views, out.z, out.p, out.t, strict=True):
+        for view, z, p, t in zip(batch().views, out.embeddings, out.predictions, out.targets, strict=True):
             torch.testing.assert_close(t, objective.target_projector(objective.target_encoder(view)))
             torch.testing.assert_close(p, objective.predictor(z))
             assert not torch.allclose(t, z)

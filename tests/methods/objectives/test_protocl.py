@@ -43,8 +43,8 @@ class TestProtoCL(ObjectiveContract):
         total = MoCo.loss(objective, out, batch())
         for m, (start, end) in enumerate(((0, 3), (3, 8))):
             prototypes, phi = objective.prototypes[start:end], objective.concentration[start:end]
-            for z in out.z:
-                total = total + prototype_nce(z, prototypes, phi, objective.assigned[m][index]) / 2
+            for z in out.embeddings:
+                total = total + prototype_nce(z, prototypes, phi, objective.clusters_of[m][index]) / 2
         return total
 
     def test_prototypes_are_of_unit_length_and_concentrations_are_tau_in_the_mean(self) -> None:
@@ -52,8 +52,8 @@ class TestProtoCL(ObjectiveContract):
         torch.testing.assert_close(objective.prototypes.norm(dim=1), torch.ones(8))
         for part in objective.concentration.split([3, 5]):
             assert float(part.mean()) == pytest.approx(0.3, rel=1e-5)
-        assert objective.assigned.shape == (2, 32)  # room for 24, few sizes
-        assert [int(row.max()) < k for row, k in zip(objective.assigned, (3, 5), strict=True)] == [True, True]
+        assert objective.clusters_of.shape == (2, 32)  # room for 24, few sizes
+        assert [int(row.max()) < k for row, k in zip(objective.clusters_of, (3, 5), strict=True)] == [True, True]
 
     def test_the_networks_are_left_as_they_were(self) -> None:
         objective = ProtoCL(encoder(), projector=(5, 4), clusters=(3,), warmup=0)
