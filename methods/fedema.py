@@ -25,8 +25,6 @@ from methods.base import Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 
-__all__ = ["FedEMA", "divergence"]
-
 
 class FedEMA(FedAvg):
     """Moving average of a client's model and the global one, with a larger local weight at a larger divergence.

@@ -138,10 +138,6 @@ class FLESD(FederatedMethod):
         """Nothing: clients have the public images and their own networks."""
         return Mail()
 
-    def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """No change: clients reply with nothing."""
-        return server
-
     def update_infer(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The ensemble `[N, N]` of the clients' similarities."""
         matrices = (dense(**sent) if "columns" in sent else sent["values"] for sent in replies["similarity"].values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from methods.trees import Tree
 
@@ -219,14 +219,8 @@ class MethodParts(Protocol):
 
     context: Message
 
-    def part(self, name: str) -> nn.Module:
-        """A part by name."""
-
     def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
         """Parameters and floating-point buffers of a part, live."""
-
-    def weights(self, statistics: bool | None = None) -> Tree:
-        """{part: {name: tensor}} of the parts that travel, live."""
 
     def trainable(self) -> Tree:
         """{part: {name: parameter}} of the parts that travel, where a gradient is required."""

@@ -29,11 +29,3 @@ from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
 from methods.maths.similarity import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 from methods.maths.solvers import k_means, min_norm
 from methods.maths.transport import cluster_sums, cosines, equal_clusters, global_clusters, sinkhorn
-
-__all__ = [
-    "alignment", "byol_regression", "clip_rows", "cluster_sums", "correlation", "cosines", "decorrelation", "dense",
-    "dimension_scaling", "ensemble_similarity", "equal_clusters", "gaussian_mechanism", "gaussian_sigma",
-    "global_clusters", "global_contrastive", "info_nce", "k_means", "min_norm", "negative_cosine", "nt_xent",
-    "projector_distillation", "prototype_nce", "relational", "scaled", "similarity", "similarity_distillation",
-    "sinkhorn", "sliced_wasserstein", "spectral_contrastive", "top_similarities", "uniformity",
-]  # fmt: skip

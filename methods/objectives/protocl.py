@@ -67,9 +67,7 @@ class ProtoCL(MoCo):
     def receive(self, visit: Visit) -> None:
         """Allocates the cluster index of each image of the client, at each granularity."""
         self.active = visit.round >= self.warmup
-        columns = (
-            1 << (visit.client.examples - 1).bit_length()
-        )  # a power of 2, as each size needs its own recorded step
+        columns = 1 << (visit.client.examples - 1).bit_length()  # powers of 2: few shapes, few recorded steps
         self.clusters_of = torch.zeros(len(self.clusters), columns, dtype=torch.long, device=self.prototypes.device)
 
     def granularities(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
