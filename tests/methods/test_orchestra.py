@@ -122,7 +122,7 @@ class TestOrchestra(MethodContract):
 
     @pytest.mark.parametrize(
         ("method", "objective", "says"),
-        [("orchestra", "simclr", "SimCLR is another: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
+        [("orchestra", "simclr", "not SimCLR: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
     )
     def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
         self, method, objective, says, tmp_path

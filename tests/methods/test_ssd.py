@@ -124,7 +124,7 @@ class TestSSD(MethodContract):
             ("method.variant=other", "choose code or paper"),
             ("method.basis=other", "choose qr or axis"),
             ("method.separation=other", "choose soft or hard"),
-            ("heads.projector=[12,6]", "one width"),
+            ("heads.projector=[12,6]", "the same width"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
