@@ -46,8 +46,7 @@ __all__ = [
 class FederatedMethod(TrainerHooks):
     """FedAvg, with a hook for each step that a method may change.
 
-    travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
-    stays: parts that stay with the client and are restored at its next visit.
+    travels, stays: see `Parts`.
     warmup: phases that run once, before the others of the first round. phases: those of every round.
     mixes: whether clients may have different encoders.
     others: this method over the federation's other architectures, by kind; they are not submodules.

@@ -31,16 +31,14 @@ def layer_weights(weights: Tree, reference: Tree, trained: Tree) -> Tree:
 
     It is 1 for tensors absent from `trained` (running statistics), for scalars, and where either tensor is all zeros.
     """
-    trained_layers, references = dict(trees.leaves(trained)), dict(trees.leaves(reference))
-    result: Tree = {}
-    for path, layer in trees.leaves(weights):
-        has_angle = path in trained_layers and layer.dim() > 0
-        trees.put(result, path, _cosine(layer, references[path]) if has_angle else torch.ones((), device=layer.device))
-    return result
+    ones = trees.map(lambda layer: torch.ones((), device=layer.device), weights)
+    return trees.overlay(ones, trees.map(_cosine, trees.select(weights, trained), reference))
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of two tensors of one shape, clamped to at most 1; 1 where one of them is all zeros."""
+    """Cosine of two tensors of one shape, clamped to at most 1; 1 for scalars and where one of them is all zeros."""
+    if a.dim() == 0:
+        return torch.ones((), device=a.device)
     a, b = a.detach().double().flatten(), b.detach().double().flatten()
     length = a.norm() * b.norm()
     return torch.where(length > 0, a @ b / length.clamp(min=1e-300), torch.ones_like(length)).clamp(max=1.0)

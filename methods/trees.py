@@ -95,10 +95,7 @@ def zeros(outline: Tree, device: torch.device | str) -> Tree:
     if len({leaf.dtype for _, leaf in items}) == 1:
         packed = flat(items, device)
         return overlay(outline, packed.tree(packed.flat))  # over `outline`, whose branches may have no leaves
-    return {
-        key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
-        for key, value in outline.items()
-    }
+    return map(lambda leaf: torch.zeros_like(leaf, device=device), outline)
 
 
 def dense(leaf: Tensor) -> bool:
@@ -144,15 +141,10 @@ def zeros_like(tree: Tree) -> Tree:
 
 
 def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
-    """`tree + scale * change`; leaves that `change` lacks are unchanged."""
+    """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged."""
     if (spans := alike(tree, change)) is not None:
         return spans[0].tree(spans[0].flat + scale * spans[1].flat)
-    return {
-        key: value
-        if key not in change
-        else (add(value, change[key], scale) if isinstance(value, dict) else value + scale * change[key])
-        for key, value in tree.items()
-    }
+    return overlay(tree, map(lambda step, leaf: leaf + scale * step, change, tree))
 
 
 def subtract(tree: Tree, other: Tree) -> Tree:
