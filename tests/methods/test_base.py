@@ -52,8 +52,8 @@ Suffixed = type("Suffixed", (Toy,), {"phases": PLAYED, "__module__": __name__, *
 
 
 def test_every_hook_may_carry_its_phases_name(tmp_path: Path) -> None:
-    one = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
-    log = train_run(tmp_path, Suffixed, *one).loop.method.log
+    overrides = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
+    log = train_run(tmp_path, Suffixed, *overrides).loop.method.log
     look = [*["draw_look", "observe_look"] * 2, "reply_look", "update_look"]
     step = ["draw_fit", "training_step_fit", "loss_fit", "adjust_gradients_fit", "on_train_batch_end_fit"]
     assert log == [
@@ -159,16 +159,16 @@ def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> 
 
 def test_an_add_on_receives_on_clients_that_train() -> None:
     class Listener(AddOn):
-        heard: ClassVar[list[str]] = []
+        phases_seen: ClassVar[list[str]] = []
 
         def receive(self, visit: Visit, method: MethodParts) -> None:
-            self.heard.append(visit.phase.name)
+            self.phases_seen.append(visit.phase.name)
             assert method.context == {"hint": {}}  # the method has received before
 
     method = tiny(addons=[Listener()])
     for phase in (FIT, Phase("look", "observe"), Phase("rest", "none"), Phase("distil", where="server")):
         method.start_visit(visit_of(phase, {"hint": {}}))
-    assert Listener.heard == ["fit"]
+    assert Listener.phases_seen == ["fit"]
 
 
 def test_a_step_adds_the_terms_to_the_loss() -> None:
@@ -291,7 +291,7 @@ def test_a_visit_counts_batches_steps_and_rates(per: str, tmp_path: Path) -> Non
         assert visit.batches == full + (rest > 1)
         assert visit.steps == 2 * visit.batches
         within = [step / visit.steps if per == "step" else 0 for step in range(visit.steps)]
-        rates = [0.05 * (1 + math.cos(math.pi * (visit.round + part) / 3)) / 2 for part in within]
+        rates = [0.05 * (1 + math.cos(math.pi * (visit.round + fraction) / 3)) / 2 for fraction in within]
         assert visit.lr_sum == pytest.approx(sum(rates))
 
 

@@ -152,13 +152,13 @@ class Watch(CrossDistillation):
 
     def forward(self, out, batch, method):
         value = super().forward(out, batch, method)
-        found = vars(method).setdefault("seen", [])
+        steps = vars(method).setdefault("seen", [])
         weights = dict(method.objective.encoder.named_parameters())
         moved = {
             name: float((p - weights[name]).detach().abs().max())
             for name, p in self.teacher.networks[0].named_parameters()
         }
-        found.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
+        steps.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
         return value
 
 

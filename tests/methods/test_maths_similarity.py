@@ -42,17 +42,17 @@ def test_similarities_are_cosines_whatever_the_rotation() -> None:
     torch.testing.assert_close(similarity(3 * z @ Q), S, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
-def test_quantisation_keeps_the_largest_of_each_row(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 1.0])
+def test_quantisation_keeps_the_largest_of_each_row(fraction: float) -> None:
     S = similarity(random(20, 6))
-    values, columns = top_similarities(S, share)
+    values, columns = top_similarities(S, fraction)
     again = dense(values, columns)
-    assert values.shape == columns.shape == (20, min(20, int(share * 20) + 1))
+    assert values.shape == columns.shape == (20, min(20, int(fraction * 20) + 1))
     assert torch.equal(again[again != 0], S[again != 0])
     assert torch.equal(again.diagonal(), S.diagonal())
     left_out = S.masked_fill(again != 0, -2).amax(dim=1)
     assert (left_out <= values.min(dim=1).values).all()
-    if share == 1:
+    if fraction == 1:
         assert torch.equal(again, S)
 
 

@@ -193,7 +193,7 @@ def test_last_norm_has_no_affine_parameters_and_standardises() -> None:
         (lambda: networks.convnet(widths=(4, 8), strides=(2,)), r"widths has 2 entries, encoder.strides 1"),
     ],
 )
-def test_mistakes_are_the_users_and_told_in_one_line(build: Callable[[], nn.Module], message: str) -> None:
+def test_mistakes_of_the_user_are_errors_of_one_line(build: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(MethodError, match=message) as caught:
         build()
     assert "\n" not in str(caught.value)

@@ -122,7 +122,10 @@ class ObjectiveContract:
             for parameter in objective.parameters():
                 parameter.add_(1)  # what has been encoded is not encoded again
         assert torch.equal(objective.loss(out, given), first)
-        assert all(torch.equal(one, other) for one, other in zip(before, objective.buffers(), strict=True))
+        assert all(
+            torch.equal(before_step, after_step)
+            for before_step, after_step in zip(before, objective.buffers(), strict=True)
+        )
 
 
 def step(objective: Objective, given: Batch, rate: float = 0.1) -> None:

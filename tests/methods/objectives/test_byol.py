@@ -45,10 +45,10 @@ class TestBYOL(ObjectiveContract):
         method.start_visit(Visit(0, 1, phase, client, {"weights": received}, {}, torch.Generator()))
         for target, source in (("target_encoder", "encoder"), ("target_projector", "projector")):
             online = received[source]
-            own = method.tensors(target)
-            assert own.keys() == online.keys()
-            assert any("running_mean" in name for name in own)
-            assert all(torch.equal(own[name], online[name]) for name in own)
+            tensors = method.tensors(target)
+            assert tensors.keys() == online.keys()
+            assert any("running_mean" in name for name in tensors)
+            assert all(torch.equal(tensors[name], online[name]) for name in tensors)
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
     def test_the_target_follows_after_the_step(self, momentum: float) -> None:
@@ -70,7 +70,7 @@ class TestBYOL(ObjectiveContract):
             objective.encoder.backbone[1].running_mean.fill_(7.0)
         before = deepcopy(dict(objective.target_encoder.named_buffers()))
         objective.after_step({})
-        assert all(torch.equal(before[name], own) for name, own in objective.target_encoder.named_buffers())
+        assert all(torch.equal(before[name], buffer) for name, buffer in objective.target_encoder.named_buffers())
 
     def test_range_and_collapse(self) -> None:
         z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))

@@ -72,13 +72,13 @@ class TestMoCo(ObjectiveContract):
         )
         assert torch.equal(out.push["queue"], out.targets[1])
 
-    @pytest.mark.parametrize("kept", [True, False])
-    def test_the_queue_stays_with_its_client(self, kept: bool, tmp_path) -> None:
-        own = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(kept).lower()}")
-        run = run_helpers.train_run(tmp_path, "fedavg", *own, "federation.participation=1")
+    @pytest.mark.parametrize("keep_queue", [True, False])
+    def test_the_queue_stays_with_its_client(self, keep_queue: bool, tmp_path) -> None:
+        overrides = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(keep_queue).lower()}")
+        run = run_helpers.train_run(tmp_path, "fedavg", *overrides, "federation.participation=1")
         for client in run.loop.clients:
             kept_parts = run.loop.memory.get(client.id, {}).get("stays", {})
-            if not kept:
+            if not keep_queue:
                 assert kept_parts == {}
                 continue
             filled = int(kept_parts["queue"]["queue_filled"])
