@@ -10,7 +10,7 @@ Clustering (ICML 2022).
 | epsilon, delta of a release | `epsilon`, `delta`, `methods.maths.gaussian_sigma` | section D.4, Table 7 |
 
 Decisions
-- Embeddings come out of a BatchNorm without affine parameters, as in the code.
+- The projector ends in a BatchNorm without affine parameters, as in the code.
 - tau = 0.1 in every assignment, as in the code; the paper's softmax has no temperature. The server's Sinkhorn takes
   cosines times 25, as in the code.
 - The target's input is an augmented view, as in the code; `target_view: plain` is the paper's unaugmented image.
