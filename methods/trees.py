@@ -90,12 +90,15 @@ def flat(outline: Iterable[tuple[tuple, Tensor]], device: torch.device | str | N
 
 
 def zeros(outline: Tree, device: torch.device | str) -> Tree:
-    """Zeros in the shapes of an outline's leaves; contiguous where the leaves are of one dtype."""
+    """Zeros in the shapes of an outline's leaves; contiguous in each branch whose leaves are of one dtype."""
     items = list(leaves(outline))
     if len({leaf.dtype for _, leaf in items}) == 1:
         packed = flat(items, device)
         return overlay(outline, packed.tree(packed.flat))  # over `outline`, whose branches may have no leaves
-    return map(lambda leaf: torch.zeros_like(leaf, device=device), outline)
+    return {
+        key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
+        for key, value in outline.items()
+    }
 
 
 def dense(leaf: Tensor) -> bool:
@@ -144,7 +147,12 @@ def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
     """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged."""
     if (spans := alike(tree, change)) is not None:
         return spans[0].tree(spans[0].flat + scale * spans[1].flat)
-    return overlay(tree, map(lambda step, leaf: leaf + scale * step, change, tree))
+    return {
+        key: value
+        if key not in change
+        else (add(value, change[key], scale) if isinstance(value, dict) else value + scale * change[key])
+        for key, value in tree.items()
+    }
 
 
 def subtract(tree: Tree, other: Tree) -> Tree:
