@@ -6,8 +6,8 @@
 | eta_g = max(1, sum_i ||Delta_i||^2 / (2 M (||mean Delta||^2 + epsilon))) | `update` | eq. 6 |
 
 Decisions
-- The mean is over examples, as FedAvg has it, and so is that of the squared norms; the paper has all clients alike.
-- Only what is trained is extrapolated; BatchNorm's running statistics take the plain mean.
+- The means of weights and of squared norms are over examples, as in FedAvg; the paper's have equal weights.
+- Only trainable weights are extrapolated; BatchNorm's running statistics take the plain mean.
 """
 
 from dataclasses import replace
@@ -20,16 +20,16 @@ from methods.base import Message, Objective, Phase, Replies, Tree, Turn, Visit
 from methods.fedavg import FedAvg
 
 
-def squared(tree: Tree) -> torch.Tensor:
+def squared_norm(tree: Tree) -> torch.Tensor:
     """The squared norm of a Tree, 0-d."""
     return torch.stack([leaf.square().sum() for _, leaf in trees.leaves(tree)]).sum()
 
 
 class FedExP(FedAvg):
-    """FedAvg whose server steps further than the mean where the clients' changes point in different directions.
+    """FedAvg with a server step beyond the mean where the clients' changes have different directions.
 
     Args:
-        epsilon: keeps the step finite where the changes cancel.
+        epsilon: limits the step where the changes cancel.
     """
 
     def __init__(self, objective: Objective, *, epsilon: float = 1e-3, **kwargs: Any) -> None:
@@ -37,23 +37,20 @@ class FedExP(FedAvg):
         self.epsilon = epsilon
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """FedAvg's phase with one entry more."""
+        """FedAvg's phase with an additional entry `norm`."""
         return tuple(replace(phase, uplink={**phase.uplink, "norm": self.mean}) for phase in super().plan(round))
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The weights, and how far they have moved."""
+        """The weights, and the squared norm of their change."""
         message, memory = super().reply(visit)
-        moved = trees.subtract(self.trainable(), visit.message["weights"])
-        return {**message, "norm": {"squared": squared(moved)}}, memory
+        change = trees.subtract(self.trainable(), visit.message["weights"])
+        return {**message, "norm": {"squared": squared_norm(change)}}, memory
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The mean, and for what is trained eta_g times the way to it."""
-        mean = super().update(server, turn, replies)
-        change = trees.subtract(self.changed(mean), self.changed(server))
-        rate = replies["norm"]["squared"] / (2 * (squared(change) + self.epsilon))
-        step = trees.add(self.changed(server), change, max(1.0, float(rate)))
+        """The clients' mean, with eta_g times the change of the trainable weights."""
+        mean, trainable = super().update(server, turn, replies), self.trainable()
+        before = trees.select(server["weights"], trainable)
+        change = trees.subtract(trees.select(mean["weights"], trainable), before)
+        eta = replies["norm"]["squared"] / (2 * (squared_norm(change) + self.epsilon))
+        step = trees.add(before, change, max(1.0, float(eta)))
         return {**mean, "weights": trees.overlay(mean["weights"], step)}
-
-    def changed(self, server: Tree) -> Tree:
-        """What is trained, of the server's weights."""
-        return trees.map(lambda leaf, weight: weight, self.trainable(), server["weights"])

@@ -1,8 +1,8 @@
-"""FederatedMethod, Objective and AddOn: what a paper's file says, and what it gets for nothing.
+"""FederatedMethod, the base class of all methods, and everything else the author of a method imports.
 
-A method says what happens on a client, what is exchanged and what the server does; FedAvg is its set of defaults, so a
-file shows only where its paper differs. It composes with an objective (a local self-supervised loss and its networks)
-and add-ons (terms that sit on any of them). None of the three knows the benchmark that runs it.
+A method defines the work of a client, the messages and the work of the server. The defaults are FedAvg, so a paper's
+file holds only what differs. A method is built over an objective (a local self-supervised loss and its networks) and
+add-ons (further terms of the loss). None of the three depends on the benchmark.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from methods.types import (
     Mean,
     Message,
     MethodError,
+    MethodParts,
     Outputs,
     Phase,
     Replies,
@@ -36,30 +37,31 @@ from methods.types import (
 from methods.validation import check_number, choose
 
 __all__ = [
-    "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError", "Objective",
-    "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "choose", "check_number", "set_learning_rate",
+    "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
+    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
+    "check_number", "choose", "set_learning_rate",
 ]  # fmt: skip
 
 
 class FederatedMethod(TrainerHooks):
-    """FedAvg, and the hooks by which a paper differs from it.
+    """FedAvg, with a hook for each step that a method may change.
 
-    travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
-    stays: parts that stay with the client and are there again at its next visit.
-    warmup: phases played once, before the others of the first round. phases: those of every round.
+    travels, stays: see `Parts`.
+    warmup: phases that run once, before the others of the first round. phases: those of every round.
+    mixes: whether clients may have different encoders.
+    others: this method over the federation's other architectures, by kind; they are not submodules.
 
     Args:
         objective: the local loss and its networks.
         addons: terms added to its loss.
-        optimizer: parameters -> optimiser, built afresh at each visit.
+        optimizer: parameters -> optimiser, a new one at each visit.
         schedule: progress in [0, 1] -> factor on the learning rate.
         clip_norm: largest gradient norm; None: no clipping.
-        batch_norm: "average", "local" or "recalibrate": what becomes of BatchNorm's running statistics.
-        server_optimizer: what the server does with the clients' mean; None: it takes it.
+        batch_norm: treatment of BatchNorm's running statistics: "average", "local" or "recalibrate".
+        server_optimizer: the server's step towards the clients' mean; None: the mean itself.
     """
 
-    mixes: ClassVar[bool] = False  # whether clients may run different encoders
+    mixes: ClassVar[bool] = False
     warmup: ClassVar[tuple[Phase, ...]] = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
 
@@ -75,23 +77,22 @@ class FederatedMethod(TrainerHooks):
         server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         super().__init__()
-        means = (one.uplink.get("weights") for one in self.phases if one.where == "clients")
-        averages = type(self).update is FederatedMethod.update and any(isinstance(how, Mean) for how in means)
+        reductions = (phase.uplink.get("weights") for phase in self.phases if phase.where == "clients")
+        averages = type(self).update is FederatedMethod.update and any(isinstance(by, Mean) for by in reductions)
         if server_optimizer is not None and not averages:
             raise MethodError(
-                f"{type(self).__name__} averages no weights, or by a step of its own: server_optimizer would change "
+                f"{type(self).__name__} averages no weights, or has its own server step: server_optimizer would change "
                 "nothing, leave it out"
             )
         self.accepts(type(objective))
         self.places = {}
-        self.others: dict[str, FederatedMethod] = {}  # the same over other architectures, by kind; no submodules
+        self.others: dict[str, FederatedMethod] = {}
         self.objective = objective
-        taken = [name for name, _ in objective.named_children()]
+        names = {name for name, _ in objective.named_children()}
         for addon in addons:
-            if addon.name in taken:
-                raise MethodError(f"two parts are called {addon.name!r}: name {type(addon).__name__} otherwise")
-            taken.append(addon.name)
-        for addon in addons:
+            if addon.name in names:
+                raise MethodError(f"two parts are named {addon.name!r}: give {type(addon).__name__} another name")
+            names.add(addon.name)
             addon.build(objective)
         self.addons = nn.ModuleDict({addon.name: addon for addon in addons})
         self.make_optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9))
@@ -101,98 +102,97 @@ class FederatedMethod(TrainerHooks):
         self.server_optimizer = server_optimizer
         self.context: Message = {}
         self.phase = Phase("none", work="none")
-        self.stream = torch.Generator()  # Trainer's draws; the loop brings its own
+        self.stream = torch.Generator()  # for Trainer; the federated loop has one for each visit
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_hooks(cls)
 
     def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
-        """The hook `name` of `phase`: the one that carries the phase's name, else the plain one."""
+        """The hook `name` of `phase`: its phase-specific version if there is one, else the plain one."""
         return getattr(self, f"{name}_{phase.name}", None) or getattr(self, name)
 
     def is_default(self, name: str, phase: Phase) -> bool:
-        """Whether a phase's hook is FedAvg's own, so that the loop knows what it does."""
+        """Whether a phase's hook is the default of `FederatedMethod`, whose effect the loop knows."""
         return getattr(self.hook(name, phase), "__func__", None) is getattr(FederatedMethod, name)
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """The phases of a round, in order: those listed in `warmup` and `phases`, perhaps with fields replaced."""
+        """The phases of a round, in order; a method may replace some of their fields by round."""
         return (*self.warmup, *self.phases) if round == 0 else self.phases
 
     @property
     def uses_public_images(self) -> bool:
-        """Whether a phase looks at public images."""
+        """Whether a phase reads public images."""
         return any(phase.data == "public" for phase in (*self.warmup, *self.phases))
 
-    # --- the server: remember, speak, listen
+    # --- the server: state, message, update
 
     def init_server(self, turn: Turn) -> Tree:
-        """What the server knows before the first round."""
+        """The server's state before the first round."""
         server: Tree = {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
         if self.server_optimizer is not None:
             server["optimizer"] = self.server_optimizer.init(trees.clone(self.trainable()))
         return server
 
     def send(self, server: Tree, turn: Turn) -> Mail:
-        """What the server sends at the start of a phase. A later phase of a round need not resend the weights."""
+        """The server's messages at the start of a phase. Entries sent earlier in the round need not be sent again."""
         return Mail(common={"weights": server["weights"]})
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The server Tree after the combined replies; the default takes the weights' mean, or steps towards it."""
+        """The server's state after the combined replies; the default takes, or steps towards, the mean weights."""
         if "weights" not in replies:
             return server
         mean = trees.overlay(server["weights"], replies["weights"])
         if self.server_optimizer is None:
             return {**server, "weights": mean}
-        now, then = (
-            {part: {name: tree[part][name] for name in names} for part, names in self.trainable().items()}
-            for tree in (mean, server["weights"])
+        trained = self.trainable()
+        weights, state = self.server_optimizer.step(
+            trees.select(server["weights"], trained), trees.select(mean, trained), server["optimizer"]
         )
-        moved, state = self.server_optimizer.step(then, now, server["optimizer"])
-        return {**server, "weights": trees.overlay(mean, moved), "optimizer": state}
+        return {**server, "weights": trees.overlay(mean, weights), "optimizer": state}
 
     @classmethod
     def accepts(cls, objective: type[Objective]) -> None:
-        """Raises MethodError for an objective it cannot work with: one that is a part of another method."""
-        if objective.only_for and not any(one.__name__ == objective.only_for for one in cls.__mro__):
+        """Raises MethodError for an objective that does not fit: one that belongs to another method."""
+        if objective.only_for and all(base.__name__ != objective.only_for for base in cls.__mro__):
             raise MethodError(
                 f"{objective.__name__} is a part of {objective.only_for} and learns nothing without it: "
                 f"choose that method, or another objective than {objective.__name__}'s"
             )
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
-        """What is evaluated, by name: weights Trees, read one after another. `clients`: id -> the parts that stay.
+        """The encoders to evaluate: name -> weights Tree, read one after another; a kind in `others` names its encoder.
 
-        A name of one of `others` is of that architecture.
+        clients: id -> the parts that stay with that client.
         """
         return {"global": server["weights"]}
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:
-        """The way back from `export`: the server with the exported weights in place."""
+        """The inverse of `export`: the server's state with the exported weights."""
         return {**server, "weights": exported["global"]}
 
     def seats(self, server: Tree) -> tuple[Client, ...]:
-        """The members of a phase that is played on the server."""
+        """The members of a phase with `where="server"`."""
         return ()
 
-    # --- privacy: what an entry gives away
+    # --- privacy: protection of entries
 
     def noise(self, phase: Phase, client: Client) -> Mapping[str, float]:
-        """Entry -> noise multiplier of the Gaussian mechanism through which it leaves this client in this phase.
+        """Entry -> noise multiplier of the Gaussian mechanism that this client applies to it in this phase.
 
-        The multiplier is the noise's standard deviation over the entry's L2 sensitivity to the exchange of one image
-        for another. Entries that are not named are released as they are.
+        The multiplier is the noise's standard deviation over the entry's L2 sensitivity to the replacement of one
+        image. Entries that are absent are sent without noise.
         """
         return {}
 
     def guards(self) -> Mapping[str, str]:
-        """Entry -> how it is protected beyond its combination with others', in words for the privacy sheet."""
+        """Entry -> its protection beyond the combination of replies, as a text for the privacy sheet."""
         return {}
 
-    # --- the client: remember, listen, speak
+    # --- the client: memory, message, reply
 
     def init_client(self, visit: Visit) -> Tree:
-        """A client's memory at its first visit."""
+        """A client's memory before its first visit."""
         return {}
 
     def receive(self, visit: Visit) -> None:
@@ -204,31 +204,32 @@ class FederatedMethod(TrainerHooks):
                 self.context[entry] = tree
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """(message, memory): what goes to the server and what is kept. The message may be live: it is used at once."""
+        """(message to the server, the client's new memory). Both may hold live tensors: they are used at once."""
         return {"weights": self.weights()} if "weights" in visit.phase.uplink else {}, visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree | None:
-        """The weights a client ended with, as its reply to this server tells them; None: it does not. Drift asks."""
+        """A client's weights after training, computed from its reply for the drift scores; None: not possible."""
         return message.get("weights")
 
-    # --- the local step: Lightning's own hooks, called by the loop under Lightning's names
+    # --- the local step: hooks with Lightning's names, called by the federated loop and by Trainer
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
         """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}.
 
-        Not to depend on `batch_idx`, nor to branch on values of tensors: a step may be recorded once and repeated.
+        The step must not depend on `batch_idx` or branch on tensor values: it may be recorded once and replayed.
         """
-        if batch.draws is None:  # Trainer knows nothing of draws
+        if batch.draws is None:  # under Trainer
             batch = cast(Any, batch)._replace(draws=self.hook("draw", self.phase)(batch, self.stream))
         terms = self.terms if self.phase.where == "clients" else []
-        own = len(batch.views) - sum(len(addon.views) for addon in terms)
-        out = self.objective(*batch.views[:own], extra=batch.views[own:])
+        count = len(batch.views) - sum(len(addon.views) for addon in terms)
+        views, extra = batch.views[:count], batch.views[count:]
+        out = self.objective(*views, extra=extra)
         loss = self.hook("loss", self.phase)(out, batch)
-        place = 0
+        end = 0
         for addon in terms:
-            mine = slice(place, place := place + len(addon.views))
-            views = (*batch.views[:own], *batch.views[own:][mine])
-            loss = loss + addon(out._replace(extra=out.extra[mine]), cast(Any, batch)._replace(views=views), self)
+            own_views = slice(end, end := end + len(addon.views))
+            addon_batch = cast(Any, batch)._replace(views=(*views, *extra[own_views]))
+            loss = loss + addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
         return {"loss": loss, "push": out.push}
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
@@ -236,19 +237,19 @@ class FederatedMethod(TrainerHooks):
         return self.objective.loss(out, batch)
 
     def observe(self, batch: Batch) -> Message:
-        """What one batch of an observe phase contributes; combined over batches as the phase's `gather` declares."""
+        """The message of one batch in an observe phase; batches are combined as the phase's `gather` declares."""
         raise NotImplementedError
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """The step's random tensors, drawn outside it and handed in as `batch.draws`: the add-ons', by their names."""
+        """Random tensors for the step, drawn outside it and stored in `batch.draws`; default: the add-ons'."""
         return {addon.name: drawn for addon in self.terms if (drawn := addon.draw(batch, stream))}
 
     def adjust_gradients(self, gradients: Tree) -> Tree:
-        """The gradients the optimiser will see, keyed like `trainable()`."""
+        """The gradients for the optimiser, with the paths of `trainable()`."""
         return gradients
 
     def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
-        """Lets the objective look at the client's images before a local epoch; see `Objective.start_epoch`."""
+        """Calls `Objective.start_epoch` before a local epoch, in eval mode and without gradient."""
         if type(self.objective).start_epoch is not Objective.start_epoch:
             self.eval()
             with torch.no_grad():
@@ -256,44 +257,42 @@ class FederatedMethod(TrainerHooks):
             self.train()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The local optimiser, fresh at each visit, over what requires a gradient after `receive`."""
+        """The local optimiser, new at each visit, over the parameters that require a gradient after `receive`."""
         return self.make_optimizer(parameter for parameter in self.parameters() if parameter.requires_grad)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Applies `adjust_gradients`, then clips; called between backward and step."""
-        if not self.is_default("adjust_gradients", self.phase):  # the usual case pays nothing
+        if not self.is_default("adjust_gradients", self.phase):
             parameters, adjust = self.trainable(), self.hook("adjust_gradients", self.phase)
-            adjusted = dict(trees.leaves(adjust(trees.map(_gradient, parameters))))
+            gradients = trees.map(lambda p: torch.zeros_like(p) if p.grad is None else p.grad, parameters)
+            adjusted = dict(trees.leaves(adjust(gradients)))
             for path, parameter in trees.leaves(parameters):
                 parameter.grad = adjusted[path]
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters(), self.clip_norm)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
-        """Moves targets and queues; called after the optimiser's step."""
+        """Updates targets and queues; called after the optimiser's step."""
         self.objective.after_step(outputs["push"])
 
-    def start_visit(self, visit: Visit, kept: Tree | None = None) -> None:
-        """Makes this module the visited client's: kept parts, then what was received, then targets and add-ons.
+    def start_visit(self, visit: Visit, stored: Tree | None = None) -> None:
+        """Prepares this module for a client: loads the parts that stayed, then calls `receive`, then starts targets.
 
-        The caller has reset the module to its pristine state, so that nothing of the previous client is left.
+        The caller has reset the module to its initial state, so that no state of the previous client is left.
+        stored: {part: {name: tensor}} of the parts that stayed with the client.
         """
         self.context, self.phase = {}, visit.phase
-        self.load(kept or {})
+        self.load(stored or {})
         self.hook("receive", visit.phase)(visit)
-        self.start_targets(known=kept or ())
+        self.start_targets(known=stored or ())
         if visit.phase.work == "train" and visit.phase.where == "clients":
             self.objective.receive(visit)
             for addon in self.terms:
                 addon.receive(visit, self)
 
     def views(self, phase: Phase) -> tuple[str, ...]:
-        """Recipe names of the views a batch of `phase` holds: the phase's, or the objective's; then the add-ons'."""
-        own = phase.views or self.objective.views
+        """Recipe names of a batch's views: the phase's, else the objective's; in training then the add-ons'."""
+        names = phase.views or self.objective.views
         if phase.work != "train" or phase.where != "clients":
-            return own
-        return (*own, *(name for addon in self.terms for name in addon.views))
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            return names
+        return (*names, *(name for addon in self.terms for name in addon.views))

@@ -6,10 +6,10 @@
 | w <- sum_k n_k / n w_k | `Mean("examples")` | Algorithm 1 |
 
 Decisions
-- The weights are the clients' numbers of examples over the sampled clients. Several released codes of the field weigh
-  by the number of batches, or all clients alike: `weighting: examples | batches | clients`.
+- Weights of the mean are numbers of examples, normalised over the sampled clients. Several released codes of the field
+  use numbers of batches or equal weights: `weighting: examples | batches | clients`.
 - BatchNorm's running statistics are averaged like the weights under `federation.batch_norm: average`.
-- The local optimiser starts afresh at each visit, as in every released code of the field.
+- The local optimiser is new at each visit, as in every released code of the field.
 """
 
 from dataclasses import replace
@@ -19,10 +19,10 @@ from methods.base import FederatedMethod, Mean, Objective, Phase, choose
 
 
 class FedAvg(FederatedMethod):
-    """The clients' mean; every hook is the default.
+    """Mean of the clients' weights; every hook is the default.
 
     Args:
-        weighting: of the mean over clients: "examples", "batches" or "clients".
+        weighting: weights of the mean: "examples", "batches" or "clients".
     """
 
     def __init__(self, objective: Objective, *, weighting: str = "examples", **kwargs: Any) -> None:
@@ -38,5 +38,5 @@ class FedAvg(FederatedMethod):
         )
 
     def averaging(self, round: int) -> Mean:
-        """How a round's weights are averaged."""
+        """The mean over clients that a round uses."""
         return self.mean

@@ -10,9 +10,9 @@ Decisions
 - `variant: code | paper`. The released code has the mean squared off-diagonal entry of X^T X, divided by the batch size
   B once; the paper the squared Frobenius norm of the correlation matrix over d^2, some B times smaller. beta = 0.1 is
   the code's.
-- `on: h | z`. The paper regularises the representations that the classifier sees, so h is the default, averaged over
-  the views; other papers' codes apply it to embeddings.
-- The value grows with the batch in the code's form, so beta means nothing without `training.batch_size`.
+- `on: h | z`. The paper regularises the input of the classifier, so representations h are the default, averaged over
+  the views; other papers' codes regularise embeddings z.
+- In the code's form the value grows with the batch, so beta depends on `training.batch_size`.
 """
 
 from typing import Any
@@ -20,16 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.base import AddOn, Batch, FederatedMethod, Objective, Outputs, check_number, choose
+from methods.base import AddOn, Batch, MethodParts, Objective, Outputs, check_number, choose
 from methods.fedavg import FedAvg
 from methods.maths import decorrelation
 
 
 class Decorrelation(AddOn):
-    """Features of a batch are pushed to be uncorrelated.
+    """Penalty on correlations between the features of a batch.
 
     Args:
-        weight: beta; 0 is the base.
+        weight: beta; 0: no penalty.
         on: "h", representations, or "z", embeddings.
         variant: "code" or "paper".
     """
@@ -42,10 +42,10 @@ class Decorrelation(AddOn):
         self.on = choose("method.on", on, "h", "z")
         self.variant = choose("method.variant", variant, "code", "paper")
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The mean over the views, times beta."""
-        features = out.h if self.on == "h" else out.z
-        return self.weight * torch.stack([decorrelation(one, self.variant) for one in features]).mean()
+        views = out.representations if self.on == "h" else out.embeddings
+        return self.weight * torch.stack([decorrelation(rows, self.variant) for rows in views]).mean()
 
 
 class FedDecorr(FedAvg):

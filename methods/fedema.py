@@ -4,15 +4,15 @@
 |---|---|---|
 | d_k | `divergence`, memory `d` | divergence-aware dynamic moving average |
 | lambda_k | `scale`, or `tau` / d_k at the first measurement, memory `scale` | autoscaler |
-| mu_k = min(lambda_k d_k, 1) | `receive` | divergence-aware dynamic moving average |
+| mu_k = min(lambda_k d_k, 1) | `local_weight` | divergence-aware dynamic moving average |
 | W_k <- mu_k W_k + (1 - mu_k) W_g | `receive`, over online networks and predictor | the update rule |
 
 Decisions
 - `variant: code | paper`. EasyFL, the authors' code, measures d_k between the encoder before and after the client's
-  last local training; the paper compares the client's model with the downloaded one. Both as `methods.fedu` has it.
-- tau = 0.7, as EasyFL's README runs it; its argument's default is 0.8.
+  last local training; the paper compares the client's model with the downloaded one. Both as in `methods.fedu`.
+- tau = 0.7, as in the command of EasyFL's README; the argument's default is 0.8.
 - The moving average is over parameters; running statistics come from the server. The target stays with the client.
-- A client that did not take part in the round before takes everything from the server, its target too, as in EasyFL.
+- A client that did not train in the previous round takes all networks from the server, also its target, as in EasyFL.
 """
 
 from typing import Any
@@ -25,14 +25,12 @@ from methods.base import Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 
-__all__ = ["FedEMA", "divergence"]
-
 
 class FedEMA(FedAvg):
-    """A client blends the global model into its own, and keeps the more of its own the further they diverge.
+    """Moving average of a client's model and the global one, with a larger local weight at a larger divergence.
 
     Args:
-        scale: lambda, one for all clients; None: the autoscaler's.
+        scale: lambda for all clients; None: the autoscaler's, one for each client.
         tau: the autoscaler's first mu, in [0, 1].
         variant: "code" or "paper".
     """
@@ -54,36 +52,36 @@ class FedEMA(FedAvg):
         self.before: dict[str, Tensor] = {}
 
     def receive(self, visit: Visit) -> None:
-        """The global networks blended into the client's own, where it took part in the round before."""
-        encoder, own = self.objective.encoder, trees.clone(self.trainable())
-        local = {name: weight.clone() for name, weight in convolutions(encoder).items()}
+        """Loads the moving average of local and global networks; the global ones after a round without training."""
+        encoder, local_parameters = self.objective.encoder, trees.clone(self.trainable())
+        local = convolutions(encoder)
         super().receive(visit)
         if "round" in visit.memory and int(visit.memory["round"]) == visit.round - 1:
             if self.variant == "paper":
-                visit.memory = self.measured(visit.memory, divergence(local, convolutions(encoder)))
-            mu = self.share(visit.memory)
-            self.load(trees.map(lambda mine, theirs: mu * mine + (1 - mu) * theirs, own, self.trainable()))
+                visit.memory = self.with_divergence(visit.memory, divergence(local, convolutions(encoder)))
+            mu = self.local_weight(visit.memory)
+            self.load(trees.map(lambda a, b: mu * a + (1 - mu) * b, local_parameters, self.trainable()))
         else:
             self.start_targets()
-        self.before = {name: weight.clone() for name, weight in convolutions(encoder).items()}
+        self.before = convolutions(encoder)
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The online networks; kept are the divergence, its scale and when this was."""
+        """The online networks; the memory holds the divergence, its scale and the round."""
         message, memory = super().reply(visit)
         if self.variant == "code":
-            memory = self.measured(memory, divergence(self.before, convolutions(self.objective.encoder)))
+            memory = self.with_divergence(memory, divergence(self.before, convolutions(self.objective.encoder)))
         if "d" in memory:
             visit.notes["divergence"] = float(memory["d"])
         return message, {**memory, "round": torch.tensor(visit.round)}
 
-    def measured(self, memory: Tree, d: Tensor) -> Tree:
-        """The memory after a measurement: d, and with the autoscaler lambda, set by the first one above 0."""
+    def with_divergence(self, memory: Tree, d: Tensor) -> Tree:
+        """The memory with a new d; the autoscaler sets lambda at the first d above 0."""
         if self.scale is not None or "scale" in memory or not d > 0:
             return {**memory, "d": d}
         return {**memory, "d": d, "scale": self.tau / d}
 
-    def share(self, memory: Tree) -> float:
-        """mu = min(lambda d, 1), how much of its own model a client keeps; 0 where nothing has diverged yet."""
+    def local_weight(self, memory: Tree) -> float:
+        """mu = min(lambda d, 1), the weight of the local model in the moving average; 0 while d is 0."""
         d = float(memory["d"])
         scale = float(memory["scale"]) if self.scale is None and "scale" in memory else self.scale
         return min(scale * d, 1.0) if d > 0 and scale is not None else 0.0

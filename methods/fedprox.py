@@ -6,8 +6,8 @@
 | mu/2 ||w - w^t||^2 | `Proximal` | eq. 2 |
 
 Decisions
-- The squared norm with the factor 1/2, over trainable parameters that travel; targets and BatchNorm statistics are not
-  pulled. FLESD's code lacks the 1/2, so its mu is half of ours.
+- The squared norm has the factor 1/2 and covers the trainable parameters that travel; targets and BatchNorm statistics
+  are excluded. FLESD's code has no factor 1/2, so its mu is half of ours.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import AddOn, Batch, FederatedMethod, MethodError, Objective, Outputs, Tree, Visit, check_number
+from methods.base import AddOn, Batch, MethodError, MethodParts, Objective, Outputs, Tree, Visit, check_number
 from methods.fedavg import FedAvg
 
 
 class Proximal(AddOn):
-    """mu/2 times the squared distance of the trainable weights to those received.
+    """Proximal term: mu/2 times the squared distance of the trainable weights to the received ones.
 
     Args:
         mu: strength; 0 is FedAvg.
@@ -34,13 +34,13 @@ class Proximal(AddOn):
         self.mu = check_number("method.mu", mu, at_least=0)
         self.anchor: Tree = {}
 
-    def receive(self, visit: Visit, method: FederatedMethod) -> None:
-        """The anchor is a copy of the trainable weights as this visit starts with them."""
+    def receive(self, visit: Visit, method: MethodParts) -> None:
+        """Sets the anchor: a copy of the trainable weights at the start of the visit."""
         self.anchor = trees.clone(method.trainable())
         if not self.anchor:
-            raise MethodError(f"the proximal term pulls towards weights that travel: {type(method).__name__} has none")
+            raise MethodError(f"the proximal term needs weights that travel: {type(method).__name__} has none")
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The penalty, a scalar."""
         distances = trees.map(lambda now, then: (now - then).square().sum(), method.trainable(), self.anchor)
         return self.mu / 2 * torch.stack([leaf for _, leaf in trees.leaves(distances)]).sum()

@@ -10,18 +10,20 @@ Non-i.i.d. Data (ICML 2024).
 | sigma, the noise on R | `sigma`, `methods.maths.gaussian_mechanism` | Algorithm 2 (DP-CalR) |
 
 Decisions
-- The objective is the spectral loss in FedSC's batch form (`objective.negatives: correlation`); the method adds
-  (1 - alpha) (2 tr(R others) - ||R||^2) to it, so that without others it is that objective exactly.
-- alpha falls from 1 to 0.2 whatever the number of clients, as in the code; the paper's decomposition of the pooled loss
-  asks for 1/K at equal sizes: `alpha_end`.
-- R is measured in eval mode over `passes` passes with fresh views, as in the code.
-- The noise is on every entry and R is not made symmetric again, as in the code: the trace with a symmetric matrix does
-  not see the difference. Its cost follows from the sensitivity of R to the exchange of one image: a mean of N positive
-  semidefinite matrices of trace mu at most moves by sqrt(2) mu / N. The paper's own Proposition 6.6 was not at hand.
-- Noise protects R alone, given the weights and statistics it is measured with, which leave as they are, as in the
-  paper; statistics that never leave would let an image move R further, so sigma and `batch_norm: local` are refused.
-- The server keeps the latest R of every client, absent ones too; all clients send theirs in the first round.
-- The weights are averaged uniformly, as in the code.
+- The objective is the spectral loss in FedSC's batch form (`objective.negatives: correlation`). The method adds
+  (1 - alpha) (2 tr(R others) - ||R||^2) to it; without other clients' matrices the loss is exactly the objective's.
+- alpha falls from 1 to 0.2 for any number of clients, as in the code; the paper's decomposition of the pooled loss
+  gives 1/K for clients of equal size: `alpha_end`.
+- R is measured in eval mode over `passes` passes with new views, as in the code.
+- The noise is on every entry, and R is not symmetrised afterwards, as in the code: its trace with a symmetric matrix is
+  the same. The privacy cost follows from the sensitivity of R to the replacement of one image: a mean of N positive
+  semidefinite matrices of trace at most mu changes by at most sqrt(2) mu / N. Proposition 6.6 of the paper was not
+  available.
+- The noise protects R alone. The weights and statistics with which R is measured are sent without noise, as in the
+  paper. Statistics that stay with the client would increase the sensitivity of R, so sigma with `batch_norm: local` is
+  refused.
+- The server keeps the latest R of every client, also of absent ones; all clients send theirs in the first round.
+- The mean of the weights is uniform, as in the code.
 """
 
 import math
@@ -55,12 +57,12 @@ from methods.maths import correlation, gaussian_mechanism
 
 
 class FedSC(FederatedMethod):
-    """Clients share the correlation matrices of their embeddings, so that each is pushed from all others' images too.
+    """Clients share correlation matrices of embeddings, so that the negatives include the other clients' images.
 
     Args:
-        alpha_start, alpha_end: weight of the client's own correlation at the first round and after the last.
-        passes: over a client's data when R is measured.
-        sigma: standard deviation of the noise on every entry of R; 0: none.
+        alpha_start, alpha_end: weight of the client's own correlation in the first round and after the last.
+        passes: passes over a client's data to measure R.
+        sigma: standard deviation of the noise on every entry of R; 0: no noise.
     """
 
     phases: ClassVar[tuple[Phase, ...]] = (
@@ -90,31 +92,31 @@ class FedSC(FederatedMethod):
         self.sigma = check_number("method.sigma", sigma, at_least=0, below=math.inf)
         if sigma and self.batch_norm == "local":
             raise MethodError(
-                "method.sigma does not go with federation.batch_norm=local: statistics that stay are of all images, so "
-                "one image may move R by more than the noise is made for"
+                "method.sigma does not go with federation.batch_norm=local: statistics that stay with a client depend "
+                "on all its images, so one image may change R by more than the noise covers"
             )
-        self.mu: float = objective.mu  # type: ignore[assignment] # of `Spectral`, as just made sure
+        self.mu: float = objective.mu  # type: ignore[assignment] # of `Spectral`, by the check above
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """Correlate, then fit; in the first round everyone correlates, so that no client's matrix is missing later."""
+        """Phase `correlate`, in the first round for all clients so that no matrix is missing later, then `fit`."""
         correlate, fit = self.phases
         return replace(correlate, epochs=self.passes, cohort="all" if round == 0 else "sampled"), fit
 
     def init_server(self, turn: Turn) -> Tree:
-        """The weights, and no matrix yet."""
+        """The weights, and no matrices."""
         return {**super().init_server(turn), "R": {}}
 
     def send_fit(self, server: Tree, turn: Turn) -> Mail:
-        """To each client the mean of the others' matrices; the weights it has from the first phase."""
+        """To each client the mean of the others' matrices; it received the weights in phase `correlate`."""
         if len(server["R"]) < 2:
             return Mail()
         total = torch.stack([tree["R"] for tree in server["R"].values()]).sum(dim=0)
-        shared = len(server["R"]) - 1
-        return Mail(private={k.id: {"others": {"R": (total - server["R"][k.id]["R"]) / shared}} for k in turn.members})
+        others = len(server["R"]) - 1
+        return Mail(private={k.id: {"others": {"R": (total - server["R"][k.id]["R"]) / others}} for k in turn.members})
 
     def observe(self, batch: Batch) -> Message:
-        """Z^T Z and the number of rows of both views of a batch."""
-        z = torch.cat(self.objective(*batch.views).z)
+        """Z^T Z and the number of rows, over both views of a batch."""
+        z = torch.cat(self.objective(*batch.views).embeddings)
         return {"rows": {"n": torch.tensor(float(len(z)), device=z.device)}, "products": {"R": correlation(z) * len(z)}}
 
     def reply_correlate(self, visit: Visit) -> tuple[Message, Tree]:
@@ -123,13 +125,13 @@ class FedSC(FederatedMethod):
         return {"R": {"R": gaussian_mechanism(R, self.mu, self.sigma, visit.stream)}}, visit.memory
 
     def noise(self, phase: Phase, client: Client) -> Mapping[str, float]:
-        """Sigma over what one image can move in R, at every correlation."""
+        """Sigma over the sensitivity of R, in each `correlate` phase."""
         if phase.name != "correlate" or not self.sigma:
             return {}
         return {"R": self.sigma * client.examples / (math.sqrt(2) * self.mu)}
 
     def guards(self) -> Mapping[str, str]:
-        """R is a mean over all images of a client, rows clipped; with sigma, noise on top."""
+        """Entry R: a mean over all images of a client with clipped rows; with sigma, plus noise."""
         noise = f", Gaussian noise of {self.sigma:g} on every entry" if self.sigma else ", no noise unless method.sigma"
         return {"R": f"mean over the client's images, rows clipped to norm {math.sqrt(self.mu):g}{noise}"}
 
@@ -138,15 +140,15 @@ class FedSC(FederatedMethod):
         return {**server, "R": {**server["R"], **replies["R"]}}
 
     def receive(self, visit: Visit) -> None:
-        """Weights, others, and this round's alpha."""
+        """Loads the weights, stores the others' mean and sets this round's alpha."""
         super().receive(visit)
         progress = visit.round / visit.rounds
         self.alpha = self.alpha_start + (self.alpha_end - self.alpha_start) * progress
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """The spectral loss, its quadratic term shared between the client's own correlation and the others'."""
-        own = self.objective.loss(out, batch)
+        """The spectral loss, with its quadratic term split between the client's correlation and the others'."""
+        loss = self.objective.loss(out, batch)
         if "others" not in self.context:
-            return own
-        R = correlation(torch.cat(out.z))
-        return own + (1 - self.alpha) * (2 * (R * self.context["others"]["R"]).sum() - R.square().sum())
+            return loss
+        R = correlation(torch.cat(out.embeddings))
+        return loss + (1 - self.alpha) * (2 * (R * self.context["others"]["R"]).sum() - R.square().sum())

@@ -8,18 +8,17 @@
 | eta_s | `server_rate` | authors' code |
 
 Decisions
-- Of the paper only its abstract was at hand; both parts follow the released code, which does not run as it is.
-- FUR: the paper speaks of unbalanced optimal transport, the code has a sliced Wasserstein distance in the tangent
-  spaces of as many random points as the batch has images, with six directions each. It sums over tangent points and
-  divides by six, so it grows with the batch; `variant: code` does so too, for 0.01 was chosen for it; `variant: mean`
-  is the mean.
-  Embeddings are normalised first, which the code leaves out for BYOL though it takes the sphere's logarithm.
+- Only the abstract of the paper was available; both parts follow the released code, which does not run unchanged.
+- FUR: the paper's term is unbalanced optimal transport, the code's a sliced Wasserstein distance in the tangent spaces
+  of as many random points as the batch has images, with six directions each. The code sums over tangent points and
+  divides by six, so the term grows with the batch: `variant: code`, for which weight 0.01 was chosen. `variant: mean`
+  is the mean. Embeddings are normalised first; the code does not normalise BYOL's before the sphere's logarithm.
 - EUA: the point of smallest norm in the convex hull of the normalised updates, solved exactly (the code's solver
   returns its start for two clients and may not end). `length: mean` steps by the mean length of the updates, so that
-  equal updates give that update; `length: unit` by 2, as the code, whatever the updates' length.
+  equal updates give that update; `length: unit` steps by 2 for updates of any length, as in the code.
 - Running statistics are means over examples; the code weighs by batches.
-- The server holds every update of a round at once, and a second time while it takes their inner products.
-- The released run's rotation loss (`use_deg`) is not in either description and left out.
+- The server holds every update of a round at once, and a second copy while it computes their inner products.
+- The rotation loss of the released run (`use_deg`) is in neither description and is left out.
 """
 
 from typing import Any
@@ -35,6 +34,7 @@ from methods.base import (
     FederatedMethod,
     Mean,
     Message,
+    MethodParts,
     Objective,
     Outputs,
     Phase,
@@ -44,21 +44,21 @@ from methods.base import (
     Visit,
     check_number,
     choose,
-)  # fmt: skip
+)
 from methods.maths import min_norm, sliced_wasserstein
 
 CHUNK = 1 << 19
-"""Numbers of each update that are widened to float64 at a time."""
+"""Elements of each update that are converted to float64 at a time."""
 
 DIRECTIONS = 6
-"""Of each tangent space, as in the code."""
+"""Directions in each tangent space, as in the code."""
 
 
 class UniformRegulariser(AddOn):
-    """FUR: embeddings of each view shall lie like points drawn uniformly on the sphere.
+    """FUR: distance of each view's embeddings to points drawn uniformly on the sphere.
 
     Args:
-        weight: 0 is the base.
+        weight: 0: no term.
         variant: "code" or "mean".
     """
 
@@ -71,11 +71,11 @@ class UniformRegulariser(AddOn):
         self.width = 0
 
     def build(self, objective: Objective) -> None:
-        """The embeddings' width."""
+        """Stores the embeddings' width."""
         self.width = objective.width
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Tangent points and samples, `[B, d]` each, and directions `[B, 6, d]`."""
+        """Samples and tangent points, `[B, d]` each, and directions `[B, 6, d]`."""
         if not self.weight:
             return {}
         n, device = len(batch.index), batch.index.device
@@ -84,32 +84,34 @@ class UniformRegulariser(AddOn):
             name: torch.randn(shape, generator=stream).to(device, non_blocking=True) for name, shape in shapes.items()
         }
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The sum over the views, times the weight."""
         if not self.weight:
-            return out.z[0].new_zeros(())
+            return out.embeddings[0].new_zeros(())
         assert batch.draws is not None
-        drawn = batch.draws[self.name]
-        per = len(batch.index) / DIRECTIONS if self.variant == "code" else 1.0
-        terms = [sliced_wasserstein(z, drawn["samples"], drawn["tangents"], drawn["directions"]) for z in out.z]
-        return self.weight * per * torch.stack(terms).sum()
+        random = batch.draws[self.name]
+        factor = len(batch.index) / DIRECTIONS if self.variant == "code" else 1.0
+        terms = [
+            sliced_wasserstein(z, random["samples"], random["tangents"], random["directions"]) for z in out.embeddings
+        ]
+        return self.weight * factor * torch.stack(terms).sum()
 
 
 def unified(updates: list[Tensor], length: str = "mean") -> Tensor:
-    """EUA: one update `[n]` that no client's contradicts, from theirs, flat `[n]` each; zeros where they cancel.
+    """EUA: one update `[n]` in conflict with no client's, from the clients' flat updates `[n]`; zeros if they cancel.
 
-    length: "mean": as long as the updates are on average if they agree; "unit": at most 2.
+    length: "mean": the mean length of the updates if they agree; "unit": at most 2.
     """
     blocks = [torch.stack(block) for block in zip(*(update.split(CHUNK) for update in updates), strict=True)]
     gram = torch.stack([block.double() @ block.double().T for block in blocks]).sum(dim=0)
     lengths = gram.diagonal().clamp(min=0).sqrt()
-    moved = lengths > 0
-    if not moved.any():
+    nonzero = lengths > 0
+    if not nonzero.any():
         return torch.zeros_like(updates[0])
-    scale = torch.where(moved, 1 / lengths.clamp(min=1e-300), 0.0)
+    scale = torch.where(nonzero, 1 / lengths.clamp(min=1e-300), 0.0)
     weights = torch.zeros_like(lengths)
-    weights[moved] = min_norm((gram * scale[:, None] * scale)[moved][:, moved]).to(weights.device)
-    step = float(lengths[moved].mean()) if length == "mean" else 2.0
+    weights[nonzero] = min_norm((gram * scale[:, None] * scale)[nonzero][:, nonzero]).to(weights.device)
+    step = float(lengths[nonzero].mean()) if length == "mean" else 2.0
     factors = step * weights * scale
     return torch.cat([(factors @ block.double()).to(block.dtype) for block in blocks])
 
@@ -141,31 +143,28 @@ class FedU2(FederatedMethod):
         self.length = choose("method.length", length, "mean", "unit")
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """One phase; without running statistics in the weights there are none to send."""
-        (phase,) = self.phases
-        return (phase,) if self.averaged() else (Phase("fit", uplink={"delta": Each()}),)
+        """One phase; without the entry `running` where no running statistics travel."""
+        return self.phases if self.running() else (Phase("fit", uplink={"delta": Each()}),)
 
-    def averaged(self) -> Tree:
-        """Running statistics that travel, live; empty where there are none."""
+    def running(self) -> Tree:
+        """Running statistics that travel, live; empty if there are none."""
         return self.statistics() if self.batch_norm == "average" else {}
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The change of what is trained, and the statistics."""
-        before = visit.message["weights"]
-        delta = trees.map(lambda now, then: now - then, self.trainable(), before)
-        statistics = self.averaged()
-        return {"delta": delta} | ({"running": statistics} if statistics else {}), visit.memory
+        """The change of the trainable weights, and the running statistics."""
+        delta = trees.map(torch.sub, self.trainable(), visit.message["weights"])
+        return {"delta": delta} | ({"running": running} if (running := self.running()) else {}), visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree:
-        """What was received and its change, with the client's own statistics."""
+        """The received weights plus their change, with the client's own statistics."""
         return trees.add(trees.overlay(server["weights"], message.get("running", {})), message["delta"])
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """A step along the unified update, and the mean statistics."""
         deltas = list(replies["delta"].values())
-        # clones lie side by side; what came from another rank does not
+        # a clone is contiguous; a Tree from another rank may not be
         spans = trees.alike(*(delta if trees.span(delta) is not None else trees.clone(delta) for delta in deltas))
         assert spans is not None
-        moved = spans[0].tree(self.server_rate * unified([one.flat for one in spans], self.length))
+        step = spans[0].tree(self.server_rate * unified([delta.flat for delta in spans], self.length))
         weights = trees.overlay(server["weights"], replies.get("running", {}))
-        return {**server, "weights": trees.add(weights, moved)}
+        return {**server, "weights": trees.add(weights, step)}

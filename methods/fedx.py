@@ -13,16 +13,16 @@
 | tau | `temperature`, one for all | section 4.1 |
 
 Decisions
-- `variant: code | paper`. The released code's relational loss is not the Jensen-Shannon divergence of eq. 7 (its
-  Kullback-Leibler terms are the other way round), and its global contrast has the global model's rows as anchors too.
-  It made the published SimCLR rows and is the default.
-- In eq. 9 the sum over the other view leaves out "i", which is read as in eq. 2: as an item of the first view, so that
-  the positive stays in the denominator of an InfoNCE loss.
-- The two views and B_r pass through the network together, the teacher's in eval mode, as in the code.
-- The code deals `batch_size` to two loaders, half to the views and half to B_r: `training.batch_size: 64` is its 128.
-- Over BYOL, MoCo, ProtoCL and FedU only L_c^local is another; the global contrast stays, as the paper words it.
-- Without relational terms B_r is not passed at all, and without global ones there is neither predictor nor teacher, so
-  that with all three weights 0 nothing is left but the base.
+- `variant: code | paper`. The released code's relational loss is not the Jensen-Shannon divergence of eq. 7 (the
+  arguments of its Kullback-Leibler terms are swapped), and its global contrast also has the global model's rows as
+  anchors. The code produced the published SimCLR rows and is the default.
+- In eq. 9 the sum over the other view excludes "i". It is read as in eq. 2, as an item of the first view, so that the
+  positive stays in the denominator of an InfoNCE loss.
+- The two views and B_r pass through the network together; the teacher runs in eval mode, as in the code.
+- The code splits `batch_size` between two loaders, for the views and for B_r: `training.batch_size: 64` is its 128.
+- Over BYOL, MoCo, ProtoCL and FedU only L_c^local changes; the global contrast stays, as in the text of the paper.
+- Without relational terms B_r is not used, and without global terms there is neither predictor nor teacher: with all
+  three weights 0 the method is its base.
 - Under Lightning's Trainer B_r is the batch's own images in another order.
 """
 
@@ -34,8 +34,8 @@ from torch import Tensor
 from methods.base import (
     AddOn,
     Batch,
-    FederatedMethod,
     MethodError,
+    MethodParts,
     Objective,
     Outputs,
     Projected,
@@ -49,11 +49,11 @@ from methods.networks import Frozen, mlp
 
 
 class CrossDistillation(AddOn):
-    """FedX's three terms beside a local objective.
+    """FedX's three terms: local relational, global contrastive and global relational.
 
     Args:
-        local_relation, global_contrast, global_relation: weights of the terms; 0 leaves a term out.
-        temperature: of all three.
+        local_relation, global_contrast, global_relation: weights of the terms; 0: without this term.
+        temperature: temperature of all three terms.
         variant: "code" or "paper".
     """
 
@@ -75,56 +75,56 @@ class CrossDistillation(AddOn):
         self.temperature = check_number("method.temperature", temperature, above=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.views = ("other",) if local_relation or global_relation else ()
-        self.taught = bool(global_contrast or global_relation)
+        self.has_teacher = bool(global_contrast or global_relation)
 
     def build(self, objective: Objective) -> None:
-        """The predictor, as wide as the embedding, and the teacher; neither where there is no global term."""
+        """Creates the predictor, as wide as the embedding, and the teacher; neither without a global term."""
         if len(objective.views) != 2 or not isinstance(objective, Projected):
             raise MethodError(
                 f"FedX compares the embeddings of an image's two views, which {type(objective).__name__} has not: "
                 "choose another objective, e.g. objective=simclr"
             )
-        if self.taught:
+        if self.has_teacher:
             width = objective.width
             self.predictor = mlp((width, width, width), norm=False)
             self.teacher = Frozen(objective.encoder, objective.projector)
 
     def networks(self) -> torch.nn.Module | None:
-        """The predictor, where there is one."""
-        return self.predictor if self.taught else None
+        """The predictor, with a global term."""
+        return self.predictor if self.has_teacher else None
 
     @torch.no_grad()
-    def receive(self, visit: Visit, method: FederatedMethod) -> None:
-        """The teacher is the global model as it was sent, with the client's own BatchNorm statistics if none were."""
-        if not self.taught:
+    def receive(self, visit: Visit, method: MethodParts) -> None:
+        """Copies the received global model into the teacher; statistics that were not sent are the client's."""
+        if not self.has_teacher:
             return
         sent = visit.message.get("weights", {})
         if "encoder" not in sent:
             raise MethodError(
                 f"FedX's teacher is the global model, but {type(method).__name__} sends no encoder: "
-                "set global_contrast=0 and global_relation=0, or choose a method that does"
+                "set global_contrast=0 and global_relation=0, or choose a method that sends it"
             )
-        for part, copy in zip(("encoder", "projector"), self.teacher.networks, strict=True):
-            known = {**method.tensors(part), **sent.get(part, {})}
-            for name, tensor in (*copy.named_parameters(), *copy.named_buffers()):
-                if name in known:
-                    tensor.copy_(known[name])
+        for part, network in zip(("encoder", "projector"), self.teacher.networks, strict=True):
+            values = {**method.tensors(part), **sent.get(part, {})}
+            for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+                if name in values:
+                    tensor.copy_(values[name])
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
-        """The three terms, each times its weight."""
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
+        """The sum of the three weighted terms."""
         settings = {"temperature": self.temperature, "variant": self.variant}
-        total = out.z[0].new_zeros(())
+        z = out.embeddings
+        total = z[0].new_zeros(())
         if self.local_relation:
-            total = total + self.local_relation * relational(*out.z, out.extra[0][1], **settings)
-        if not self.taught:
+            total = total + self.local_relation * relational(*z, out.extra[0][1], **settings)
+        if not self.has_teacher:
             return total
-        size = len(out.z[0])
-        p = self.predictor(torch.cat(out.z)).split(size)
-        taught = self.teacher(torch.cat(batch.views[1:])).split(size)
+        p = self.predictor(torch.cat(z)).split(len(z[0]))
+        targets = self.teacher(torch.cat(batch.views[1:])).split(len(z[0]))
         if self.global_contrast:
-            total = total + self.global_contrast * global_contrastive(p[0], taught[0], **settings)
+            total = total + self.global_contrast * global_contrastive(p[0], targets[0], **settings)
         if self.global_relation:
-            total = total + self.global_relation * relational(*p, taught[1], **settings)
+            total = total + self.global_relation * relational(*p, targets[1], **settings)
         return total
 
 

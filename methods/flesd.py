@@ -10,21 +10,22 @@
 | E, B', eta of the distillation | `distil_epochs`, `distil_batch_size`, `distil_lr` | section 4 |
 
 Decisions
-- The client whose images are public takes no part, as in the paper: K - 1 teachers. Under other methods it trains.
-- A client embeds the public images as they are, in eval mode. The authors' code normalises them otherwise than those it
-  trains on; here one normalisation holds for all.
-- Entries that quantisation leaves out are similarities of 0, not probabilities of 0: exp(0 / tau_T) of mass each, as in
-  the code. k = int(n N) + 1 a row, the image itself among them.
-- The key encoder moves after each step and starts at the student. Keys enter the queue before their queries are
-  compared with it, as in the paper; the code also lets the first batches of every epoch go by until the queue is full.
-  Here the loss starts at once, over the anchors that are there.
-- Every architecture of the federation (`federation.encoders`) has a student at the server, all distilled from the same
-  targets, and each client starts a round from its kind's: the paper names such federations and reports none.
-- The distillation's rate is its own and constant; the schedule is the clients'. `training.clip_norm` holds for both.
-- Networks that distillation does not train (a predictor, the head of rotation) begin every round as they began the
-  first: they never leave a client, and the student does not know them.
+- The client that owns the public images does not train, as in the paper: K - 1 teachers. Under other methods it trains.
+- A client embeds the public images without augmentation, in eval mode. The authors' code normalises them differently
+  from the training images; here all images have the same normalisation.
+- Entries removed by quantisation are similarities of 0, not probabilities of 0: each has mass exp(0 / tau_T), as in the
+  code. A row keeps k = int(n N) + 1 entries, the image itself among them.
+- The key encoder starts at the student and is updated after each step. Keys enter the queue before their queries are
+  compared with it, as in the paper. The code also skips the first batches of every epoch until the queue is full; here
+  the loss starts with the first batch, over the anchors present.
+- Every architecture of the federation (`federation.encoders`) has a student at the server. All students learn from the
+  same targets, and each client starts a round from the student of its kind; the paper proposes such federations without
+  results.
+- The distillation has its own constant learning rate; the schedule is for clients. `training.clip_norm` is for both.
+- Networks that distillation does not train (a predictor, the head of rotation) start every round from their initial
+  weights: clients do not send them, and the student has none.
 - FLESD-cc is one round (`flesd-cc`).
-- The server takes up every client's matrix, N x N floats each, before it makes the ensemble.
+- The server holds the matrices of all clients, N x N floats each, before it computes the ensemble.
 """
 
 from collections.abc import Mapping
@@ -54,19 +55,19 @@ from methods.base import (
     Visit,
     check_number,
 )
-from methods.maths import dense, ensemble_similarity, kept, similarity, similarity_distillation
-from methods.objective import update_ema
+from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
+from methods.objective import enqueue, update_ema
 
 
 class FLESD(FederatedMethod):
-    """Clients tell how alike they find public images; the server teaches a student what they find together.
+    """Clients send similarities of public images; the server distils their ensemble into a student.
 
     Args:
         teacher_temperature, student_temperature: tau_T and tau_S.
-        kept: part of each row of a client's similarities that is sent, in (0, 1]; 1: all, as a full matrix.
-        anchors: m, keys a query is compared with.
-        momentum: zeta, weight of the key encoder's own past.
-        distil_epochs, distil_batch_size, distil_lr, distil_weight_decay: of the student's training, by Adam.
+        kept: fraction of each row of a client's similarities that is sent, in (0, 1]; 1: the full matrix.
+        anchors: m, number of keys that a query is compared with.
+        momentum: zeta, weight of the key encoder's previous value in its moving average.
+        distil_epochs, distil_batch_size, distil_lr, distil_weight_decay: the student's training, by Adam.
     """
 
     mixes: ClassVar[bool] = True
@@ -98,10 +99,9 @@ class FLESD(FederatedMethod):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
-        if own := [addon.name for addon in self.terms if addon.networks() is not None]:
+        if names := [addon.name for addon in self.terms if addon.networks() is not None]:
             raise MethodError(
-                f"FLESD sends no weights, and its student learns nothing of the networks of add-on {own[0]!r}: "
-                "leave it out"
+                f"FLESD sends no weights, and its student has no networks of add-on {names[0]!r}: leave it out"
             )
         self.teacher_temperature = check_number("method.teacher_temperature", teacher_temperature, above=0)
         self.student_temperature = check_number("method.student_temperature", student_temperature, above=0)
@@ -119,28 +119,24 @@ class FLESD(FederatedMethod):
         self.register_buffer("anchors_filled", torch.zeros((), dtype=torch.long))
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """Fit, infer, distil; the distillation as long as asked for."""
+        """Phases `fit`, `infer` and `distil`, the last with its own epochs and batch size."""
         fit, infer, distil = self.phases
         return fit, infer, replace(distil, epochs=self.distil_epochs, batch_size=self.distil_batch_size)
 
     # --- the server
 
     def init_server(self, turn: Turn) -> Tree:
-        """A student of every architecture, untrained."""
-        kinds = {"default": self, **self.others}
-        return {"students": {kind: trees.clone(one.weights(self.batch_norm != "local")) for kind, one in kinds.items()}}
+        """An untrained student of every architecture."""
+        methods, running = {"default": self, **self.others}, self.batch_norm != "local"
+        return {"students": {kind: trees.clone(method.weights(running)) for kind, method in methods.items()}}
 
     def send_fit(self, server: Tree, turn: Turn) -> Mail:
-        """Its kind's student to each client."""
+        """To each client the student of its kind."""
         return Mail(private={client.id: {"weights": server["students"][client.kind]} for client in turn.members})
 
     def send_infer(self, server: Tree, turn: Turn) -> Mail:
-        """Nothing: the public images are there, and the networks are the client's own."""
+        """Nothing: clients have the public images and their own networks."""
         return Mail()
-
-    def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """Nothing has come yet."""
-        return server
 
     def update_infer(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The ensemble `[N, N]` of the clients' similarities."""
@@ -148,52 +144,52 @@ class FLESD(FederatedMethod):
         return {**server, "targets": {"M": ensemble_similarity(matrices, self.teacher_temperature)}}
 
     def seats(self, server: Tree) -> tuple[Client, ...]:
-        """A seat for each student: -1 the common architecture's, then the others' by name."""
+        """A seat for each student: -1 for the default architecture, then -2, -3, ... for the others by name."""
         kinds = ("default", *sorted(set(server["students"]) - {"default"}))
-        return tuple(Client(-1 - place, 0, kind) for place, kind in enumerate(kinds))
+        return tuple(Client(-1 - index, 0, kind) for index, kind in enumerate(kinds))
 
     def send_distil(self, server: Tree, turn: Turn) -> Mail:
-        """The targets, and its student to each seat."""
+        """The targets to all, and to each seat its student."""
         students = {seat.id: {"weights": server["students"][seat.kind]} for seat in turn.members}
         return Mail({"targets": server["targets"]}, students)
 
     def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The taught students; the targets have served."""
-        taught = {
+        """The trained students, without the targets."""
+        students = {
             seat.kind: trees.overlay(server["students"][seat.kind], replies["weights"][seat.id])
             for seat in turn.members
         }
-        return {"students": taught}
+        return {"students": students}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
-        """Every student; the common architecture's is the global one."""
+        """Every student; the default architecture's is named `global`."""
         return {"global" if kind == "default" else kind: tree for kind, tree in server["students"].items()}
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:
-        """The way back from `export`."""
+        """The inverse of `export`."""
         return {"students": {"default" if name == "global" else name: tree for name, tree in exported.items()}}
 
     # --- the client
 
     def receive_infer(self, visit: Visit) -> None:
-        """Nothing to load: its own networks, as `fit` left them, are there already."""
+        """Loads nothing: the client's networks have stayed with it since `fit`."""
 
     def observe_infer(self, batch: Batch) -> Message:
-        """The embeddings `[B, d]` of some public images."""
+        """The embeddings `[B, d]` of a batch of public images."""
         return {"rows": {"z": self.objective.embed(batch.views[0])[1].float()}}
 
     def reply_infer(self, visit: Visit) -> tuple[Message, Tree]:
-        """How alike the public images are to this client: `[N, N]`, or the largest k of each row with their columns."""
+        """Similarities of the public images: `[N, N]`, or the largest k of each row with their columns."""
         matrix = similarity(visit.observed["rows"]["z"])
         if self.kept == 1:
             return {"similarity": {"values": matrix}}, visit.memory
-        values, columns = kept(matrix, self.kept)
+        values, columns = top_similarities(matrix, self.kept)
         return {"similarity": {"values": values, "columns": columns}}, visit.memory
 
     # --- the distillation, at a seat
 
     def receive_distil(self, visit: Visit) -> None:
-        """The student, a key encoder that is the same, the targets, and a queue without anchors."""
+        """Loads the student into the objective and the key encoder, and stores the targets."""
         self.receive(visit)
         self.key.load_state_dict(self.objective.state_dict())
 
@@ -202,31 +198,29 @@ class FLESD(FederatedMethod):
         return torch.optim.Adam(self.objective.parameters(), lr=self.distil_lr, weight_decay=self.distil_weight_decay)
 
     def training_step_distil(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
-        """One view's similarities to the anchors, this batch's keys the newest, shall be the ensemble's."""
-        images, anchors = batch.index, len(self.anchor_rows)
+        """Loss between one view's similarities to the anchors, with this batch's keys in front, and the ensemble's."""
         with torch.no_grad():
             keys = normalize(self.key.embed(batch.views[1])[1].float(), dim=1)
-        rows = torch.cat([keys, self.anchor_rows])[:anchors]
-        held = torch.cat([images, self.anchor_images])[:anchors]
-        there = torch.arange(anchors, device=keys.device) < self.anchors_filled + len(keys)
-        targets = self.context["targets"]["M"][images][:, held] * there
+        rows, images = enqueue(self.anchor_rows, keys), enqueue(self.anchor_images, batch.index)
+        valid = torch.arange(len(rows), device=keys.device) < self.anchors_filled + len(keys)
+        targets = self.context["targets"]["M"][batch.index][:, images] * valid
         queries = self.objective.embed(batch.views[0])[1]
         loss = similarity_distillation(queries, rows, targets, self.student_temperature)
-        return {"loss": loss, "push": {"rows": rows, "images": held}}
+        return {"loss": loss, "push": {"rows": rows, "images": images}}
 
     @torch.no_grad()
     def on_train_batch_end_distil(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
-        """The keys become anchors, the oldest go; the key encoder follows the student."""
+        """Stores the new queue of anchors and updates the key encoder's moving average."""
         self.anchor_rows.copy_(outputs["push"]["rows"])
         self.anchor_images.copy_(outputs["push"]["images"])
         self.anchors_filled.add_(len(batch.index)).clamp_(max=len(self.anchor_rows))
         update_ema(self.key, self.objective, self.momentum)
 
     def reply_distil(self, visit: Visit) -> tuple[Message, Tree]:
-        """The taught student."""
+        """The trained student."""
         return {"weights": self.weights()}, visit.memory
 
     def guards(self) -> Mapping[str, str]:
-        """Only public images are looked at; what is told of them comes from networks that never leave."""
+        """Entry `similarity`: of public images only, by networks that stay with the client."""
         most = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
         return {"similarity": f"cosines between public images only{most}; weights stay with the client"}

@@ -1,4 +1,4 @@
-"""Hooks that carry a phase's name: which there are, and what a class may not do with them."""
+"""Phase-specific hooks: their names, and the check of a class that defines them."""
 
 from typing import Any
 
@@ -8,16 +8,19 @@ PHASE_HOOKS = (
     "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",
     "adjust_gradients", "configure_optimizers", "on_train_batch_end",
 )  # fmt: skip
-"""Hooks that may carry a phase's name: `update_correlate` is preferred to `update` in the phase `correlate`."""
+"""Hooks that may have a phase-specific version: `update_correlate` replaces `update` in the phase `correlate`."""
 
 
 def check_hooks(cls: Any) -> None:
-    """Refuses a suffix that names no phase, and a plain hook that an older suffixed one would hide."""
+    """Raises MethodError for a suffix that is no phase's name, and for a plain hook that would never be called.
+
+    The latter is a plain hook whose phase-specific version is inherited and would take precedence.
+    """
     phases = {phase.name for phase in (*cls.warmup, *cls.phases)}
 
-    def age(name: str) -> int:
-        """How far down the line of ancestors a hook is defined; a large number where it is nowhere."""
-        return next((place for place, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
+    def depth(name: str) -> int:
+        """Index in the method resolution order of the class that defines a hook; its length if no class does."""
+        return next((index for index, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
 
     for hook in PHASE_HOOKS:
         for name in vars(cls):
@@ -27,7 +30,7 @@ def check_hooks(cls: Any) -> None:
                     f"{cls.__name__}.{name} names no phase of the method; its phases are {', '.join(sorted(phases))}"
                 )
         for suffixed in (f"{hook}_{phase}" for phase in sorted(phases)):
-            if age(hook) < age(suffixed) < len(cls.__mro__):
+            if depth(hook) < depth(suffixed) < len(cls.__mro__):
                 raise MethodError(
                     f"{cls.__name__}.{hook} would never be called in the phase it is meant for: the inherited "
                     f"{suffixed} is preferred; override {suffixed} as well"

@@ -7,13 +7,13 @@ Self-Supervised Visual Representation Learning (ICCV 2023).
 | w_g^l <- 1/|S| sum_k delta_k^l w_k^l | `Mean(by, over="clients")` | aggregation |
 
 Decisions
-- A layer is a tensor, as in the released code; the cosine is to the global model the round began with, at most 1, and
-  the sum is divided by the number of clients, not by the cosines': weights shrink where clients disagree.
-- Running statistics are averaged plainly. The code scales them too, as one-dimensional tensors, though a comment says
-  they are kept: a variance scaled by a cosine is none.
-- A tensor of zeros and a scalar have no angle and are averaged plainly, as in the code.
-- The first `start` rounds are FedAvg's, weighted by examples. The code turns once more than two earlier rounds are
-  saved, which is in the fourth: 3.
+- A layer is a tensor, as in the released code. The cosine is to the global model at the start of the round, at most 1.
+  The sum is divided by the number of clients, not by the sum of cosines, so weights shrink where clients disagree.
+- Running statistics take the plain mean. The code also scales them, as one-dimensional tensors, although its comment
+  says that they are kept; a variance times a cosine is not a variance.
+- Tensors of zeros and scalars have no angle and take the plain mean, as in the code.
+- The first `start` rounds are FedAvg's, weighted by examples. The code switches when more than two earlier rounds are
+  saved, which is in the fourth round: 3.
 """
 
 from typing import Any
@@ -27,42 +27,39 @@ from methods.fedavg import FedAvg
 
 
 def layer_weights(weights: Tree, reference: Tree, trained: Tree) -> Tree:
-    """The cosine of each tensor to the reference's, 0-d, at most 1; a Tree like `weights`.
+    """Cosine of each tensor with the reference's, 0-d, at most 1; a Tree with the paths of `weights`.
 
-    It is 1 for tensors that `trained` lacks (running statistics), for scalars, and where either side is all zeros.
+    It is 1 for tensors absent from `trained` (running statistics), for scalars, and where either tensor is all zeros.
     """
-    learnt, known = dict(trees.leaves(trained)), dict(trees.leaves(reference))
-    result: Tree = {}
-    for path, layer in trees.leaves(weights):
-        angled = path in learnt and layer.dim() > 0
-        trees.put(result, path, _cosine(layer, known[path]) if angled else torch.ones((), device=layer.device))
-    return result
+    ones = trees.map(lambda layer: torch.ones((), device=layer.device), weights)
+    return trees.overlay(ones, trees.map(_cosine, trees.select(weights, trained), reference))
 
 
-def _cosine(one: Tensor, other: Tensor) -> Tensor:
-    """Of two tensors of one shape, at most 1 whatever the rounding; 1 where one of them is all zeros."""
-    one, other = one.detach().double().flatten(), other.detach().double().flatten()
-    length = one.norm() * other.norm()
-    cosine = torch.where(length > 0, one @ other / length.clamp(min=1e-300), torch.ones_like(length))
-    return cosine.clamp(max=1.0)
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine of two tensors of one shape, clamped to at most 1; 1 for scalars and where one of them is all zeros."""
+    if a.dim() == 0:
+        return torch.ones((), device=a.device)
+    a, b = a.detach().double().flatten(), b.detach().double().flatten()
+    length = a.norm() * b.norm()
+    return torch.where(length > 0, a @ b / length.clamp(min=1e-300), torch.ones_like(length)).clamp(max=1.0)
 
 
 class LDAWA(FedAvg):
-    """Each layer of a client counts by how little it has turned away from the global one.
+    """Mean of the clients' layers, each weighted by its cosine with the global layer.
 
     Args:
-        start: rounds of plain FedAvg before it.
+        start: number of first rounds with FedAvg's mean.
     """
 
     def __init__(self, objective: Objective, *, start: int = 3, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         self.start = check_number("method.start", start, at_least=0)
-        self.turned = Mean(self.by_angle, over="clients")
+        self.cosine_mean = Mean(self.by_angle, over="clients")
 
     def averaging(self, round: int) -> Mean:
-        """FedAvg's mean in the first rounds, then the one by angles."""
-        return self.turned if round >= self.start else super().averaging(round)
+        """FedAvg's mean in the first rounds, then the mean by cosines."""
+        return self.cosine_mean if round >= self.start else super().averaging(round)
 
     def by_angle(self, server: Tree, message: Message) -> Tree:
-        """The weights of one client's tensors."""
+        """Weights of one client's tensors in the mean."""
         return layer_weights(message["weights"], server["weights"], self.trainable())

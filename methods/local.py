@@ -1,6 +1,6 @@
 """Min-Local: every client trains alone. The lower bound of the field; Shi et al.: FLESD (2021), Table 1.
 
-Nothing travels. What is evaluated is each client's own encoder; the literature reports the worst of them.
+No weights are exchanged. Each client's own encoder is evaluated; the literature reports the worst of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from methods.base import FederatedMethod, Phase, Tree
 
 
 class Local(FederatedMethod):
-    """No exchange: networks stay with their client from visit to visit, all starting at the same initial weights."""
+    """Training without exchange: networks stay with their client; all clients start from the same initial weights."""
 
     travels = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit"),)
@@ -21,12 +21,12 @@ class Local(FederatedMethod):
         return self.objective.travels
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
-        """Every client's own networks, read one at a time; one that has not trained yet has none."""
+        """The networks of every client that has trained, read one at a time."""
         return _ByName(clients)
 
 
 class _ByName(Mapping[str, Tree]):
-    """Clients by the names of their encoders; nothing is read before it is asked for."""
+    """Lazy mapping: encoder name -> a client's networks, read on access."""
 
     def __init__(self, clients: Mapping[int, Tree]) -> None:
         self.clients = clients

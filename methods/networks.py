@@ -26,13 +26,13 @@ def normalisation(kind: str) -> Callable[[int], nn.Module]:
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """As many groups as divide the channels, at most 32 and of at least four channels each."""
-    most = min(32, max(1, channels // 4))
-    return nn.GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
+    """GroupNorm with the largest number of equal groups, at most 32 and of at least four channels each."""
+    limit = min(32, max(1, channels // 4))
+    return nn.GroupNorm(max(groups for groups in range(1, limit + 1) if channels % groups == 0), channels)
 
 
 class Encoder(nn.Module):
-    """A backbone whose output is flat, with its width on record: `dim` features an image."""
+    """A backbone with flat output of `dim` features an image."""
 
     def __init__(self, backbone: nn.Module, dim: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Encoder(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A copy of networks applied one after another, in eval mode and without gradient for good: a teacher."""
+    """A teacher: copies of networks, applied one after another, always in eval mode and without gradient."""
 
     def __init__(self, *networks: nn.Module) -> None:
         super().__init__()
@@ -59,15 +59,15 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """What the last network makes of the images, without gradient."""
+        """The last network's output, without gradient."""
         for network in self.networks:
             images = network(images)
         return images
 
 
 @contextmanager
-def by_batch(module: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch, as in training, and its running statistics stay as they are."""
+def batch_statistics(module: nn.Module) -> Iterator[None]:
+    """Context in which BatchNorm normalises by the batch, as in training, without a change of running statistics."""
     layers = [(layer, layer.training, layer.momentum) for layer in module.modules() if isinstance(layer, _BatchNorm)]
     for layer, _, _ in layers:
         layer.train()
@@ -143,7 +143,7 @@ def convnet(
 
 
 class Shift(nn.Module):
-    """Adds one learned number."""
+    """Adds one learned scalar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,9 +155,9 @@ class Shift(nn.Module):
 
 
 class FixupBlock(nn.Module):
-    """A residual block without normalisation (Zhang, Dauphin, Ma 2019): a shift around each layer, one scale.
+    """A residual block without normalisation (Zhang, Dauphin, Ma 2019): shifts before and after layers, one scale.
 
-    Where the image shrinks the shortcut takes every second shifted pixel and fills up its channels with zeros.
+    Where the stride is 2, the shortcut takes every second shifted pixel and pads its channels with zeros.
     """
 
     def __init__(self, channels: int, width: int, stride: int, blocks: int) -> None:
@@ -169,19 +169,19 @@ class FixupBlock(nn.Module):
         self.residual = nn.Sequential(Shift(), first, Shift(), nn.ReLU(), Shift(), last)
         self.scale = nn.Parameter(torch.ones(1))
         self.shift = Shift()
-        self.stride, self.more = stride, width - channels
+        self.stride, self.padding = stride, width - channels
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, channels, H, W]` -> `[B, width, H / stride, W / stride]`."""
         short = x if self.stride == 1 else self.residual[0](x)[:, :, :: self.stride, :: self.stride]
-        short = nn.functional.pad(short, (0, 0, 0, 0, 0, self.more))
+        short = nn.functional.pad(short, (0, 0, 0, 0, 0, self.padding))
         return torch.relu(self.shift(self.residual(x) * self.scale) + short)
 
 
 def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
-    """ResNet-20 without BatchNorm by Fixup initialisation, `width` times as wide: FedSC's encoder at 8, 512 features.
+    """ResNet-20 with Fixup initialisation, without BatchNorm, `width` times as wide; FedSC's encoder is at width 8.
 
-    An image's features depend on that image alone, in training too.
+    The number of features is 64 times `width`. They depend on the image alone, in training too.
     """
     if width < 1:
         raise MethodError(f"encoder.width={width}: give a whole number of at least 1")
@@ -189,19 +189,19 @@ def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
     stem = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
     blocks: list[nn.Module] = [stem, Shift(), nn.ReLU()]
     channels = widths[0]
-    for stage, own in enumerate(widths):
-        for place in range(3):
-            blocks.append(FixupBlock(channels, own, 2 if stage and not place else 1, 9))
-            channels = own
+    for stage, features in enumerate(widths):
+        for index in range(3):
+            blocks.append(FixupBlock(channels, features, 2 if stage and not index else 1, 9))
+            channels = features
     return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Shift()), widths[-1])
 
 
 def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) -> nn.Sequential:
-    """Linear layers of the given widths (input first) with ReLU between them: projectors and predictors.
+    """Multilayer perceptron with ReLU, for projectors and predictors.
 
     Args:
         widths: (input, hidden..., output) features.
-        norm: BatchNorm1d before every ReLU; the linear layer before it then needs no bias.
+        norm: BatchNorm1d before every ReLU, with no bias in the linear layer before it.
         last_norm: BatchNorm1d without affine parameters on the output (SimSiam's projector).
     """
     if min(widths, default=0) < 1:

@@ -1,30 +1,28 @@
-"""Objective and AddOn: the local loss with its networks, and terms that sit on any of them."""
+"""Objective and AddOn: a local loss with its networks, and a term that can be added to any of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
 from methods.networks import Encoder, mlp
 from methods.trees import Tree
-from methods.types import Batch, Outputs, Visit
-
-if TYPE_CHECKING:
-    from methods.base import FederatedMethod
+from methods.types import Batch, MethodParts, Outputs, Visit
 
 
 class Objective(nn.Module):
     """A local self-supervised loss and its networks.
 
     travels: parts (submodule names) that make up the entry "weights".
-    views: recipe names, one a view.
-    ema: target part -> source part; the target's parameters follow the source's after each step with `momentum`.
+    views: recipe names, one for each view.
+    ema: target part -> source part; after each step the target's parameters follow the source's with `momentum`.
     queues: names of FIFO buffers `[rows, d]` fed from `Outputs.push`; a buffer `<name>_filled` counts their valid rows.
     stays: parts (submodules or queues) that stay with the client, whatever the method.
     labels: whether batches carry labels (supervised references only).
-    only_for: the method without which it does not work, by its class's name; empty: any method takes it.
-    contrastive: whether the loss compares the images of a batch, so that its size is part of the loss.
+    only_for: class name of the only method that can use this objective; empty: any method can.
+    contrastive: whether the loss compares the images of a batch, so that it depends on the batch size.
+    width: features of an embedding.
     """
 
     travels: tuple[str, ...] = ("encoder", "projector")
@@ -39,64 +37,69 @@ class Objective(nn.Module):
 
     encoder: Encoder
     projector: nn.Module
-    width: int  # of the embeddings
+    width: int
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The online path: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, width]`."""
+        """Online pass: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, width]`."""
         h = self.encoder(images)
         return h, self.projector(h)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
-        """One joint pass over all views (and an add-on's extra ones), so that BatchNorm sees them together."""
-        everything = (*views, *extra)
-        sizes = [len(view) for view in everything]
-        h, z = (joint.split(sizes) for joint in self.embed(torch.cat(everything)))
-        own = len(views)
-        return Outputs(h[:own], z[:own], extra=tuple(zip(h[own:], z[own:], strict=True)))
+        """One joint pass over all views and the add-ons' extra ones, so that BatchNorm normalises them together."""
+        images = (*views, *extra)
+        sizes = [len(view) for view in images]
+        h, z = (rows.split(sizes) for rows in self.embed(torch.cat(images)))
+        n = len(views)
+        return Outputs(h[:n], z[:n], extra=tuple(zip(h[n:], z[n:], strict=True)))
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """A scalar, a pure function of `out`, `batch` and buffers; it never encodes again."""
+        """The loss, a scalar; a pure function of `out`, `batch` and buffers, without another encoder pass."""
         raise NotImplementedError
 
     def receive(self, visit: Visit) -> None:
-        """Called on clients in training phases, after the method has received."""
+        """Called at the start of a client's training visit, after the method's `receive`."""
 
     def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Called before each local epoch, in eval mode and without gradient.
 
-        look: passes over the client's images as they are, in their order. stream: a CPU generator of this visit.
+        look: yields the client's images in their order, without augmentation. stream: a CPU generator of this visit.
         """
 
     def add_queue(self, name: str, rows: int, dim: int) -> None:
-        """Registers the FIFO buffer `name` `[rows, dim]`, empty, with its fill count; list the name in `queues`."""
+        """Registers the empty FIFO buffer `name` `[rows, dim]` with its fill count; list the name in `queues`."""
         self.register_buffer(name, torch.zeros(rows, dim))
         self.register_buffer(f"{name}_filled", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
     def after_step(self, push: Mapping[str, Tensor]) -> None:
-        """What follows an optimiser step: targets move towards their sources, queues take the new rows."""
+        """Update after an optimiser step: targets follow their sources, new rows enter the queues."""
         for target, source in self.ema.items():
             update_ema(getattr(self, target), getattr(self, source), self.momentum)
         for name in self.queues:
             queue, filled = getattr(self, name), getattr(self, f"{name}_filled")
             rows = push[name].detach()[-len(queue) :]
-            queue.copy_(torch.cat([rows, queue])[: len(queue)])  # newest first, so valid rows are the first `filled`
+            queue.copy_(enqueue(queue, rows))
             filled.add_(len(rows)).clamp_(max=len(queue))
 
 
+def enqueue(queue: Tensor, rows: Tensor) -> Tensor:
+    """A FIFO queue of the same length with new rows in front: the newest first, the oldest dropped."""
+    return torch.cat([rows, queue])[: len(queue)]
+
+
 @torch.no_grad()
-def update_ema(follower: nn.Module, leader: nn.Module, momentum: float) -> None:
-    """Moves parameters towards those of a network built alike, buffers not; momentum: weight of their own past."""
-    for own, lead in zip(follower.parameters(), leader.parameters(), strict=True):
-        own.lerp_(lead, 1 - momentum)
+def update_ema(target: nn.Module, source: nn.Module, momentum: float) -> None:
+    """Moves the target's parameters towards the source's, not its buffers; momentum: weight of the target's values."""
+    for parameter, value in zip(target.parameters(), source.parameters(), strict=True):
+        parameter.lerp_(value, 1 - momentum)
 
 
 class Projected(Objective):
-    """An objective whose embeddings are a projector's.
+    """An objective whose embeddings are a projector's output.
 
     Args:
         encoder: images -> `[B, encoder.dim]`.
@@ -120,35 +123,48 @@ class Projected(Objective):
             self.projector = nn.Identity()
         self.width = projector[-1] if projector else encoder.dim
 
+    def add_targets(self, prefix: str = "target") -> None:
+        """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks."""
+        self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
+        for target, source in self.ema.items():
+            setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
+
+    @torch.no_grad()
+    def embed_targets(self, images: Tensor) -> Tensor:
+        """Embeddings `[B, width]` by the target networks, without gradient."""
+        for target in self.ema:
+            images = getattr(self, target)(images)
+        return images
+
 
 class AddOn(nn.Module):
-    """A term that sits on any objective and method: FedX, FedDecorr, FedProx's proximal term.
+    """A term for the loss of any objective and method, e.g. FedX's, FedDecorr's and FedProx's.
 
-    name: under which `networks()` travel, as one more part.
-    views: recipe names it wants beside the objective's; they come back as `out.extra`.
+    name: the part under which `networks()` travel.
+    views: recipe names of additional views; the objective returns them in `out.extra`.
     """
 
     name: str = "addon"
     views: tuple[str, ...] = ()
 
     def build(self, objective: Objective) -> None:
-        """Called once, when the method is put together: makes networks whose widths are the objective's."""
+        """Called once, when the method is built: creates networks whose widths depend on the objective."""
 
     def networks(self) -> nn.Module | None:
-        """Networks of its own, trained and sent with the objective's; None: it has none."""
+        """The add-on's networks, trained and sent with the objective's; None: none."""
         return None
 
-    def receive(self, visit: Visit, method: "FederatedMethod") -> None:
-        """Called on clients in training phases, after the method has received."""
+    def receive(self, visit: Visit, method: MethodParts) -> None:
+        """Called at the start of a client's training visit, after the method's `receive`."""
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """The random tensors of its step, drawn outside it; they come back as `batch.draws[name]`."""
+        """Random tensors for the step, drawn outside it; `forward` finds them in `batch.draws[name]`."""
         return {}
 
-    def forward(self, out: Outputs, batch: Batch, method: "FederatedMethod") -> Tensor:
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The term, a scalar to be added to the loss.
 
-        out: of the objective; `extra` holds this add-on's own views. batch: `views` holds the objective's and then
-        its own.
+        out: the objective's outputs; `extra` holds this add-on's views only.
+        batch: `views` holds the objective's views, then this add-on's.
         """
         raise NotImplementedError

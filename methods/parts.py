@@ -1,6 +1,6 @@
-"""The networks of a method by the names of their parts, as Trees: what travels, what stays, what learns."""
+"""The networks of a method by the names of their parts, as Trees: sent, stored or trained."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -12,14 +12,18 @@ from methods import trees
 from methods.objective import AddOn, Objective
 from methods.trees import Tree
 
+Places = list[tuple[str, dict[str, Any], str]]
+"""Name of each tensor of a part, the module dict that holds it, and its key there."""
+
 
 class Parts(LightningModule):
-    """A LightningModule over an objective and add-ons whose parts can be read and written as Trees.
+    """A LightningModule over an objective and add-ons whose parts are read and written as Trees.
 
-    A part is a submodule or a queue of the objective, or the networks of an add-on; tensors handed out are live.
+    A part is a submodule or a queue of the objective, or the networks of an add-on; the Trees hold live tensors.
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
-    stays: parts that stay with the client and are there again at its next visit.
+    stays: parts that stay with the client and are restored at its next visit.
+    places: cache of `tensors`, by part and `statistics`; modules do not change after construction.
     """
 
     travels: tuple[str, ...] | None = None
@@ -27,9 +31,7 @@ class Parts(LightningModule):
     objective: Objective
     addons: nn.ModuleDict
     batch_norm: str
-    places: dict[
-        tuple[str, bool], list[tuple[str, dict[str, Any], str]]
-    ]  # where `tensors` finds them; networks keep still
+    places: dict[tuple[str, bool], Places]
 
     @property
     def terms(self) -> list[AddOn]:
@@ -41,12 +43,11 @@ class Parts(LightningModule):
         """Names of the parts that make up the entry "weights"."""
         if self.travels is not None:
             return self.travels
-        own = tuple(addon.name for addon in self.terms if addon.networks() is not None)
-        return (*self.objective.travels, *own)
+        return (*self.objective.travels, *(addon.name for addon in self.terms if addon.networks() is not None))
 
     @property
     def staying(self) -> tuple[str, ...]:
-        """Names of the parts that stay with the client: the objective's, and the method's."""
+        """Names of the parts that stay with the client: the objective's, then the method's."""
         return tuple(dict.fromkeys((*self.objective.stays, *self.stays)))
 
     def part(self, name: str) -> nn.Module:
@@ -59,69 +60,70 @@ class Parts(LightningModule):
     def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
         """Parameters and floating-point buffers of a part, live; `statistics=False`: without BatchNorm's running ones.
 
-        Integer counters are never stored or sent: an average of them means nothing.
+        Integer counters are not included: they are neither stored nor sent, as their average has no meaning.
         """
         if name in self.objective.queues:
             return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
         if (name, statistics) not in self.places:
             self.places[name, statistics] = _places(self.part(name), statistics)
-        return {key: holder[own].detach() for key, holder, own in self.places[name, statistics]}
+        return {path: holder[key].detach() for path, holder, key in self.places[name, statistics]}
 
     def weights(self, statistics: bool | None = None) -> Tree:
-        """{part: {name: tensor}} of what travels, live; a part without tensors is left out.
+        """{part: {name: tensor}} of the parts that travel, live; a part without tensors is left out.
 
-        statistics: whether BatchNorm's running ones are among them; None: by `batch_norm`.
+        statistics: whether BatchNorm's running statistics are included; None: by `batch_norm`.
         """
         running = self.batch_norm == "average" if statistics is None else statistics
-        return {name: found for name in self.travelling if (found := self.tensors(name, running))}
+        return self._by_part(lambda part: self.tensors(part, running))
 
     def statistics(self) -> Tree:
         """{part: {name: tensor}} of BatchNorm's running statistics in the parts that travel, live."""
-        found = {
-            name: {
-                key: value for key, value in self.tensors(name).items() if key in _running_statistics(self.part(name))
-            }
-            for name in self.travelling
-        }
-        return {name: tensors for name, tensors in found.items() if tensors}
+
+        def select(part: str) -> dict[str, Tensor]:
+            names = _running_statistics(self.part(part))
+            return {name: tensor for name, tensor in self.tensors(part).items() if name in names}
+
+        return self._by_part(select)
 
     def trainable(self) -> Tree:
-        """{part: {name: parameter}} of what travels and requires a gradient."""
-        found = {
-            name: {key: value for key, value in self.part(name).named_parameters() if value.requires_grad}
-            for name in self.travelling
-        }
-        return {name: parameters for name, parameters in found.items() if parameters}
+        """{part: {name: parameter}} of the parts that travel, where a gradient is required."""
+        return self._by_part(
+            lambda part: {name: value for name, value in self.part(part).named_parameters() if value.requires_grad}
+        )
+
+    def _by_part(self, select: Callable[[str], dict[str, Tensor]]) -> Tree:
+        """{part: tensors that `select` returns} of the parts that travel; a part without tensors is left out."""
+        return {part: tensors for part in self.travelling if (tensors := select(part))}
 
     @torch.no_grad()
     def load(self, weights: Tree) -> None:
-        """Copies {part: {name: tensor}} into the networks; what it does not name stays."""
-        own = {name: self.tensors(name) for name in weights}
-        trees.assign({name: {key: own[name][key] for key in weights[name]} for name in weights}, weights)
+        """Copies {part: {name: tensor}} into the networks; all other tensors are unchanged."""
+        trees.assign(trees.select({part: self.tensors(part) for part in weights}, weights), weights)
 
     @torch.no_grad()
     def start_targets(self, known: Iterable[str] = ()) -> None:
-        """A target that neither travels nor stayed (is not in `known`) starts at its source, buffers included."""
+        """Copies the source, buffers included, into each target that neither travels nor is among `known` parts."""
         for target, source in self.objective.ema.items():
             if target not in self.travelling and target not in known:
-                own, lead = self.tensors(target), self.tensors(source)
-                for key, value in own.items():
-                    value.copy_(lead[key])
+                values = self.tensors(source)
+                for name, tensor in self.tensors(target).items():
+                    tensor.copy_(values[name])
 
 
-def _places(module: nn.Module, statistics: bool) -> list[tuple[str, dict[str, Any], str]]:
-    """Name, holder and the holder's key of each parameter, then of each floating-point buffer."""
-    left_out = set() if statistics else _running_statistics(module)
-    found: list[tuple[str, dict[str, Any], str]] = []
+def _places(module: nn.Module, statistics: bool) -> Places:
+    """The places of the parameters, then of the floating-point buffers."""
+    excluded = set() if statistics else _running_statistics(module)
+    places: Places = []
     for names, holder in (("named_parameters", "_parameters"), ("named_buffers", "_buffers")):
-        for key, value in getattr(module, names)():
-            owner, _, own = key.rpartition(".")
-            if value.is_floating_point() and key not in left_out:
-                found.append((key, getattr(module.get_submodule(owner), holder), own))
-    return found
+        for path, value in getattr(module, names)():
+            owner, _, key = path.rpartition(".")
+            if value.is_floating_point() and path not in excluded:
+                places.append((path, getattr(module.get_submodule(owner), holder), key))
+    return places
 
 
 def _running_statistics(module: nn.Module) -> set[str]:
+    """Names of BatchNorm's running means and variances in a module."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in module.named_modules()

@@ -9,10 +9,10 @@
 | N | `turn.clients` | line 17 |
 
 Decisions
-- Control variates live on the trainable weights that travel; BatchNorm statistics are averaged plainly with the deltas.
+- Control variates cover the trainable weights that travel; changes of BatchNorm statistics take the plain mean.
 - Option II divides by the sum of the learning rates of the visit's steps. Under momentum beta that sum is replaced by
-  eta (K - beta (1 - beta^K) / (1 - beta)) / (1 - beta), the weight of K equal gradients in y - x; this needs one rate
-  within the visit (`schedule.per: round`). Optimisers other than SGD are refused.
+  eta (K - beta (1 - beta^K) / (1 - beta)) / (1 - beta), the weight of K equal gradients in y - x; this requires one
+  rate for the whole visit (`schedule.per: round`). Optimisers other than SGD are refused.
 - The mean over clients is unweighted, as in the paper.
 """
 
@@ -39,15 +39,15 @@ from methods.base import (
 
 
 def effective_steps(momentum: float, steps: int) -> float:
-    """How often the same gradient counts in the weights after `steps` steps of SGD with momentum at rate 1."""
+    """Total weight of a constant gradient in the change of the weights after `steps` of momentum SGD at rate 1."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 class Scaffold(FederatedMethod):
-    """Client drift is taken out of each gradient by control variates.
+    """Correction of client drift in each gradient by control variates.
 
     Args:
-        server_rate: eta_g, the server's step on the mean change of the weights.
+        server_rate: eta_g, the server's rate on the mean change of the weights.
     """
 
     phases = (Phase("fit", uplink={"delta_w": Mean("clients"), "delta_c": Sum()}),)
@@ -69,7 +69,7 @@ class Scaffold(FederatedMethod):
         return {"c": trees.zeros_like(self.trainable())}
 
     def receive(self, visit: Visit) -> None:
-        """The gradient correction c - c_i of this visit."""
+        """Loads the weights and sets the gradient correction c - c_i of this visit."""
         super().receive(visit)
         self.context["correction"] = trees.subtract(visit.message["c"], visit.memory["c"])
 
@@ -78,7 +78,7 @@ class Scaffold(FederatedMethod):
         return trees.add(gradients, self.context["correction"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD; the client's control variate is only defined for it."""
+        """The configured SGD; control variates are not defined for other optimisers."""
         optimizer = super().configure_optimizers()
         if self.clip_norm is not None:
             raise MethodError(
@@ -95,9 +95,9 @@ class Scaffold(FederatedMethod):
         return optimizer
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """(change of the weights and of c_i, the new c_i)."""
-        received, kept = visit.message["weights"], visit.memory["c"]
-        delta_w = trees.subtract(self.weights(), received)
+        """(changes of the weights and of c_i, the new c_i)."""
+        c_i = visit.memory["c"]
+        delta_w = trees.subtract(self.weights(), visit.message["weights"])
         momentum, last_rate = self.settings["momentum"], self.settings["lr"]
         if momentum and not math.isclose(visit.lr_sum, visit.steps * last_rate, rel_tol=1e-9):
             raise MethodError(
@@ -105,21 +105,19 @@ class Scaffold(FederatedMethod):
                 "optimizer.momentum=0"
             )
         divisor = visit.lr_sum / visit.steps * effective_steps(momentum, visit.steps)
-        moved = {part: {name: delta_w[part][name] for name in names} for part, names in kept.items()}
         # c_i+ - c_i = -c + (x - y) / divisor, and delta_w is y - x
-        delta_c = trees.map(lambda c, change: -c - change / divisor, visit.message["c"], moved)
-        return {"delta_w": delta_w, "delta_c": delta_c}, {"c": trees.add(kept, delta_c)}
+        delta_c = trees.map(lambda c, change: -c - change / divisor, visit.message["c"], trees.select(delta_w, c_i))
+        return {"delta_w": delta_w, "delta_c": delta_c}, {"c": trees.add(c_i, delta_c)}
 
     def local_weights(self, message: Message, server: Tree) -> Tree:
-        """What was received and its change."""
+        """The received weights plus their change."""
         return trees.add(server["weights"], message["delta_w"])
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """x <- x + eta_g mean delta_w; c <- c + sum delta_c / N."""
-        change = replies["delta_w"]
-        trained = {part: {name: change[part][name] for name in names} for part, names in server["c"].items()}
-        weights = trees.add(server["weights"], change)
+        trained = trees.select(replies["delta_w"], server["c"])
+        weights = trees.add(server["weights"], replies["delta_w"])
         return {
-            "weights": trees.add(weights, trained, self.server_rate - 1),  # eta_g is not for BatchNorm's statistics
+            "weights": trees.add(weights, trained, self.server_rate - 1),  # eta_g excludes BatchNorm's statistics
             "c": trees.add(server["c"], replies["delta_c"], 1 / len(turn.clients)),
         }

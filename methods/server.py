@@ -1,4 +1,4 @@
-"""Server optimisers: the clients' mean as a gradient. FedAvgM (Hsu, Qi, Brown 2019); Reddi et al.: Adaptive Federated
+"""Server optimisers; the clients' mean is a gradient. FedAvgM (Hsu, Qi, Brown 2019); Reddi et al.: Adaptive Federated
 Optimization (ICLR 2021), FedAdam and FedYogi.
 
 | symbol | name | equation |
@@ -9,9 +9,9 @@ Optimization (ICLR 2021), FedAdam and FedYogi.
 | beta_2, tau | `decay`, `adaptivity` | Reddi, Algorithm 2 |
 
 Decisions
-- BatchNorm's running statistics are no weights and take the plain mean.
+- BatchNorm's running statistics are not trained; they take the plain mean.
 - No bias correction, and v starts at tau^2, as in Reddi et al.
-- `server_optimizer` goes with every method whose server takes the mean of the weights.
+- `server_optimizer` works with every method whose server takes the mean of the weights.
 """
 
 import torch
@@ -31,7 +31,7 @@ class Momentum:
     """
 
     def __init__(self, *, lr: float = 1.0, momentum: float = 0.9) -> None:
-        _check(lr, momentum=momentum)
+        _check_settings(lr, momentum=momentum)
         self.lr, self.momentum = lr, momentum
 
     def init(self, weights: Tree) -> Tree:
@@ -51,13 +51,13 @@ class Adam:
     Args:
         lr: eta.
         momentum: beta_1, in [0, 1). decay: beta_2, in [0, 1).
-        adaptivity: tau, > 0: the smaller, the more each weight has a rate of its own.
+        adaptivity: tau, > 0; the smaller it is, the more the rates of single weights differ.
     """
 
     def __init__(
         self, *, lr: float = 0.01, momentum: float = 0.9, decay: float = 0.99, adaptivity: float = 1e-3
     ) -> None:
-        _check(lr, momentum=momentum, decay=decay)
+        _check_settings(lr, momentum=momentum, decay=decay)
         self.lr, self.momentum, self.decay = lr, momentum, decay
         self.adaptivity = check_number("server_optimizer.adaptivity", adaptivity, above=0)
 
@@ -69,10 +69,10 @@ class Adam:
     def step(self, weights: Tree, mean: Tree, state: Tree) -> tuple[Tree, Tree]:
         """(new weights, new state)."""
         delta = trees.subtract(mean, weights)
-        m = trees.map(lambda last, new: self.momentum * last + (1 - self.momentum) * new, state["m"], delta)
+        m = trees.map(lambda old, new: self.momentum * old + (1 - self.momentum) * new, state["m"], delta)
         v = trees.map(self.second, state["v"], delta)
-        moved = trees.map(lambda w, a, b: w + self.lr * a / (b.sqrt() + self.adaptivity), weights, m, v)
-        return moved, {"m": m, "v": v}
+        weights = trees.map(lambda w, a, b: w + self.lr * a / (b.sqrt() + self.adaptivity), weights, m, v)
+        return weights, {"m": m, "v": v}
 
     def second(self, v: Tensor, delta: Tensor) -> Tensor:
         """The running second moment after `delta`."""
@@ -95,7 +95,7 @@ class Yogi(Adam):
 ServerOptimizer = Momentum | Adam | Yogi
 
 
-def _check(lr: float, **shares: float) -> None:
+def _check_settings(lr: float, **decays: float) -> None:
     check_number("server_optimizer.lr", lr, above=0)
-    for name, value in shares.items():
+    for name, value in decays.items():
         check_number(f"server_optimizer.{name}", value, at_least=0, below=1)

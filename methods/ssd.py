@@ -9,17 +9,17 @@
 | L = L_align + beta L_unif + gamma L_DSR + delta L_PD | `loss` over `methods.objectives.align_uniform` | section 3 |
 
 Decisions
-- `variant: code | paper` chooses both terms' form, as `methods.maths` writes them out; the released code made the
-  published numbers and is the default. gamma does not carry over between the two: their gradients differ some 20 times.
-- `basis: qr | axis`: the code stretches along a random orthonormal basis that all clients share, the paper along axes.
-  The basis travels once with the scale, and both are kept: a client asks for neither again.
-- Subspaces belong to clients by id. The code gives them by position in the round's list, so that under partial
-  participation they change hands every round; that is not reproduced here.
-- Weights are means over examples, as FedAvg has it; the code weighs by batches (`weighting: batches`), which at equal
-  sizes is the same.
-- `separation: hard` is the paper's HSD ablation, whose code is not released: the objective sees a client's embeddings
-  through its own dimensions alone, and there is nothing to stretch. Its row has no distillation: `pd_weight: 0`.
-- With more clients than dimensions floor(d/K) is 0 and DSR has nothing to stretch: refused.
+- `variant: code | paper` sets the form of both terms, with formulas in `methods.maths`. The released code produced the
+  published numbers and is the default. The two need different gamma: their gradients differ by a factor of about 20.
+- `basis: qr | axis`: the code stretches along a random orthonormal basis shared by all clients, the paper along axes.
+  The basis is sent once, with the scale, and the client keeps both.
+- Subspaces belong to client ids. The code assigns them by position in the round's list, so that under partial
+  participation they change every round; this is not reproduced.
+- The mean of the weights is over examples, as in FedAvg; the code weighs by batches (`weighting: batches`), which is
+  the same for clients of equal size.
+- `separation: hard` is the paper's HSD ablation, whose code is not released: the objective receives only the client's
+  own dimensions of the embeddings, without a stretch. Its row has no distillation: `pd_weight: 0`.
+- With more clients than dimensions floor(d/K) is 0 and DSR has no dimension to stretch: refused.
 """
 
 from typing import Any, ClassVar
@@ -46,14 +46,14 @@ from methods.maths import dimension_scaling, projector_distillation, scaled
 
 
 class SSD(FedAvg):
-    """Each client is drawn softly towards dimensions of its own, and the encoder learns from its projector.
+    """Soft separation of clients by embedding dimensions, and distillation from the projector to the encoder.
 
     Args:
-        alpha: stretch of a client's own dimensions; 1 leaves them alone.
+        alpha: stretch of a client's own dimensions; 1: no stretch.
         dsr_weight, pd_weight: gamma and delta.
         variant: "code" or "paper".
-        basis: "qr" or "axis"; None: the variant's own.
-        separation: "soft", or "hard": each client confined to its own dimensions.
+        basis: "qr" or "axis"; None: the basis of the variant.
+        separation: "soft", or "hard": each client uses only its own dimensions.
     """
 
     warmup: ClassVar[tuple[Phase, ...]] = (Phase("assign", work="none", cohort="all"),)
@@ -72,13 +72,12 @@ class SSD(FedAvg):
     ) -> None:
         super().__init__(objective, **kwargs)
         basis = basis or ("qr" if variant == "code" else "axis")
-        h, z = objective.encoder.dim, objective.width
-        if h != z:
+        features, self.width = objective.encoder.dim, objective.width
+        if features != self.width:
             raise MethodError(
-                f"SSD distils embeddings into representations, so both need one width; the encoder has {h} features "
-                f"and the embeddings {z}: set heads.projector or objective.projector to end in {h}"
+                f"SSD distils embeddings into representations, so both need the same width; encoder: {features}, "
+                f"embeddings: {self.width}; set heads.projector or objective.projector to end in {features}"
             )
-        self.width = z
         self.alpha = check_number("method.alpha", alpha, at_least=0)
         self.dsr_weight = check_number("method.dsr_weight", dsr_weight, at_least=0)
         self.pd_weight = check_number("method.pd_weight", pd_weight, at_least=0)
@@ -87,19 +86,19 @@ class SSD(FedAvg):
         self.separation = choose("method.separation", separation, "soft", "hard")
 
     def init_server(self, turn: Turn) -> Tree:
-        """The weights, everyone's scale vector, and the shared basis where there is one."""
+        """The weights, a scale vector for each client, and the shared basis with `basis: qr`."""
         size = self.width // len(turn.clients)
         if size == 0:
             raise MethodError(
-                f"SSD shares {self.width} dimensions among {len(turn.clients)} clients: none is left for each; "
+                f"SSD divides {self.width} dimensions among {len(turn.clients)} clients: fewer than one for each; "
                 "use a wider projector or fewer clients"
             )
         order = torch.randperm(self.width, generator=turn.stream)
-        own, others = (self.alpha, 1.0) if self.separation == "soft" else (1.0, 0.0)
+        inside, outside = (self.alpha, 1.0) if self.separation == "soft" else (1.0, 0.0)
         scales = {}
         for client in turn.clients:
-            scales[client.id] = torch.full((self.width,), others)
-            scales[client.id][order[client.id * size : (client.id + 1) * size]] = own
+            scales[client.id] = torch.full((self.width,), outside)
+            scales[client.id][order[client.id * size : (client.id + 1) * size]] = inside
         server = {**super().init_server(turn), "scales": scales}
         if self.basis == "qr":
             random = torch.randn(self.width, self.width, generator=turn.stream)
@@ -107,19 +106,19 @@ class SSD(FedAvg):
         return server
 
     def send_assign(self, server: Tree, turn: Turn) -> Mail:
-        """Its scale to each client, and the basis to all."""
+        """To each client its scale, and the basis to all."""
         common = {"basis": server["basis"]} if "basis" in server else {}
         return Mail(common, {k.id: {"scale": {"d": server["scales"][k.id]}} for k in turn.members})
 
     def reply_assign(self, visit: Visit) -> tuple[Message, Tree]:
-        """Nothing to say; what was received is kept."""
+        """An empty reply; the memory holds the received scale and basis."""
         return {}, {entry: visit.message[entry] for entry in ("scale", "basis") if entry in visit.message}
 
     def receive_assign(self, visit: Visit) -> None:
-        """Nothing to load: no weights are sent yet."""
+        """Loads nothing: this phase sends no weights."""
 
     def receive(self, visit: Visit) -> None:
-        """The stretch of this client, from its memory: `[d]`, or `[d, d]` in a rotated basis."""
+        """Loads the weights and sets this client's stretch from its memory: `[d]`, or `[d, d]` in a rotated basis."""
         super().receive(visit)
         self.stretch = visit.memory["scale"]["d"]
         if "basis" in visit.memory:
@@ -127,15 +126,14 @@ class SSD(FedAvg):
             self.stretch = (Q * self.stretch) @ Q.T
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """Alignment and uniformity, plus both terms averaged over the views; a weight of 0 leaves its term out."""
-        if self.separation == "hard":
-            total = self.objective.loss(out._replace(z=tuple(scaled(z, self.stretch) for z in out.z)), batch)
-        else:
-            total = self.objective.loss(out, batch)
-        for h, z in zip(out.h, out.z, strict=True):
-            if self.dsr_weight and self.separation == "soft":
+        """The objective's loss plus both terms averaged over the views; a term of weight 0 is not computed."""
+        hard, views = self.separation == "hard", len(out.embeddings)
+        inputs = out._replace(embeddings=tuple(scaled(z, self.stretch) for z in out.embeddings)) if hard else out
+        total = self.objective.loss(inputs, batch)
+        for h, z in zip(out.representations, out.embeddings, strict=True):
+            if self.dsr_weight and not hard:
                 unit = torch.nn.functional.normalize(z.float(), dim=1)
-                total = total + self.dsr_weight / len(out.z) * dimension_scaling(unit, self.stretch, self.variant)
+                total = total + self.dsr_weight / views * dimension_scaling(unit, self.stretch, self.variant)
             if self.pd_weight:
-                total = total + self.pd_weight / len(out.z) * projector_distillation(h, z, self.variant)
+                total = total + self.pd_weight / views * projector_distillation(h, z, self.variant)
         return total

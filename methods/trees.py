@@ -1,7 +1,7 @@
-"""Trees: nested dicts of tensors, the only thing that is stored or sent (weights, control variates, matrices).
+"""Trees: nested dicts of tensors, the only data that is stored or sent (weights, control variates, matrices).
 
-Leaves that lie side by side in one storage are copied, added and checked as one flat tensor. `clone` lays them out so,
-and so does the resident model with its own; nothing else has to know.
+Leaves that are contiguous in one storage are copied, added and checked as one flat tensor. `clone` and the resident
+model create Trees in this layout; other code need not know about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,17 +15,17 @@ Tree = dict[Any, Any]
 
 
 class Span(NamedTuple):
-    """A Tree whose leaves lie side by side.
+    """A Tree whose leaves are contiguous in one storage.
 
-    flat: one dimension over all leaves, and nothing else. layout: a leaf's path, offset in `flat`, shape and
-    strides; two Trees of one layout agree number by number.
+    flat: all leaves as one tensor of one dimension. layout: each leaf's path, offset in `flat`, shape and strides;
+    Trees of one layout agree element by element.
     """
 
     flat: Tensor
     layout: tuple[tuple[tuple, int, torch.Size, tuple[int, ...]], ...]
 
     def tree(self, flat: Tensor) -> Tree:
-        """The same layout over another flat tensor, of any dtype: views, no copies."""
+        """A Tree of this layout over another flat tensor, of any dtype: views, no copies."""
         result: Tree = {}
         for path, offset, shape, strides in self.layout:
             put(result, path, flat.as_strided(shape, strides, flat.storage_offset() + offset))
@@ -51,15 +51,20 @@ def map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     }
 
 
+def select(tree: Tree, outline: Tree) -> Tree:
+    """The leaves of `tree` at the paths of `outline`."""
+    return map(lambda _, leaf: leaf, outline, tree)
+
+
 def span(tree: Tree) -> Span | None:
-    """The leaves as one flat tensor, or None where they are of several storages or dtypes, or not side by side."""
-    found = list(leaves(tree))
-    if not found:
+    """The leaves as one flat tensor; None where storage or dtype differ, or the leaves are not contiguous."""
+    items = list(leaves(tree))
+    if not items:
         return None
-    first = found[0][1]
+    first = items[0][1]
     storage, dtype, base = first.untyped_storage().data_ptr(), first.dtype, int(first.storage_offset())
     layout, end = [], 0
-    for path, leaf in found:
+    for path, leaf in items:
         apart = leaf.untyped_storage().data_ptr() != storage or leaf.storage_offset() != base + end
         if apart or leaf.dtype != dtype or not dense(leaf):
             return None
@@ -69,27 +74,27 @@ def span(tree: Tree) -> Span | None:
 
 
 def alike(*trees: Tree) -> list[Span] | None:
-    """The spans of Trees of one layout, so that their numbers can be worked on as one; None where that cannot be."""
-    spans = [found for tree in trees if (found := span(tree)) is not None]
-    return spans if len(spans) == len(trees) and all(one.layout == spans[0].layout for one in spans) else None
+    """The spans of Trees that share one layout; None where a Tree has no span or another layout."""
+    spans = [packed for tree in trees if (packed := span(tree)) is not None]
+    return spans if len(spans) == len(trees) and all(packed.layout == spans[0].layout for packed in spans) else None
 
 
-def flat(like: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
-    """Zeros for leaves of these paths, shapes and strides, side by side; the dtype and device are the first one's."""
-    layout, end, found = [], 0, list(like)
-    for path, leaf in found:
+def flat(outline: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
+    """A contiguous Tree of zeros with these paths, shapes and strides; dtype and default device of the first leaf."""
+    layout, end, items = [], 0, list(outline)
+    for path, leaf in items:
         strides = leaf.stride() if dense(leaf) else torch.empty(leaf.shape, device="meta").stride()
         layout.append((path, end, leaf.shape, strides))
         end += leaf.numel()
-    return Span(torch.zeros(end, dtype=found[0][1].dtype, device=device or found[0][1].device), tuple(layout))
+    return Span(torch.zeros(end, dtype=items[0][1].dtype, device=device or items[0][1].device), tuple(layout))
 
 
 def zeros(outline: Tree, device: torch.device | str) -> Tree:
-    """Zeros for the leaves of an outline, side by side as far as they are of one dtype."""
-    found = list(leaves(outline))
-    if len({leaf.dtype for _, leaf in found}) == 1:
-        fresh = flat(found, device)
-        return overlay(outline, fresh.tree(fresh.flat))  # which has no branch without leaves
+    """Zeros in the shapes of an outline's leaves; contiguous in each branch whose leaves are of one dtype."""
+    items = list(leaves(outline))
+    if len({leaf.dtype for _, leaf in items}) == 1:
+        packed = flat(items, device)
+        return overlay(outline, packed.tree(packed.flat))  # over `outline`, whose branches may have no leaves
     return {
         key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
         for key, value in outline.items()
@@ -97,7 +102,7 @@ def zeros(outline: Tree, device: torch.device | str) -> Tree:
 
 
 def dense(leaf: Tensor) -> bool:
-    """Whether a leaf fills its stretch of memory, each number once, in whatever order of its dimensions."""
+    """Whether a leaf's elements fill one stretch of memory without gap or overlap, in any order of dimensions."""
     if leaf.is_contiguous():
         return True
     order = sorted(range(leaf.ndim), key=lambda dim: leaf.stride(dim), reverse=True)
@@ -105,28 +110,27 @@ def dense(leaf: Tensor) -> bool:
 
 
 def clone(tree: Tree) -> Tree:
-    """A detached copy that shares no memory with `tree`; leaves of one dtype and device come to lie side by side."""
+    """A detached copy that shares no memory with `tree`; contiguous where the leaves are of one dtype and device."""
     if (packed := span(tree)) is not None:
         return packed.tree(packed.flat.clone())
-    found = list(leaves(tree))
-    if len({(leaf.dtype, leaf.device) for _, leaf in found}) != 1:
+    items = list(leaves(tree))
+    if len({(leaf.dtype, leaf.device) for _, leaf in items}) != 1:
         return map(lambda leaf: leaf.detach().clone(), tree)
-    fresh = flat(found)
-    copy = fresh.tree(fresh.flat)
+    packed = flat(items)
+    copy = packed.tree(packed.flat)
     assign(copy, tree)
     return copy
 
 
 @torch.no_grad()
 def assign(tree: Tree, values: Tree) -> None:
-    """Copies every leaf of `values` into the leaf of `tree` at the same path; what `values` lacks stays."""
-    if (both := alike(tree, values)) is not None:
-        own, new = both
-        own.flat.copy_(new.flat)
+    """Copies every leaf of `values` into the leaf of `tree` at the same path; all other leaves are unchanged."""
+    if (spans := alike(tree, values)) is not None:
+        spans[0].flat.copy_(spans[1].flat)
         return
-    mine = dict(leaves(tree))
+    targets = dict(leaves(tree))
     for path, value in leaves(values):
-        mine[path].copy_(value)
+        targets[path].copy_(value)
 
 
 def to(tree: Tree, device: torch.device | str) -> Tree:
@@ -140,10 +144,9 @@ def zeros_like(tree: Tree) -> Tree:
 
 
 def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
-    """`tree + scale * change`; leaves `change` lacks stay as they are, so a change may speak of some parts only."""
-    if (both := alike(tree, change)) is not None:
-        own, new = both
-        return own.tree(own.flat + scale * new.flat)
+    """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged."""
+    if (spans := alike(tree, change)) is not None:
+        return spans[0].tree(spans[0].flat + scale * spans[1].flat)
     return {
         key: value
         if key not in change
@@ -158,38 +161,37 @@ def subtract(tree: Tree, other: Tree) -> Tree:
 
 
 def elementwise(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """`map` for a function of single numbers: one call where the leaves of all Trees lie side by side alike."""
+    """`map` for a function that acts on each element: one call where all Trees are contiguous and of one layout."""
     if (spans := alike(tree, *others)) is None:
         return map(function, tree, *others)
-    return spans[0].tree(function(*(one.flat for one in spans)))
+    return spans[0].tree(function(*(packed.flat for packed in spans)))
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:
-    """The leaves of both; where both hold one, `top` wins. Neither argument is changed."""
+    """The leaves of both Trees; `top` replaces leaves at the same path. The arguments are unchanged."""
     merged = dict(tree)
     for key, value in top.items():
-        both = isinstance(value, dict) and isinstance(tree.get(key), dict)
-        merged[key] = overlay(tree[key], value) if both else value
+        nested = isinstance(value, dict) and isinstance(tree.get(key), dict)
+        merged[key] = overlay(tree[key], value) if nested else value
     return merged
 
 
 def finite(tree: Tree) -> bool:
-    """Whether no leaf holds an infinity or a NaN; one look at the device for the whole Tree."""
+    """Whether all leaves are free of infinity and NaN; the device is read once for the whole Tree."""
     packed = span(tree)
-    numbers = [packed.flat] if packed is not None else [leaf for _, leaf in leaves(tree)]
-    numbers = [one for one in numbers if one.numel()]
-    # a NaN is its own extreme, and an infinity is one: a pass without temporary tensors
-    extremes = [bound.double().to(numbers[0].device) for leaf in numbers for bound in leaf.detach().aminmax()]
+    tensors = [leaf for leaf in ([packed.flat] if packed is not None else dict(leaves(tree)).values()) if leaf.numel()]
+    # minimum and maximum are not finite if any element is not; no temporary tensors
+    extremes = [bound.double().to(tensors[0].device) for leaf in tensors for bound in leaf.detach().aminmax()]
     return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of all leaves as they would be serialised: elements times element size."""
+    """Bytes of all leaves when serialised: elements times element size."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
 
 
 def put(tree: Tree, path: tuple, leaf: Tensor) -> None:
-    """Sets one leaf in place, making the dicts on the way to it."""
+    """Sets one leaf in place and creates the missing dicts on its path."""
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     tree[path[-1]] = leaf

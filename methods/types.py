@@ -1,6 +1,6 @@
-"""The words a method speaks with: phases, messages, mail, turns, visits, and how replies are combined.
+"""Data types of a method: phases, messages, turns, visits, outputs, and how the clients' replies are combined.
 
-Everything here is a value. `methods.base` re-exports it; the benchmark carries it out.
+`methods.base` re-exports them; the benchmark reads them and runs what they declare.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,18 @@ from torch import Tensor
 from methods.trees import Tree
 
 Message = dict[str, Tree]
-"""What is sent: entry name -> Tree. An entry is what is declared, billed and listed in the privacy sheet."""
+"""Content of a message: entry name -> Tree. Declarations, byte counts and the privacy sheet go by entries."""
 
 
 class MethodError(ValueError):
-    """A method was put together or used in a way that cannot work; the message is one line for the user."""
+    """A method that is built or used in a way that cannot work; the message is one line for the user."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Combine replies by a weighted mean over the clients that sent the entry.
+    """Weighted mean of the replies over the clients that sent the entry.
 
     by: "examples" (a client's number of images), "batches" (of one local epoch), "clients" (equal), or a function of
         (server Tree, message) that gives a weight or a Tree of weights shaped like the entry.
@@ -41,19 +43,22 @@ class Mean:
 
 @dataclass(frozen=True)
 class Sum:
-    """Add the replies up."""
+    """Sum of the replies."""
 
 
 @dataclass(frozen=True)
 class Cat:
-    """Concatenate along the first dimension, in the order of client ids; `last` keeps that many rows (gather only)."""
+    """Concatenation along the first dimension, in the order of client ids.
+
+    last: number of last rows that are kept (`gather` only); None: all rows.
+    """
 
     last: int | None = None
 
 
 @dataclass(frozen=True)
 class Each:
-    """Keep every reply: {client id: Tree}."""
+    """All replies, uncombined: {client id: Tree}."""
 
 
 Reduction = Mean | Sum | Cat | Each
@@ -63,18 +68,19 @@ Reduction = Mean | Sum | Cat | Each
 class Phase:
     """One exchange of a round: the server sends, clients work, clients reply, the server updates.
 
-    name: suffix that hooks of this phase may carry (`update_correlate`).
+    name: suffix for hooks of this phase alone (`update_correlate`).
     work: "train" (local epochs), "observe" (passes without gradient, in eval mode) or "none".
-    uplink: every entry a reply may hold, and how the clients' replies are combined.
+    uplink: every entry of a reply, and how the clients' replies are combined.
     gather: observe only: how the messages of one client's batches are combined, Sum or Cat.
     data: "private" (the client's own images) or "public".
     cohort: "sampled" (one draw a round, shared by its phases) or "all".
-    where: "clients", or "server": members are `method.seats(server)` and nothing is billed.
+    where: "clients", or "server": members are `method.seats(server)` and no bytes are counted.
     views: recipe names, augment | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
-    batch_size: None: the scenario's.
-    shuffled: observe only: batches in random order, without a last one of a single image, as in training; for networks
-        that look at a batch together. Else the order of the data, which often is that of the classes, every image once.
+    batch_size: images in a batch; None: the scenario's.
+    shuffled: observe only: whether batches are in random order and a last batch of one image is dropped, as in
+        training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,
+        which is often sorted by class.
     """
 
     name: str
@@ -96,16 +102,16 @@ class Phase:
             "cohort": ("sampled", "all"),
             "where": ("clients", "server"),
         }
-        for name, possible in choices.items():
-            if getattr(self, name) not in possible:
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
                 raise MethodError(
-                    f"Phase {self.name!r}: {name}={getattr(self, name)!r}; choose one of {', '.join(possible)}"
+                    f"Phase {self.name!r}: {name}={getattr(self, name)!r}; choose one of {', '.join(allowed)}"
                 )
 
 
 @dataclass(frozen=True)
 class Client:
-    """Who takes part: an id that never changes, the number of images, and the architecture it runs."""
+    """A client: its constant id, its number of images, and the name of its architecture (`kind`)."""
 
     id: int
     examples: int
@@ -114,13 +120,13 @@ class Client:
 
 @dataclass
 class Mail:
-    """What the server sends: `common` to every member, `private` to one client each, by id."""
+    """The server's messages of a phase: `common` to every member, `private` to single clients, by id."""
 
     common: Message = field(default_factory=dict)
     private: Mapping[int, Message] = field(default_factory=dict)
 
     def to(self, client: int) -> Message:
-        """All that `client` is sent; a private entry wins over a common one of the same name."""
+        """The message to `client`; a private entry replaces a common one of the same name."""
         return {**self.common, **self.private.get(client, {})}
 
 
@@ -128,8 +134,8 @@ class Mail:
 class Turn:
     """The server's side of a phase.
 
-    members: the clients that take part, sorted by id; clients: all of them.
-    stream: a CPU generator of this round and phase, for the server's own draws.
+    members: the participating clients, sorted by id. clients: all clients of the federation.
+    stream: a CPU generator of this round and phase, for the server's random numbers.
     """
 
     round: int
@@ -144,11 +150,11 @@ class Turn:
 class Visit:
     """One client's side of a phase.
 
-    message: everything it was sent this round so far; memory: what it kept from its last visit.
+    message: all entries sent to the client in this round so far. memory: its state after its last visit.
     stream: a CPU generator of this round, phase and client.
-    After the work: batches (of one local epoch), steps (optimiser steps taken), lr_sum (the sum of the learning rates
-    those steps used), observed (what `gather` made of the observed batches).
-    notes: numbers about this visit for the round's line on disk; they never travel.
+    Set by the work: batches (of one local epoch), steps (of the optimiser), lr_sum (the sum of those steps' learning
+    rates), observed (the batches' messages, combined by `gather`).
+    notes: measurements of this visit for the round's line in `rounds.jsonl`; they are not sent to the server.
     """
 
     round: int
@@ -166,7 +172,7 @@ class Visit:
 
 
 class Replies(dict[str, Tree]):
-    """Entry -> combined value, as the phase's uplink declares; `clients` are the ids that replied, sorted."""
+    """Entry -> combined value, as the phase's uplink declares; `clients`: ids of the clients that replied, sorted."""
 
     def __init__(self, values: Mapping[str, Tree], clients: Sequence[int]) -> None:
         super().__init__(values)
@@ -174,27 +180,28 @@ class Replies(dict[str, Tree]):
 
 
 class Outputs(NamedTuple):
-    """One joint pass of an objective: representations, embeddings, predictions and targets, one tensor a view.
+    """Results of one joint forward pass of an objective; a tuple has one tensor for each view.
 
-    h: `[B, encoder.dim]` each; z: `[B, d]`; p: `[B, d]`; t: `[B, d]`, without gradient.
-    extra: (h, z) of each view an add-on asked for, kept apart so that an objective never sees them.
-    push: queue name -> rows to append to it after the step.
+    representations: h, `[B, encoder.dim]` each. embeddings: z, `[B, d]`. predictions: p, `[B, d]`.
+    targets: t, `[B, d]`, without gradient.
+    extra: (representations, embeddings) of each additional view of an add-on; the objective's loss does not use them.
+    push: queue name -> rows to append to that queue after the step.
     """
 
-    h: tuple[Tensor, ...]
-    z: tuple[Tensor, ...]
-    p: tuple[Tensor, ...] = ()
-    t: tuple[Tensor, ...] = ()
+    representations: tuple[Tensor, ...]
+    embeddings: tuple[Tensor, ...]
+    predictions: tuple[Tensor, ...] = ()
+    targets: tuple[Tensor, ...] = ()
     extra: tuple[tuple[Tensor, Tensor], ...] = ()
     push: Mapping[str, Tensor] = {}
 
 
 class Batch(Protocol):
-    """What a training step is given; a data module hands out named tuples of this shape.
+    """Input of a training step; a data module yields named tuples with these fields.
 
-    views: float images `[B, C, H, W]`, one tensor a view; index: `[B]` positions in the client's own data.
-    turns: `[B]` quarter turns of the `rotate` view, or None; labels: `[B]`, only for an objective that asks for them.
-    draws: what `method.draw` returned for this batch; None where nobody has drawn yet.
+    views: float images `[B, C, H, W]`, one tensor for each view. index: `[B]` positions in the client's own data.
+    turns: `[B]` quarter turns of the `rotate` view, or None. labels: `[B]`, only for an objective with `labels`.
+    draws: the result of `method.draw` for this batch; None before the draw.
     """
 
     views: tuple[Tensor, ...]
@@ -202,3 +209,18 @@ class Batch(Protocol):
     turns: Tensor | None
     labels: Tensor | None
     draws: Tree | None
+
+
+class MethodParts(Protocol):
+    """The members of a method that an add-on may use; `methods.parts.Parts` documents them.
+
+    context: entries of the client's message other than "weights".
+    """
+
+    context: Message
+
+    def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
+        """Parameters and floating-point buffers of a part, live."""
+
+    def trainable(self) -> Tree:
+        """{part: {name: parameter}} of the parts that travel, where a gradient is required."""

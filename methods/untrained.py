@@ -1,4 +1,4 @@
-"""The floor: initial weights, never trained. Any probe gets well above chance on them, and a method must beat that."""
+"""Baseline: untrained initial weights. Probes score well above chance on them, and a method must score higher."""
 
 from typing import ClassVar
 
@@ -6,6 +6,6 @@ from methods.base import FederatedMethod, Phase
 
 
 class Untrained(FederatedMethod):
-    """A method of no phases: rounds pass, nothing is sent, nobody trains."""
+    """A method without phases: no messages and no training."""
 
     phases: ClassVar[tuple[Phase, ...]] = ()

@@ -1,4 +1,4 @@
-"""Checks of arguments that a user sets."""
+"""Checks of arguments set by the user."""
 
 import operator
 from typing import TypeVar
@@ -8,10 +8,10 @@ from methods.types import MethodError
 Number = TypeVar("Number", bound=float)
 
 
-def choose(key: str, value: str, *possible: str) -> str:
-    """The value itself; MethodError where it is none of the possible ones. key: as a user sets it."""
-    if value not in possible:
-        raise MethodError(f"{key}={value!r}: choose {' or '.join(possible)}")
+def choose(key: str, value: str, *allowed: str) -> str:
+    """Returns the value; MethodError unless it is one of `allowed`. key: its name in the config."""
+    if value not in allowed:
+        raise MethodError(f"{key}={value!r}: choose {' or '.join(allowed)}")
     return value
 
 
@@ -24,8 +24,8 @@ _BOUNDS = {
 
 
 def check_number(key: str, value: Number, **bounds: float) -> Number:
-    """The value itself; MethodError where it is outside its bounds: above, at_least, at_most, below."""
+    """Returns the value; MethodError where it is outside its bounds: above, at_least, at_most, below."""
     if not all(_BOUNDS[name][0](value, bound) for name, bound in bounds.items()):
-        words = " and ".join(_BOUNDS[name][1].format(bound) for name, bound in bounds.items())
-        raise MethodError(f"{key}={value}: give a number {words}")
+        range_text = " and ".join(_BOUNDS[name][1].format(bound) for name, bound in bounds.items())
+        raise MethodError(f"{key}={value}: give a number {range_text}")
     return value

@@ -97,7 +97,7 @@ def _pass(executor: SequentialExecutor, batch: Batch) -> None:
     executor.method.train()
     with executor.fabric.autocast():
         out = executor.method.objective(*batch.views)
-    loss = torch.stack([output.float().square().mean() for output in (*out.z, *out.p)]).sum()
+    loss = torch.stack([output.float().square().mean() for output in (*out.embeddings, *out.predictions)]).sum()
     executor.fabric.backward(loss)
     if executor.fabric.device.type == "cuda":
         torch.cuda.synchronize()

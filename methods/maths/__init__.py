@@ -1,7 +1,7 @@
 """Pure functions of tensors: losses, the terms of federated methods, solvers.
 
-Embeddings are `[B, d]`, one row an image; a second argument holds the other view of the same images, row by row.
-Nothing here normalises, detaches or averages unless its docstring says so. All logarithms are natural.
+Embeddings are `[B, d]`, one row for each image; a second argument holds the other view of the same images, row by row.
+No function normalises, detaches or averages unless its docstring says so. All logarithms are natural.
 """
 
 from methods.maths.federated import (
@@ -26,40 +26,6 @@ from methods.maths.losses import (
     uniformity,
 )
 from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
-from methods.maths.similarity import dense, ensemble_similarity, kept, similarity, similarity_distillation
+from methods.maths.similarity import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 from methods.maths.solvers import k_means, min_norm
 from methods.maths.transport import cluster_sums, cosines, equal_clusters, global_clusters, sinkhorn
-
-__all__ = [
-    "alignment",
-    "byol_regression",
-    "clip_rows",
-    "cluster_sums",
-    "correlation",
-    "cosines",
-    "decorrelation",
-    "dense",
-    "dimension_scaling",
-    "ensemble_similarity",
-    "equal_clusters",
-    "gaussian_mechanism",
-    "gaussian_sigma",
-    "global_clusters",
-    "global_contrastive",
-    "info_nce",
-    "k_means",
-    "kept",
-    "min_norm",
-    "negative_cosine",
-    "nt_xent",
-    "projector_distillation",
-    "prototype_nce",
-    "relational",
-    "scaled",
-    "similarity",
-    "similarity_distillation",
-    "sinkhorn",
-    "sliced_wasserstein",
-    "spectral_contrastive",
-    "uniformity",
-]

@@ -1,4 +1,4 @@
-"""Terms that federated methods add to a local loss, in the forms of their papers and of their released codes."""
+"""Terms of federated methods for a local loss, in the forms of their papers and of their released codes."""
 
 import math
 
@@ -17,7 +17,7 @@ def correlation(z: Tensor) -> Tensor:
 
 @full_precision
 def scaled(z: Tensor, scale: Tensor) -> Tensor:
-    """Rows `[B, d]` stretched along the axes by `scale` `[d]`, or along any directions by a symmetric one `[d, d]`."""
+    """Rows `[B, d]` stretched by `scale`: `[d]` factors along the axes, or a symmetric matrix `[d, d]`."""
     return z.float() * scale if scale.dim() == 1 else z.float() @ scale
 
 
@@ -28,7 +28,7 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
     Args:
         z: `[B, d]`; pass unit rows to follow the paper.
         scale: `[d]` factors, alpha on the client's own dimensions and 1 elsewhere; or `[d, d]`, a symmetric matrix
-            that stretches along the directions of a rotated basis.
+            that stretches along the axes of a rotated basis.
         variant: "paper": mean over the batch of `||z - sg(z * scale)||^2`; "code": the authors' released form
             `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
     """
@@ -37,7 +37,7 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
     if variant == "paper":
         return (z - stretched).square().sum(dim=1).mean()
     squared = (z - F.normalize(stretched, dim=1)).square().sum()
-    # where the target equals z but for rounding (scale 1), the root's gradient would be noise of norm 1 / B
+    # where z and the target differ only by rounding (scale 1), the root's gradient would be noise of norm 1 / B
     rounding = 1e-6
     return torch.where(squared > rounding, squared.clamp(min=rounding).sqrt(), 0 * squared) / len(z)
 
@@ -51,20 +51,20 @@ def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tens
         variant: "paper": `KL(softmax h || softmax z)`; "code": `KL(softmax(z / 0.5) || softmax(h / 0.5))`.
     """
     if variant == "paper":
-        target, other = h.float(), z.float()
+        target, logits = h.float(), z.float()
     else:
-        target, other = z.float() / 0.5, h.float() / 0.5
-    return F.kl_div(other.log_softmax(dim=1), target.log_softmax(dim=1), reduction="batchmean", log_target=True)
+        target, logits = z.float() / 0.5, h.float() / 0.5
+    return F.kl_div(logits.log_softmax(dim=1), target.log_softmax(dim=1), reduction="batchmean", log_target=True)
 
 
 @full_precision
 def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1, variant: str = "paper") -> Tensor:
     """FedX's relational loss (Han et al. 2022, eqs. 6-7, and 10-11 with the global model's `z_ref`), batch mean.
 
-    Two views of an image shall have the same similarities to some other images. Rows are L2-normalised inside.
+    Compares the similarities of an image's two views to other images. Rows are L2-normalised inside.
 
     Args:
-        z_a, z_b: `[B, d]`, row by row two views of an image. z_ref: `[R, d]`, other images.
+        z_a, z_b: `[B, d]`, two views of the same images, row by row. z_ref: `[R, d]`, other images.
         temperature: divides the cosines before their softmax r over the R images; > 0.
         variant: with m = (r_a + r_b) / 2, "paper": the Jensen-Shannon divergence (KL(r_a || m) + KL(r_b || m)) / 2, in
             [0, log 2]; "code": the authors' released form (KL(m || r_a) + KL(m || r_b)) / 2, which has no upper bound.
@@ -78,27 +78,27 @@ def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1
 
 @full_precision
 def global_contrastive(z_local: Tensor, z_global: Tensor, temperature: float = 0.1, variant: str = "paper") -> Tensor:
-    """FedX's global contrastive loss (Han et al. 2022, eq. 9), batch mean: an image's positive is the global model's.
+    """FedX's global contrastive loss (Han et al. 2022, eq. 9), batch mean; positives are the global model's embeddings.
 
     Args:
-        z_local: `[B, d]`, one view by the local model. z_global: `[B, d]`, the other by the global one; the caller
-            detaches it. Rows are L2-normalised inside.
+        z_local: `[B, d]`, one view by the local model. z_global: `[B, d]`, the other view by the global model; the
+            caller detaches it. Rows are L2-normalised inside.
         temperature: divides the cosines; > 0.
-        variant: "paper": local rows are the anchors; their negatives are the other local rows and the other global
-            ones. "code": the authors' released form, `nt_xent`, where global rows are anchors too.
+        variant: "paper": anchors are local rows, negatives are the other local and the other global rows. "code": the
+            authors' released form, `nt_xent`, in which global rows are also anchors.
     """
     if variant == "code":
         return nt_xent(z_local, z_global, temperature)
-    local, other = F.normalize(z_local.float(), dim=1), F.normalize(z_global.float(), dim=1)
-    itself = torch.eye(len(local), dtype=torch.bool, device=local.device)
-    among = (local @ local.T).masked_fill(itself, float("-inf"))
-    logits = torch.cat([local @ other.T, among], dim=1) / temperature
-    return F.cross_entropy(logits, torch.arange(len(local), device=local.device))
+    a, b = F.normalize(z_local.float(), dim=1), F.normalize(z_global.float(), dim=1)
+    diagonal = torch.eye(len(a), dtype=torch.bool, device=a.device)
+    local = (a @ a.T).masked_fill(diagonal, float("-inf"))
+    logits = torch.cat([a @ b.T, local], dim=1) / temperature
+    return F.cross_entropy(logits, torch.arange(len(a), device=a.device))
 
 
 @full_precision
 def decorrelation(h: Tensor, variant: str = "code") -> Tensor:
-    """FedDecorr's regulariser (Shi et al. 2023): features of a batch shall not be correlated.
+    """FedDecorr's regulariser (Shi et al. 2023), a penalty on correlations between the features of a batch.
 
     With rho the `[d, d]` correlation matrix over the batch (unbiased variances):
 
@@ -121,22 +121,22 @@ def decorrelation(h: Tensor, variant: str = "code") -> Tensor:
 def sliced_wasserstein(z: Tensor, samples: Tensor, tangents: Tensor, projections: Tensor) -> Tensor:
     """The squared sliced 2-Wasserstein distance of two sets of points on a sphere, in tangent spaces (FedU2's FUR).
 
-    Both sets are mapped to the tangent space of each tangent point p by the sphere's logarithm
-    log_p(x) = theta / sin(theta) (x - cos(theta) p), and compared along directions, where the distance is that of
-    sorted numbers; the mean over points, directions and tangent spaces is returned.
+    The sphere's logarithm log_p(x) = theta / sin(theta) (x - cos(theta) p) maps both sets to the tangent space of each
+    tangent point p. Along a direction, the distance is that of the sorted coordinates. The result is the mean over
+    points, directions and tangent spaces.
 
     Args:
         z, samples: `[B, d]`, L2-normalised inside. tangents: `[T, d]`, likewise.
-        projections: `[T, S, d]`, directions of each tangent space, as they are.
+        projections: `[T, S, d]`, directions in each tangent space, not normalised inside.
     """
     z, samples, tangents = (F.normalize(x.float(), dim=1) for x in (z, samples, tangents))
-    one, other = (_along(x, tangents, projections) for x in (z, samples))
-    return (one.sort(dim=1).values - other.sort(dim=1).values).square().mean()
+    coordinates = (_tangent_coordinates(x, tangents, projections).sort(dim=1).values for x in (z, samples))
+    return torch.sub(*coordinates).square().mean()
 
 
-def _along(x: Tensor, tangents: Tensor, projections: Tensor) -> Tensor:
+def _tangent_coordinates(x: Tensor, tangents: Tensor, projections: Tensor) -> Tensor:
     """`[T, B, S]`: the logarithm of each row of `x` at each tangent point, along that point's directions."""
-    cosine = (tangents @ x.T).clamp(-1 + 1e-6, 1 - 1e-6)  # at the point itself and opposite, the angle has no gradient
+    cosine = (tangents @ x.T).clamp(-1 + 1e-6, 1 - 1e-6)  # at cosine 1 and -1 the angle has no gradient
     angle = cosine.arccos()
     along = torch.einsum("bd,tsd->tbs", x, projections)
     foot = torch.einsum("td,tsd->ts", tangents, projections)[:, None]

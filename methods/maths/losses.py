@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def full_precision(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Runs a function in float32 under bf16-mixed too: autocast would put its matrix products back into bf16."""
+    """Decorator that disables autocast, so that matrix products of a loss stay in float32 under bf16-mixed."""
 
     @functools.wraps(function)
     def unrounded(z: Tensor, *args: Any, **kwargs: Any) -> Result:
@@ -25,29 +25,29 @@ def full_precision(function: Callable[..., Result]) -> Callable[..., Result]:
 
 @full_precision
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "full") -> Tensor:
-    """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), and what is run under its name.
+    """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), and variants of released codes.
 
-    Rows are L2-normalised inside; the mean is over the anchors, whose positive is the other view.
+    Rows are L2-normalised inside; the mean is over anchors, and an anchor's positive is the image's other view.
 
     Args:
         z_a, z_b: `[B, d]`.
         temperature: divides the cosines; > 0.
-        form: who are the anchors, and over what the denominator runs. "full", the paper's: all 2B embeddings, over the
-            other 2B - 1. "one-way" (FLESD): view a, over view b. "zeroed" (FedU2's code): as full, and each anchor with
-            itself as a similarity of 0. "itself" (L-DAWA's code): view a, over all 2B, the anchor itself among them.
+        form: the anchors, and the embeddings in the denominator. "full", the paper's: all 2B embeddings, and the other
+            2B - 1. "one-way" (FLESD): view a, and view b. "zeroed" (FedU2's code): as full, plus the anchor itself with
+            similarity 0. "itself" (L-DAWA's code): view a, and all 2B embeddings, also the anchor itself.
 
     Returns:
         A scalar. All embeddings equal gives log(2B - 1) for "full", log B for "one-way".
     """
     a, b = F.normalize(z_a.float(), dim=1), F.normalize(z_b.float(), dim=1)
-    first = torch.arange(len(a), device=a.device)
+    rows = torch.arange(len(a), device=a.device)
     if form == "one-way":
-        return F.cross_entropy(a @ b.T / temperature, first)
+        return F.cross_entropy(a @ b.T / temperature, rows)
     z = torch.cat([a, b])
     if form == "itself":
-        return F.cross_entropy(a @ z.T / temperature, first + len(a))
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    similarity = (z @ z.T / temperature).masked_fill(itself, 0.0 if form == "zeroed" else float("-inf"))
+        return F.cross_entropy(a @ z.T / temperature, rows + len(a))
+    diagonal = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    similarity = (z @ z.T / temperature).masked_fill(diagonal, 0.0 if form == "zeroed" else float("-inf"))
     return F.cross_entropy(similarity, torch.arange(len(z), device=z.device).roll(len(a)))
 
 
@@ -59,7 +59,7 @@ def info_nce(q: Tensor, k: Tensor, queue: Tensor, valid: Tensor, temperature: fl
 
     Args:
         q, k: queries and their keys `[B, d]`, row by row.
-        queue: other keys `[rows, d]`, of unit length. valid: bool `[rows]`, which of them are keys yet.
+        queue: other keys `[rows, d]`, of unit length. valid: bool `[rows]`, whether a row holds a key.
         temperature: divides the cosines; > 0.
 
     Returns:
@@ -68,8 +68,8 @@ def info_nce(q: Tensor, k: Tensor, queue: Tensor, valid: Tensor, temperature: fl
     q, k = F.normalize(q.float(), dim=1), F.normalize(k.float(), dim=1)
     positive = (q * k).sum(dim=1, keepdim=True)
     negative = (q @ queue.T).masked_fill(~valid, float("-inf"))
-    itself = torch.zeros(len(q), dtype=torch.long, device=q.device)
-    return F.cross_entropy(torch.cat([positive, negative], dim=1) / temperature, itself)
+    classes = torch.zeros(len(q), dtype=torch.long, device=q.device)
+    return F.cross_entropy(torch.cat([positive, negative], dim=1) / temperature, classes)
 
 
 @full_precision
@@ -78,9 +78,9 @@ def prototype_nce(q: Tensor, prototypes: Tensor, concentration: Tensor, assigned
 
     Args:
         q: queries `[B, d]`, L2-normalised inside.
-        prototypes: `[k, d]`, of unit length. concentration: `[k]`, phi, which divides a prototype's cosines; inf where
-            there is no such prototype.
-        assigned: `[B]`, each query's own prototype.
+        prototypes: `[k, d]`, of unit length. concentration: `[k]`, phi, which divides a prototype's cosines; inf: the
+            prototype is missing.
+        assigned: `[B]`, the index of each query's prototype.
     """
     q = F.normalize(q.float(), dim=1)
     missing = concentration.isinf()
@@ -104,7 +104,7 @@ def byol_regression(p: Tensor, z: Tensor) -> Tensor:
 
 @full_precision
 def clip_rows(z: Tensor, mu: float) -> Tensor:
-    """Rows longer than sqrt(mu) are rescaled to that norm, shorter ones stay (HaoChen et al. 2021, section 5)."""
+    """Rescales rows longer than sqrt(mu) to that norm (HaoChen et al. 2021, section 5)."""
     return z * (mu**0.5 / z.norm(dim=1, keepdim=True).clamp(min=mu**0.5))
 
 

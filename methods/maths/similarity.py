@@ -1,4 +1,4 @@
-"""Knowledge as similarities of public images: ensembles of matrices, distillation from them (FLESD, eqs. 4-9)."""
+"""Similarity matrices of public images: their ensemble and distillation (FLESD, eqs. 4-9)."""
 
 from collections.abc import Iterable
 
@@ -17,10 +17,11 @@ def similarity(z: Tensor) -> Tensor:
 
 
 def ensemble_similarity(matrices: Iterable[Tensor], temperature: float) -> Tensor:
-    """The sharpened ensemble `[n, n]` of some clients' similarities, `[n, n]` cosines each (FLESD, eqs. 5-6).
+    """The sharpened ensemble `[n, n]` of the clients' similarities, `[n, n]` cosines each (FLESD, eqs. 5-6).
 
-    mean over clients of exp((M - 1) / temperature), the paper's but for a constant factor that no row of it shows once
-    normalised. Sharpened first, so that a client that is sure outvotes several that are not; no entry is 0.
+    Mean over clients of exp((M - 1) / temperature), which differs from the paper's by a constant factor that normalised
+    rows do not contain. Sharpening comes before the mean, so that a large cosine of one client outweighs small ones of
+    several; no entry is 0.
     """
     total, clients = None, 0
     for matrix in matrices:
@@ -38,26 +39,26 @@ def similarity_distillation(q_features: Tensor, anchors: Tensor, targets: Tensor
 
     Args:
         q_features: `[B, d]` queries by the student, normalised inside. anchors: `[m, d]`, likewise.
-        targets: `[B, m]`, the ensemble's entry of each query and anchor, any scale; 0: that anchor is not there.
-        temperature: of the student's softmax.
+        targets: `[B, m]`, the ensemble's entry of each query and anchor, in any scale; 0: the anchor is missing.
+        temperature: temperature of the student's softmax.
     """
     logits = normalize(q_features.float(), dim=1) @ normalize(anchors.float(), dim=1).T / temperature
-    there = targets > 0
-    student = logits.masked_fill(~there, -torch.inf).log_softmax(dim=1).masked_fill(~there, 0)
+    missing = ~(targets > 0)
+    student = logits.masked_fill(missing, -torch.inf).log_softmax(dim=1).masked_fill(missing, 0)
     teacher = targets.float() / targets.float().sum(dim=1, keepdim=True)
     return (torch.special.xlogy(teacher, teacher) - teacher * student).sum(dim=1).mean()
 
 
-def kept(matrix: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The largest similarities of each row: (values `[n, k]`, their columns `[n, k]` int32), k = share n + 1 (itself).
+def top_similarities(matrix: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
+    """The largest similarities of each row: (values `[n, k]`, their columns `[n, k]` int32), k = int(fraction n) + 1.
 
-    The rest are taken for 0 (FLESD's quantisation): `dense` makes the matrix again.
+    The other entries count as 0 (FLESD's quantisation); `dense` restores the matrix.
     """
-    k = min(len(matrix), int(share * len(matrix)) + 1)
+    k = min(len(matrix), int(fraction * len(matrix)) + 1)
     values, columns = matrix.topk(k, dim=1)
     return values, columns.int()
 
 
 def dense(values: Tensor, columns: Tensor) -> Tensor:
-    """The matrix `[n, n]` of what `kept` left; 0 elsewhere."""
+    """The matrix `[n, n]` with the entries that `top_similarities` selected and 0 elsewhere."""
     return values.new_zeros(len(values), len(values)).scatter_(1, columns.long(), values)

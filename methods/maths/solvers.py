@@ -1,4 +1,4 @@
-"""Solvers of small problems: clusters of rows, the shortest point of a convex hull."""
+"""Solvers of small problems: k-means, and the point of smallest norm in a convex hull."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, iterations: int = 20)
     Args:
         x: `[n, d]` with n >= k. generator: on the CPU.
 
-    A centre that loses all its rows stays where it is. No step waits for the device.
+    A centre without rows does not move. No step synchronises with the device.
     """
     x = x.float()
     centres = x[torch.randperm(len(x), generator=generator)[:k].to(x.device)]
@@ -27,14 +27,15 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, iterations: int = 20)
 
 
 def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
-    """The weights of the point of smallest norm in the convex hull of some vectors (Desideri 2012, MGDA; FedU2's EUA).
+    """Weights of the point of smallest norm in the convex hull of vectors (Desideri 2012, MGDA; FedU2's EUA).
 
-    Minimises w^T G w over the simplex {w >= 0, sum w = 1}, exactly: Wolfe's algorithm (1976) on the Gram matrix, which
-    keeps a set of vectors, goes to the smallest point of their affine hull and drops those whose weight would be < 0.
+    Minimises w^T G w over the simplex {w >= 0, sum w = 1} exactly, by Wolfe's algorithm (1976) on the Gram matrix. The
+    algorithm has an active set of vectors, steps to the smallest point of their affine hull and removes vectors whose
+    weight would be negative.
 
     Args:
         gram: `[n, n]` inner products, n >= 1, symmetric and positive semi-definite.
-        tolerance: relative to the largest product, on the optimality condition (G w)_i >= w^T G w.
+        tolerance: of the optimality condition (G w)_i >= w^T G w, relative to the largest product.
 
     Returns:
         `[n]` float64 weights.
@@ -44,7 +45,9 @@ def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
     start = int(G.diagonal().argmin())
     w = torch.zeros(len(G), dtype=torch.float64)
     w[start], active = 1.0, [start]
-    for _ in range(16 * len(G) + 16):  # a set never comes twice; the bound only guards against rounding
+    for _ in range(
+        16 * len(G) + 16
+    ):  # no active set occurs twice in exact arithmetic; the limit is for rounding errors
         slope = G @ w
         best = int(slope.argmin())
         if best in active or float(w @ slope - slope[best]) <= tolerance * scale:
@@ -58,13 +61,13 @@ def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
             w = (1 - step) * w + step * target
             if not falling:
                 break
-            gone = [i for i, reached in falling.items() if reached <= step]
-            w[gone], active = 0.0, [i for i in active if i not in gone]
+            removed = [i for i, reached in falling.items() if reached <= step]
+            w[removed], active = 0.0, [i for i in active if i not in removed]
     return w / w.sum()
 
 
 def _affine_minimum(G: Tensor, ridge: float) -> Tensor:
-    """The weights of sum 1 that minimise w^T G w; the smallest of several."""
+    """The weights of sum 1 that minimise w^T G w; of several solutions the one of smallest norm."""
     solution = torch.linalg.lstsq(G + ridge * torch.eye(len(G), dtype=G.dtype), torch.ones(len(G), 1, dtype=G.dtype))
     w = solution.solution[:, 0]
     return w / w.sum()

@@ -1,4 +1,4 @@
-"""Optimal transport of rows to clusters, and clusters of equal size by it (Orchestra, section 4; Cuturi 2013)."""
+"""Clusters of equal size by optimal transport of rows to clusters (Orchestra, section 4; Cuturi 2013)."""
 
 import math
 
@@ -9,21 +9,21 @@ from torch.nn.functional import cosine_similarity, normalize, one_hot
 from methods.maths.losses import full_precision
 
 TINY = 1e-300
-"""A cluster so far from every row that its sum vanishes is scaled by this much at most."""
+"""Lower bound of a cluster's sum, which may underflow where all rows are far from the cluster."""
 
 
 @full_precision
 def cosines(rows: Tensor, centroids: Tensor) -> Tensor:
-    """`[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any length."""
+    """Cosines `[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any norm."""
     return normalize(rows.float(), dim=1) @ normalize(centroids.float(), dim=1).T
 
 
 @full_precision
 def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
-    """Sums `[k, d]` of the rows `[n, d]`, made unit, that are nearest to each centroid; 0 where none is.
+    """Sums `[k, d]` of the normalised rows `[n, d]` nearest to each centroid; 0 for a centroid without rows.
 
-    Their directions are a step of Lloyd's clustering on the sphere. One row in the place of another moves them by 2 in
-    Euclidean norm at most.
+    The directions of the sums are one step of Lloyd's clustering on the sphere. The replacement of one row changes the
+    sums by at most 2 in Euclidean norm.
     """
     members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids)).float()
     return members.T @ normalize(rows.float(), dim=1)
@@ -34,14 +34,14 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.04, iterations: int = 100, toler
     """Soft assignment of rows to clusters that gives every cluster the same mass: `[n, g]`, rows of sum 1.
 
     The plan of maximal <plan, scores> + epsilon entropy, by Sinkhorn's alternating scaling: clusters first, rows last,
-    so rows sum to 1 exactly and clusters to n / g once it has converged.
+    so that rows sum to 1 exactly and clusters to n / g after convergence.
 
     Args:
-        scores: `[n, g]`, the larger the nearer; adding a constant to a row changes nothing.
-        epsilon: the smaller the harder, > 0; Orchestra's 25 is 1 / epsilon.
-        iterations: pairs of scalings at most.
-        tolerance: stops once the scalings of all rows together move relatively by less, looked at every tenth time;
-            0: never. Orchestra's is 0.01.
+        scores: `[n, g]`, similarities; a constant added to a row has no effect.
+        epsilon: > 0, a smaller value gives a harder assignment; Orchestra's 25 is 1 / epsilon.
+        iterations: largest number of pairs of scalings.
+        tolerance: stops when the summed relative change of the row scalings is smaller, checked every tenth iteration;
+            0: no check. Orchestra's is 0.01.
     """
     n, g = scores.shape
     kernel = (scores.double() / epsilon).softmax(dim=1)
@@ -60,17 +60,17 @@ def equal_clusters(
 ) -> tuple[Tensor, Tensor]:
     """Clusters of about equal size on the sphere: (unit centroids `[k, d]`, each row's cluster `[n]`).
 
-    Orchestra's local clustering: from k distinct rows on, each iteration assigns rows by `sinkhorn` of their cosines
-    (ten scalings, which balance roughly) and moves a centroid to its rows' normalised mean; one that has lost its rows
-    takes one at random.
+    Orchestra's local clustering starts at k distinct rows. Each iteration assigns rows by `sinkhorn` of their cosines
+    (ten scalings, which balance approximately) and moves a centroid to the normalised mean of its rows; a centroid
+    without rows moves to a random row.
 
     Args:
         rows: `[n, d]`, n >= k; normalised inside. generator: on the CPU.
-        least: rows that every cluster gets; more than 0 moves rows of the largest clusters, those that lose least by
-            it. A cluster of n rows hides a row among n (K-anonymity); at most n // k.
+        least: minimum of rows in every cluster, at most n // k; above 0, rows with the smallest loss of assignment move
+            from larger clusters. A cluster of n rows hides a row among n (K-anonymity).
 
     Raises:
-        ValueError: fewer rows than clusters, or more than n // k wanted for each.
+        ValueError: fewer rows than clusters, or `least` above n // k.
     """
     if not 0 < k <= len(rows) or least > len(rows) // k:
         raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(least, 1)}")
@@ -80,7 +80,7 @@ def equal_clusters(
     nearest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
     for step in range(iterations):
         plan = sinkhorn(rows @ centroids.T, iterations=10)
-        nearest = plan.argmax(dim=1) if not least else _at_least(plan, least)
+        nearest = plan.argmax(dim=1) if not least else _assign_at_least(plan, least)
         members = one_hot(nearest, k).to(rows.dtype)
         empty = members.sum(dim=0) == 0
         centroids = torch.where(empty[:, None], rows[spare[step]], normalize(members.T @ rows, dim=1))
@@ -88,20 +88,19 @@ def equal_clusters(
 
 
 def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, temperature: float) -> Tensor:
-    """Unit centroids `[G, d]` to which rows `[n, d]` are assigned as equally as `sinkhorn` says (Algorithm 2).
+    """Unit centroids `[G, d]` with about equal numbers of assigned rows `[n, d]` (Orchestra's Algorithm 2).
 
-    Minimises minus the mean cosine of each row's softmax assignment and its Sinkhorn goal, by SGD with momentum 0.9 and
-    weight decay 1e-4 from `start` `[G, d]` on; centroids are normalised before and after every step. The order of the
-    rows plays no role.
+    Maximises the mean cosine of each row's softmax and Sinkhorn assignments, by SGD with momentum 0.9 and weight decay
+    1e-4 from `start` `[G, d]`; centroids are normalised before and after every step. The order of rows has no effect.
     """
     rows = normalize(rows.float(), dim=1)
     centroids = normalize(start.float(), dim=1).clone().requires_grad_()
     optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
     with torch.enable_grad():
         for _ in range(steps):
-            near = rows @ centroids.T
-            goals = sinkhorn(near.detach(), tolerance=0.01)
-            loss = -cosine_similarity(goals, (near / temperature).softmax(dim=1), dim=1).mean()
+            scores = rows @ centroids.T
+            targets = sinkhorn(scores.detach(), tolerance=0.01)
+            loss = -cosine_similarity(targets, (scores / temperature).softmax(dim=1), dim=1).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -110,16 +109,16 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
     return centroids.detach()
 
 
-def _at_least(plan: Tensor, least: int) -> Tensor:
-    """The largest entry of each row, save that rows move from large clusters until every cluster has `least`."""
+def _assign_at_least(plan: Tensor, least: int) -> Tensor:
+    """Column of each row's largest entry; rows of larger clusters move until every cluster has `least` rows."""
     nearest = plan.argmax(dim=1)
     counts = torch.bincount(nearest, minlength=plan.shape[1])
     while int(counts.min()) < least:
-        poor = int(counts.argmin())
-        lost = plan.gather(1, nearest[:, None])[:, 0] - plan[:, poor]
-        movable = (counts > least)[nearest] & (nearest != poor)
-        row = int(torch.where(movable, lost, math.inf).argmin())
+        smallest = int(counts.argmin())
+        loss = plan.gather(1, nearest[:, None])[:, 0] - plan[:, smallest]
+        movable = (counts > least)[nearest] & (nearest != smallest)
+        row = int(torch.where(movable, loss, math.inf).argmin())
         counts[nearest[row]] -= 1
-        counts[poor] += 1
-        nearest[row] = poor
+        counts[smallest] += 1
+        nearest[row] = smallest
     return nearest

@@ -17,7 +17,7 @@ from methods.networks import Encoder
 
 
 class AlignUniform(Projected):
-    """Views of an image come together, images spread over the sphere.
+    """Alignment of an image's views plus uniformity of the images on the sphere.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`.
@@ -32,5 +32,5 @@ class AlignUniform(Projected):
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Alignment plus the weighted mean uniformity of the two views."""
-        z_a, z_b = out.z
+        z_a, z_b = out.embeddings
         return alignment(z_a, z_b) + self.uniform_weight * (uniformity(z_a) + uniformity(z_b)) / 2

@@ -8,15 +8,14 @@
 | L | `methods.maths.byol_regression`, both directions added | eq. 2 |
 
 Decisions
-- The sum of both directions of 2 - 2 cos, as EasyFL's FedU and FedEMA have it. Orchestra's code minimises the mean
-  cosine instead, whose gradient is four times smaller: learning rates do not carry over between the two.
-- The target follows the source after the optimiser's step, parameters only. Orchestra's released BYOL has the average
-  the wrong way round (the target is almost the online network); it is not reproduced here.
-- The target neither travels nor stays: it starts at the received online networks at each visit.
+- The sum of both directions of 2 - 2 cos, as in EasyFL's FedU and FedEMA. Orchestra's code minimises the mean cosine
+  instead, whose gradient is four times smaller, so the two need different learning rates.
+- The target follows the source after the optimiser's step, parameters only. In Orchestra's released BYOL the weights of
+  the average are swapped (the target is almost the online network); this is not reproduced.
+- The target neither travels nor stays: at each visit it starts at the received online networks.
 """
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,11 +33,10 @@ class BYOL(Projected):
         projector: widths after the encoder's, the last being the embedding's.
         predictor: hidden width of the predictor, which maps embeddings to embeddings.
         head_norm: BatchNorm before every ReLU of projector and predictor.
-        momentum: weight of the target's own past in its moving average.
+        momentum: weight of the target's previous value in its moving average.
     """
 
     travels = ("encoder", "projector", "predictor")
-    ema: Mapping[str, str] = {"target_encoder": "encoder", "target_projector": "projector"}
 
     def __init__(
         self,
@@ -51,18 +49,17 @@ class BYOL(Projected):
     ) -> None:
         super().__init__(encoder, projector=projector, head_norm=head_norm)
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
-        self.target_encoder = deepcopy(encoder).requires_grad_(False)
-        self.target_projector = deepcopy(self.projector).requires_grad_(False)
+        self.add_targets()
         self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""
         out = super().forward(*views, extra=extra)
         sizes = [len(view) for view in views]
-        with torch.no_grad():
-            targets = self.target_projector(self.target_encoder(torch.cat(views))).split(sizes)
-        return out._replace(p=self.predictor(torch.cat(out.z)).split(sizes), t=targets)
+        targets = self.embed_targets(torch.cat(views)).split(sizes)
+        return out._replace(predictions=self.predictor(torch.cat(out.embeddings)).split(sizes), targets=targets)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """The regression in both directions, added."""
-        return byol_regression(out.p[0], out.t[1]) + byol_regression(out.p[1], out.t[0])
+        """The sum of the regressions in both directions."""
+        (p_a, p_b), (t_a, t_b) = out.predictions, out.targets
+        return byol_regression(p_a, t_b) + byol_regression(p_b, t_a)

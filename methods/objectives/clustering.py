@@ -1,18 +1,17 @@
-"""Orchestra's local loss: one assignment of two views to global clusters, and the turn of a third (Lubana et al. 2022).
+"""Orchestra's local loss: cluster assignments of two views, and rotation of a third (Lubana et al. 2022).
 
 | symbol | name | equation |
 |---|---|---|
 | f_O, f_T | encoder and projector; `target_encoder` and `target_projector`, their moving average | section 4 |
 | mu^G, G | `centroids`, `clusters`; given by `methods.orchestra` | Algorithm 2 |
-| P(x) = softmax(mu^G . n(z) / tau) | `assigned` | section 4 |
+| P(x) = softmax(mu^G . n(z) / tau) | `assignment_logits` | section 4 |
 | L_cluster = CE(P_T(x1), P_O(x2)) | `loss` | Algorithm 1 |
 | L_deg, CE of the quarter turns of a third view | `rotation_weight` | Algorithm 1 |
 
 Decisions
-- Those of `methods.orchestra`, without which the centroids would stay 0: no other method takes this objective.
+- See `methods.orchestra`. No other method accepts this objective: without Orchestra's server the centroids stay 0.
 """
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,16 +25,16 @@ from methods.objectives.rotation import Rotation
 
 
 class Clustering(Rotation):
-    """Two views of an image shall be assigned to the same global centroids, and a third shall tell how it was turned.
+    """Equal assignments of two views to global centroids, and classification of a third view's rotation.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`; embeddings are BatchNorm's, as in the code.
         clusters: G, global centroids.
-        bank: rows of the memory of target embeddings.
+        bank: rows of the queue of target embeddings.
         temperature: tau of the assignments.
-        momentum: weight of the target's own past in its moving average.
-        rotation_weight: of L_deg; 0 leaves the third view out.
-        target: whether there are target networks; without, the online ones give the goals.
+        momentum: weight of the target's previous value in its moving average.
+        rotation_weight: weight of L_deg; 0: without the third view.
+        target: whether there are target networks; False: the online networks provide the target embeddings.
         target_view: "augment" or "plain".
     """
 
@@ -63,13 +62,11 @@ class Clustering(Rotation):
         self.temperature = check_number("objective.temperature", temperature, above=0)
         self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
         self.rotation_weight = check_number("objective.rotation_weight", rotation_weight, at_least=0)
-        turned = ("rotate",) if rotation_weight else ()
-        self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *turned)
+        rotated = ("rotate",) if rotation_weight else ()
+        self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *rotated)
         self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
         if target:
-            self.target_encoder = deepcopy(encoder).requires_grad_(False)
-            self.target_projector = deepcopy(self.projector).requires_grad_(False)
-            self.ema = {"target_encoder": "encoder", "target_projector": "projector"}
+            self.add_targets()
             self.travels = (*self.travels, *self.ema)
         self.add_queue("bank", check_number("objective.bank", bank, at_least=2), self.width)
         self.register_buffer(
@@ -77,24 +74,24 @@ class Clustering(Rotation):
         )
 
     @torch.no_grad()
-    def goals(self, images: Tensor) -> Tensor:
-        """The target's unit embeddings `[B, width]`; the online networks' where there is no target."""
-        if not self.ema:
-            return normalize(self.embed(images)[1].float(), dim=1)
-        return normalize(self.target_projector(self.target_encoder(images)).float(), dim=1)
+    def target_embeddings(self, images: Tensor) -> Tensor:
+        """Unit embeddings `[B, width]` by the target networks, or by the online networks without a target."""
+        rows = self.embed_targets(images) if self.ema else self.embed(images)[1]
+        return normalize(rows.float(), dim=1)
 
     def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
-        """The online pass over all views but the first, which is the target's."""
+        """The target pass over the first view, and the online pass over the others."""
         out = Objective.forward(self, *views[1:], extra=extra)
-        goals = self.goals(views[0])
-        turned = tuple(self.head(z) for z in out.z[1:2])
-        return out._replace(t=(goals,), p=turned, push={"bank": goals})
+        targets = self.target_embeddings(views[0])
+        turns = tuple(self.head(z) for z in out.embeddings[1:2])
+        return out._replace(targets=(targets,), predictions=turns, push={"bank": targets})
 
-    def assigned(self, z: Tensor) -> Tensor:
-        """Logits `[B, G]` of an assignment to the global centroids."""
+    def assignment_logits(self, z: Tensor) -> Tensor:
+        """Logits `[B, G]` of the assignment to the global centroids."""
         return cosines(z, self.centroids) / self.temperature
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """Cross-entropy of the target's and the online assignment, and of the turns."""
-        total = cross_entropy(self.assigned(out.z[0]), self.assigned(out.t[0]).softmax(dim=1))
+        """Cross-entropy of target and online assignment, plus that of the turns."""
+        targets = self.assignment_logits(out.targets[0]).softmax(dim=1)
+        total = cross_entropy(self.assignment_logits(out.embeddings[0]), targets)
         return total + self.rotation_weight * super().loss(out, batch) if self.rotation_weight else total

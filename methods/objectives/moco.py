@@ -9,15 +9,14 @@
 
 Decisions
 - Both views are queries and keys (`symmetric`), and both views' keys are enqueued, as in EasyFL; MoCo's own
-  pre-training has one direction. No paper of the field says which it means.
-- The queue starts empty and its rows count once they are keys; MoCo starts with random unit rows as negatives.
-- The key networks start at the received query networks at each visit, as in EasyFL. The queue stays with its client
-  (`keep_queue`), so that a visit starts with last visit's negatives, or is emptied at each.
-- Batches are not shuffled among devices for BatchNorm: a client is on one device, where a shuffle changes nothing.
+  pre-training has one direction. No paper of the field specifies it.
+- The queue starts empty, and only rows that hold keys are negatives; MoCo starts with random unit rows as negatives.
+- The key networks start at the received query networks at each visit, as in EasyFL. The queue stays with its client, so
+  that a visit starts with the negatives of the last one; `keep_queue: false`: it is empty at the start of each visit.
+- Batches are not shuffled among devices for BatchNorm: a client runs on one device, where a shuffle has no effect.
 """
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,18 +29,17 @@ from methods.networks import Encoder
 
 
 class MoCo(Projected):
-    """Each query is told from a queue of earlier keys by its own key, which momentum networks make.
+    """InfoNCE of each query with its key by momentum networks, and a queue of earlier keys as negatives.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`.
         queue_size: keys in the queue.
-        momentum: weight of the key networks' own past in their moving average.
+        momentum: weight of the key networks' previous values in their moving average.
         temperature: divides the cosines.
-        symmetric: whether each view is query and key, or the first the query and the second the key.
+        symmetric: whether each view is query and key; False: the first is the query and the second the key.
         keep_queue: whether the queue stays with its client between visits.
     """
 
-    ema: Mapping[str, str] = {"key_encoder": "encoder", "key_projector": "projector"}
     queues = ("queue",)
     queue: Tensor
     queue_filled: Tensor
@@ -62,27 +60,26 @@ class MoCo(Projected):
         self.temperature = check_number("objective.temperature", temperature, above=0)
         self.symmetric = symmetric
         self.stays = self.queues if keep_queue else ()
-        self.key_encoder = deepcopy(encoder).requires_grad_(False)
-        self.key_projector = deepcopy(self.projector).requires_grad_(False)
+        self.add_targets("key")
         self.add_queue("queue", check_number("objective.queue_size", queue_size, at_least=1), self.width)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
-        """The query pass, and the key pass without gradient; keys `t` are of unit length."""
+        """The query pass, and the key pass without gradient; the targets are keys of unit length."""
         out = super().forward(*views, extra=extra)
-        with torch.no_grad():
-            keys = self.keys(torch.cat(views)).split([len(view) for view in views])
-        return out._replace(t=keys, push={"queue": torch.cat(keys) if self.symmetric else keys[1]})
+        keys = self.keys(torch.cat(views)).split([len(view) for view in views])
+        return out._replace(targets=keys, push={"queue": torch.cat(keys) if self.symmetric else keys[1]})
 
     def keys(self, images: Tensor) -> Tensor:
-        """Images `[B, C, H, W]` -> unit rows `[B, width]` of the key networks."""
-        return normalize(self.key_projector(self.key_encoder(images)).float(), dim=1)
+        """Images `[B, C, H, W]` -> unit rows `[B, width]` by the key networks, without gradient."""
+        return normalize(self.embed_targets(images).float(), dim=1)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """InfoNCE of the first view's queries, or of both views' added."""
-        one = self.contrast(out.z[0], out.t[1])
-        return one + self.contrast(out.z[1], out.t[0]) if self.symmetric else one
+        """InfoNCE of the first view's queries, or the sum over both views' queries."""
+        (q_a, q_b), (k_a, k_b) = out.embeddings, out.targets
+        loss = self.contrast(q_a, k_b)
+        return loss + self.contrast(q_b, k_a) if self.symmetric else loss
 
     def contrast(self, q: Tensor, k: Tensor) -> Tensor:
-        """InfoNCE `[B, d]` against `[B, d]`, with the queue's keys as negatives."""
+        """InfoNCE of queries and keys `[B, d]`, with the queue's keys as negatives."""
         valid = torch.arange(len(self.queue), device=q.device) < self.queue_filled
         return info_nce(q, k, self.queue, valid, self.temperature)

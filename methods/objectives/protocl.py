@@ -2,20 +2,21 @@
 
 | symbol | name | equation |
 |---|---|---|
-| v', f_theta' | the key networks' unit rows of the images as they are | section 3.2 |
+| v', f_theta' | the key networks' unit rows of the images without augmentation | section 3.2 |
 | c^m, k_m | `prototypes`, `clusters` | E-step, `methods.maths.k_means` |
 | phi | `concentration`, Z log(Z + alpha) below the summed distances, alpha = 10 | eq. 12 |
 | L_ProtoNCE | `methods.objectives.moco` + the mean of `methods.maths.prototype_nce` over granularities | eq. 11 |
 
 Decisions
-- The E-step comes before each local epoch, over the client's own images, as in the authors' code: k-means for each
-  number of `clusters`, 20 iterations from one start (theirs: five starts of faiss). A client has at most half as many
+- The E-step precedes each local epoch, over the client's own images, as in the authors' code: k-means for each number
+  in `clusters`, 20 iterations from one start (the code: five starts of faiss). A client has at most half as many
   clusters as images.
-- All other prototypes are negatives. The code samples some, and counts the positives of a batch's other images among
-  them, which makes a prototype its own negative where two images share it.
-- The first `warmup` rounds are MoCo's, as clusters of an untrained network mean little; the paper has 20 epochs of 200.
-- A relative width is at least `NARROWEST`; the code has no bound, and copies of an image make a cluster of none.
-- Cluster numbers, queue and warm-up of FedX's FedProtoCL are not published; these defaults are ours.
+- All other prototypes are negatives. The code samples some, also from the positives of the batch's other images, so
+  that a prototype is its own negative where two images share it.
+- The first `warmup` rounds are MoCo's, since clusters by an untrained network have little meaning; the paper has 20 of
+  200 epochs.
+- A relative width is at least `NARROWEST`; the code has no bound, and a cluster of copies of one image has width 0.
+- Numbers of clusters, queue and warm-up of FedX's FedProtoCL are not published; these defaults are ours.
 """
 
 import math
@@ -32,19 +33,21 @@ from methods.networks import Encoder
 from methods.objectives.moco import MoCo
 
 ALPHA = 10
-"""Keeps small clusters from being called dense (eq. 12)."""
+"""Smoothing term that keeps the widths of small clusters from being too large (eq. 12)."""
 
 NARROWEST = 1e-2
-"""Of relative widths: many copies of one image make a cluster of no width, and a loss without bound."""
+"""Lower bound of relative widths: a cluster of copies of one image has width 0, for which the loss has no bound."""
 
 
 class ProtoCL(MoCo):
-    """MoCo, and each query is drawn to the prototype of its image's cluster.
+    """MoCo plus a contrastive loss between each query and the prototypes of clusters.
 
     Args:
         encoder, queue_size, momentum, temperature, symmetric, keep_queue, projector: see `MoCo`.
-        clusters: numbers of prototypes, one a granularity.
+        clusters: numbers of prototypes, one for each granularity.
         warmup: rounds without prototypes.
+
+    clusters_of: `[granularities, images]`, the cluster of each of the client's images.
     """
 
     prototypes: Tensor
@@ -59,59 +62,58 @@ class ProtoCL(MoCo):
         self.clusters, self.warmup, self.active = tuple(clusters), warmup, False
         self.register_buffer("prototypes", torch.zeros(sum(clusters), self.width))
         self.register_buffer("concentration", torch.full((sum(clusters),), math.inf))
-        self.assigned = torch.zeros(len(clusters), 0, dtype=torch.long)
+        self.clusters_of = torch.zeros(len(clusters), 0, dtype=torch.long)
 
     def receive(self, visit: Visit) -> None:
-        """Room for the cluster of each image of the client, at each granularity."""
+        """Allocates the cluster index of each image of the client, at each granularity."""
         self.active = visit.round >= self.warmup
-        room = 1 << (visit.client.examples - 1).bit_length()  # few sizes, as a recorded step is made for one
-        self.assigned = torch.zeros(len(self.clusters), room, dtype=torch.long, device=self.prototypes.device)
+        columns = 1 << (visit.client.examples - 1).bit_length()  # powers of 2: few shapes, few recorded steps
+        self.clusters_of = torch.zeros(len(self.clusters), columns, dtype=torch.long, device=self.prototypes.device)
+
+    def granularities(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Prototypes `[k, d]`, concentrations `[k]` and the images' clusters `[images]` of each granularity, live."""
+        sizes = self.clusters
+        return zip(self.prototypes.split(sizes), self.concentration.split(sizes), self.clusters_of, strict=True)
 
     def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
-        """The E-step: prototypes, concentrations and every image's clusters."""
+        """E-step: computes prototypes, concentrations and the cluster of every image."""
         if not self.active:
             return
         rows = torch.cat([self.keys(batch.views[0]) for batch in look()])
-        parts = zip(
-            self.clusters, self.prototypes.split(self.clusters), self.concentration.split(self.clusters), strict=True
-        )
-        for m, (wanted, prototypes, concentration) in enumerate(parts):
-            k = max(1, min(wanted, len(rows) // 2))
+        for prototypes, concentration, clusters in self.granularities():
+            k = max(1, min(len(prototypes), len(rows) // 2))
             centres, nearest = k_means(rows, k, stream)
             prototypes[:k] = normalize(centres, dim=1)
             concentration[:k] = self.temperature * relative_concentration(rows, centres, nearest)
-            self.assigned[m, : len(nearest)] = nearest
+            clusters[: len(nearest)] = nearest
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """MoCo's loss, plus the mean prototype term once the warm-up is over."""
         total = super().loss(out, batch)
         if not self.active:
             return total
-        queries = out.z if self.symmetric else out.z[:1]
+        queries = out.embeddings if self.symmetric else out.embeddings[:1]
         terms = [
-            prototype_nce(q, prototypes, concentration, nearest[batch.index])
-            for prototypes, concentration, nearest in zip(
-                self.prototypes.split(self.clusters),
-                self.concentration.split(self.clusters),
-                self.assigned,
-                strict=True,
-            )
+            prototype_nce(q, prototypes, concentration, clusters[batch.index])
+            for prototypes, concentration, clusters in self.granularities()
             for q in queries
         ]
         return total + torch.stack(terms).sum() / len(self.clusters)
 
 
 def relative_concentration(rows: Tensor, centres: Tensor, nearest: Tensor) -> Tensor:
-    """How wide each cluster is, `[k]`, relative to their mean (eq. 12, scaled as in the paper's section 3.3).
+    """Width of each cluster, `[k]`, relative to the mean width (eq. 12, scaled as in the paper's section 3.3).
 
     Args:
         rows: `[n, d]`. centres: `[k, d]`. nearest: `[n]`, each row's cluster.
 
-    Clusters of one row are as wide as the widest, and the widths are clipped to their 10th and 90th percentile, at
-    least `NARROWEST`.
+    Clusters of one row have the largest width. Widths are clipped to their 10th and 90th percentile; relative ones are
+    at least `NARROWEST`.
     """
     distance = (rows - centres[nearest]).norm(dim=1)
-    members = one_hot(nearest, len(centres)).to(distance.dtype)  # sums by products come out the same on every device
+    members = one_hot(nearest, len(centres)).to(
+        distance.dtype
+    )  # sums by matrix products are deterministic on every device
     counts, summed = members.sum(dim=0), members.T @ distance
     width = summed / counts.clamp(min=1) / torch.log(counts + ALPHA)
     several = counts > 1

@@ -7,10 +7,10 @@
 | F^y | `head`, four classes over the embedding | eq. 2 |
 
 Decisions
-- One turn an image, drawn uniformly, as in Orchestra's code; the paper shows all four of each image in a batch.
-- The classifier is linear and sits on the projector's output, as in Orchestra's code.
-- Images are augmented before they are turned. Orchestra's RotPred turns them as they are: set the recipe's
-  probabilities to 0 for it.
+- One random turn for each image, as in Orchestra's code; the paper has all four turns of each image in a batch.
+- The classifier is linear, on the projector's output, as in Orchestra's code.
+- Images are augmented before they are turned. Orchestra's RotPred turns them without augmentation: for it, set the
+  recipe's probabilities to 0.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from methods.networks import Encoder
 
 
 class Rotation(Projected):
-    """Which of four quarter turns was an image given?
+    """Classification of an image's turn among four quarter turns.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`.
@@ -37,11 +37,11 @@ class Rotation(Projected):
         self.head = nn.Linear(self.width, 4)
 
     def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
-        """The pass with the logits `[B, 4]` as predictions."""
+        """The joint pass with logits `[B, 4]` as predictions."""
         out = super().forward(*views, extra=extra)
-        return out._replace(p=tuple(self.head(z) for z in out.z))
+        return out._replace(predictions=tuple(self.head(z) for z in out.embeddings))
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Cross-entropy of the turns; log 4 at a uniform prediction."""
         assert batch.turns is not None
-        return cross_entropy(out.p[0].float(), batch.turns)
+        return cross_entropy(out.predictions[0].float(), batch.turns)

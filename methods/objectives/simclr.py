@@ -6,8 +6,8 @@
 | g | `projector` | section 2.1 |
 
 Decisions
-- `form: full` is the paper's loss and the default; three others run under the name of SimCLR in released codes of the
-  field, see `methods.maths.nt_xent`. They differ in value and gradient, so a paper's setting names its own.
+- `form: full` is the paper's loss and the default. Released codes of the field use three other forms under the name of
+  SimCLR, see `methods.maths.nt_xent`. Value and gradient differ, so the setting of each paper sets its form.
 """
 
 from typing import Any
@@ -37,4 +37,5 @@ class SimCLR(Projected):
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """NT-Xent of the two embeddings."""
-        return nt_xent(out.z[0], out.z[1], self.temperature, self.form)
+        z_a, z_b = out.embeddings
+        return nt_xent(z_a, z_b, self.temperature, self.form)

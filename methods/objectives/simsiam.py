@@ -19,7 +19,7 @@ from methods.networks import Encoder, mlp
 
 
 class SimSiam(Projected):
-    """Each view's prediction follows the other view's embedding, whose gradient is stopped.
+    """Cosine similarity of each view's prediction with the other view's embedding, whose gradient is stopped.
 
     Args:
         encoder: images -> `[B, encoder.dim]`.
@@ -36,9 +36,10 @@ class SimSiam(Projected):
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The joint pass with predictions; the targets are the embeddings without gradient."""
         out = super().forward(*views, extra=extra)
-        predictions = self.predictor(torch.cat(out.z)).split([len(view) for view in views])
-        return out._replace(p=predictions, t=tuple(z.detach() for z in out.z))
+        predictions = self.predictor(torch.cat(out.embeddings)).split([len(view) for view in views])
+        return out._replace(predictions=predictions, targets=tuple(z.detach() for z in out.embeddings))
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The mean of both directions, in [-1, 1]."""
-        return (negative_cosine(out.p[0], out.t[1]) + negative_cosine(out.p[1], out.t[0])) / 2
+        (p_a, p_b), (t_a, t_b) = out.predictions, out.targets
+        return (negative_cosine(p_a, t_b) + negative_cosine(p_b, t_a)) / 2

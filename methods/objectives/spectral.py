@@ -8,9 +8,9 @@
 
 Decisions
 - `negatives: pairs` is the authors' loss: pairs of different images across the two views. `negatives: correlation` is
-  FedSC's batch form, ||R||_F^2 over both views with the pairs of an image with itself, and is not divided by mu.
-- mu is 10 where nothing else is said: ours, for embeddings of some hundred dimensions. The authors have 1 (1,000
-  dimensions, CIFAR), FedSC 4.
+  FedSC's batch form, ||R||_F^2 over both views, which includes pairs of an image with itself and is not divided by mu.
+- The default of mu is 10, our choice for embeddings of some hundred dimensions. The authors have 1 (1,000 dimensions,
+  CIFAR), FedSC 4.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from methods.networks import Encoder
 
 
 class Spectral(Projected):
-    """Views attract by their inner product; squared inner products of different images are pushed down.
+    """Maximises inner products of an image's views and minimises squared inner products of different images.
 
     Args:
         encoder, projector, head_norm, last_norm: see `Projected`.
@@ -46,7 +46,7 @@ class Spectral(Projected):
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The batch loss in the chosen form."""
-        z_a, z_b = out.z
+        z_a, z_b = out.embeddings
         if self.negatives == "pairs":
             return spectral_contrastive(z_a, z_b) / self.mu
-        return -2 * (z_a * z_b).sum(dim=1).mean() + correlation(torch.cat(out.z)).square().sum()
+        return -2 * (z_a * z_b).sum(dim=1).mean() + correlation(torch.cat(out.embeddings)).square().sum()

@@ -1,7 +1,7 @@
-"""The supervised reference: cross-entropy on labels, which no method of this suite is given otherwise.
+"""Supervised reference: cross-entropy on labels, which no other objective receives.
 
-Its probe discards the classifier, as for every other objective. Both views are classified, so that it sees the same
-images, views and compute as the self-supervised rows.
+The evaluation discards the classifier, as with the heads of every objective. Both views are classified, so that images,
+views and compute are those of the self-supervised rows.
 """
 
 import torch
@@ -36,4 +36,4 @@ class Supervised(Objective):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Mean cross-entropy."""
         assert batch.labels is not None
-        return F.cross_entropy(torch.cat(out.z).float(), batch.labels.repeat(len(out.z)))
+        return F.cross_entropy(torch.cat(out.embeddings).float(), batch.labels.repeat(len(out.embeddings)))

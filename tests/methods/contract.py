@@ -50,7 +50,7 @@ class MethodContract:
     @pytest.fixture(scope="class")
     @classmethod
     def unbroken(cls, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        """The run all others are compared with, played once."""
+        """The run that all others are compared with, trained once."""
         return run_helpers.train_run(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ class MethodContract:
         loop, canary = run.loop, 12345.678
         loop.restore()
         loop.run_round(0)
-        for client in (one.id for one in loop.clients):
-            kept = loop.client_state.get(client, {})
-            marked = {**kept, "memory": {**kept.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
+        for client in (client.id for client in loop.clients):
+            stored = loop.client_state.get(client, {})
+            marked = {**stored, "memory": {**stored.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
             loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
 
         def look(done: Any) -> trees.Tree:
@@ -141,8 +141,8 @@ class MethodContract:
         assert recorded["ledger"] == plain["ledger"]
         trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
         assert bool(tapes) == trains
-        assert sum(one.replays for one in tapes) >= len(tapes)
-        assert [one.looks for one in tapes] == [[]] * len(tapes)
+        assert sum(recorded_tape.replays for recorded_tape in tapes) >= len(tapes)
+        assert [recorded_tape.looks for recorded_tape in tapes] == [[]] * len(tapes)
 
     def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
         again = run_helpers.train_run(tmp_path / "again", self.method, *self.overrides)

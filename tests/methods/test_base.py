@@ -20,6 +20,7 @@ from methods.base import (
     Mean,
     Message,
     MethodError,
+    MethodParts,
     Outputs,
     Phase,
     Replies,
@@ -51,8 +52,8 @@ Suffixed = type("Suffixed", (Toy,), {"phases": PLAYED, "__module__": __name__, *
 
 
 def test_every_hook_may_carry_its_phases_name(tmp_path: Path) -> None:
-    one = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
-    log = train_run(tmp_path, Suffixed, *one).loop.method.log
+    overrides = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
+    log = train_run(tmp_path, Suffixed, *overrides).loop.method.log
     look = [*["draw_look", "observe_look"] * 2, "reply_look", "update_look"]
     step = ["draw_fit", "training_step_fit", "loss_fit", "adjust_gradients_fit", "on_train_batch_end_fit"]
     assert log == [
@@ -127,15 +128,15 @@ class Pull(AddOn):
     def networks(self) -> nn.Module:
         return self.head
 
-    def receive(self, visit: Visit, method: FederatedMethod) -> None:
+    def receive(self, visit: Visit, method: MethodParts) -> None:
         self.log.append(("received", visit.round, visit.client.id, run_helpers.difference(
             {"pull": method.tensors("pull")}, {"pull": visit.message["weights"]["pull"]})))  # fmt: skip
 
-    def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
-        self.log.append(("step", len(batch.views), len(out.h), len(out.z), len(out.extra)))
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
+        self.log.append(("step", len(batch.views), len(out.representations), len(out.embeddings), len(out.extra)))
         ((h, z),) = out.extra
-        assert z.shape == out.z[0].shape
-        return (self.head(h) - out.h[0].detach()).square().mean()
+        assert z.shape == out.embeddings[0].shape
+        return (self.head(h) - out.representations[0].detach()).square().mean()
 
 
 def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> None:
@@ -158,16 +159,16 @@ def test_an_add_ons_networks_travel_and_its_views_stay_apart(tmp_path: Path) -> 
 
 def test_an_add_on_receives_on_clients_that_train() -> None:
     class Listener(AddOn):
-        heard: ClassVar[list[str]] = []
+        phases_seen: ClassVar[list[str]] = []
 
-        def receive(self, visit: Visit, method: FederatedMethod) -> None:
-            self.heard.append(visit.phase.name)
+        def receive(self, visit: Visit, method: MethodParts) -> None:
+            self.phases_seen.append(visit.phase.name)
             assert method.context == {"hint": {}}  # the method has received before
 
     method = tiny(addons=[Listener()])
     for phase in (FIT, Phase("look", "observe"), Phase("rest", "none"), Phase("distil", where="server")):
         method.start_visit(visit_of(phase, {"hint": {}}))
-    assert Listener.heard == ["fit"]
+    assert Listener.phases_seen == ["fit"]
 
 
 def test_a_step_adds_the_terms_to_the_loss() -> None:
@@ -176,7 +177,7 @@ def test_a_step_adds_the_terms_to_the_loss() -> None:
             super().__init__()
             self.name, self.value = name, value
 
-        def forward(self, out: Outputs, batch: Batch, method: FederatedMethod) -> Tensor:
+        def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
             return torch.tensor(self.value)
 
     images = torch.rand(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(1)).unbind()
@@ -290,7 +291,7 @@ def test_a_visit_counts_batches_steps_and_rates(per: str, tmp_path: Path) -> Non
         assert visit.batches == full + (rest > 1)
         assert visit.steps == 2 * visit.batches
         within = [step / visit.steps if per == "step" else 0 for step in range(visit.steps)]
-        rates = [0.05 * (1 + math.cos(math.pi * (visit.round + part) / 3)) / 2 for part in within]
+        rates = [0.05 * (1 + math.cos(math.pi * (visit.round + fraction) / 3)) / 2 for fraction in within]
         assert visit.lr_sum == pytest.approx(sum(rates))
 
 

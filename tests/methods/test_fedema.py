@@ -21,10 +21,10 @@ class Alone(LocalTarget):
     stays = ("encoder", "projector", "predictor", *TARGETS)
 
     def receive(self, visit):
-        own = trees.clone(self.trainable())
+        local = trees.clone(self.trainable())
         super().receive(visit)
         if visit.round:
-            self.load(own)
+            self.load(local)
 
 
 class TestFedEMA(MethodContract):
@@ -35,8 +35,8 @@ class TestFedEMA(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        kept = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
-        assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
+        distances = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        assert noted == {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
 
     def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):
         run = run_helpers.train_run(tmp_path / "a", "fedema", *ALL, "method.scale=0")
@@ -55,10 +55,10 @@ class TestFedEMA(MethodContract):
         for client in range(4):
             memory = first.loop.client_state[client]["memory"]
             assert float(memory["scale"] * memory["d"]) == pytest.approx(0.7)
-            kept = later.loop.client_state[client]["memory"]
-            assert torch.equal(kept["scale"], constant.loop.client_state[client]["memory"]["scale"])
-            assert not torch.equal(kept["d"], constant.loop.client_state[client]["memory"]["d"])
-            assert int(kept["round"]) == 2
+            memory = later.loop.client_state[client]["memory"]
+            assert torch.equal(memory["scale"], constant.loop.client_state[client]["memory"]["scale"])
+            assert not torch.equal(memory["d"], constant.loop.client_state[client]["memory"]["d"])
+            assert int(memory["round"]) == 2
 
     def test_variants_differ(self, tmp_path):
         runs = [run_helpers.train_run(tmp_path / v, "fedema", *ALL, f"method.variant={v}") for v in ("code", "paper")]
@@ -77,9 +77,9 @@ class TestFedEMA(MethodContract):
             run_helpers.build_run(tmp_path, "fedema", override)
 
 
-def visited(method, sent, memory, kept, round):
+def visited(method, sent, memory, stored, round):
     visit = Visit(round, 9, method.phases[0], Client(0, 5), {"weights": sent}, memory, torch.Generator())
-    method.start_visit(visit, kept)
+    method.start_visit(visit, stored)
     return visit
 
 
@@ -91,9 +91,9 @@ class TestReceive:
         return FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3))
 
     def received(self, method, memory, round):
-        own = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
+        local = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
         sent = trees.map(lambda leaf: torch.full_like(leaf, 3.0), trees.clone(method.weights()))
-        visited(method, sent, memory, own, round)
+        visited(method, sent, memory, local, round)
         target = {float(leaf.unique()) for name in TARGETS for _, leaf in trees.leaves(method.tensors(name))}
         trained = {round_(leaf) for _, leaf in trees.leaves(method.trainable())}
         running = {float(leaf.unique()) for _, leaf in trees.leaves(method.statistics())}
@@ -110,11 +110,11 @@ class TestReceive:
     def test_the_papers_variant_measures_what_was_kept_against_what_came(self):
         """Its first blend has mu = tau, whatever the distance; the next one mu = tau d2 / d1."""
         method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), variant="paper")
-        own = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
+        local = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
         memory = {"round": torch.tensor(0)}
         for round, sent, mu in ((1, 3.0, 0.7), (2, 2.0, 0.35), (3, 9.0, 1.0)):
             message = trees.map(lambda leaf, sent=sent: torch.full_like(leaf, sent), trees.clone(method.weights()))
-            visit = visited(method, message, memory, own, round)
+            visit = visited(method, message, memory, local, round)
             (blended,) = {round_(leaf) for _, leaf in trees.leaves(method.trainable())}
             assert blended == pytest.approx(mu + (1 - mu) * sent, rel=1e-4)
             kernels = convolutions(method.objective.encoder).values()
@@ -148,7 +148,7 @@ def round_(leaf):
 )
 def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
     method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), scale=scale)
-    assert method.share({name: torch.tensor(value) for name, value in memory.items()}) == expected
+    assert method.local_weight({name: torch.tensor(value) for name, value in memory.items()}) == expected
 
 
 def test_toys_are_what_they_say(tmp_path) -> None:

@@ -21,10 +21,15 @@ class TestFedSC(MethodContract):
         }
 
     def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):
-        one = ("partition.name=iid", "partition.clients=1")
-        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", *one)
+        overrides = ("partition.name=iid", "partition.clients=1")
+        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", *overrides)
         plain = run_helpers.train_run(
-            tmp_path / "b", "fedavg", "objective=spectral", "objective.negatives=correlation", "objective.mu=4", *one
+            tmp_path / "b",
+            "fedavg",
+            "objective=spectral",
+            "objective.negatives=correlation",
+            "objective.mu=4",
+            *overrides,
         )
         assert run_helpers.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
 
@@ -83,12 +88,12 @@ class TestFedSC(MethodContract):
         views = [[torch.randn(n, 5, generator=generator) for _ in "ab"] for n in (3, 5)]
         pooled = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
         method.context = {}
-        method.loss(Outputs(h=(), z=tuple(pooled)), None).backward()
+        method.loss(Outputs((), tuple(pooled)), None).backward()
         leaves = [[view.clone().requires_grad_() for view in client] for client in views]
         matrices = [correlation(torch.cat(client)) for client in leaves]
-        for share, client, other in zip((3 / 8, 5 / 8), leaves, matrices[::-1], strict=True):
-            method.alpha, method.context = share, {"others": {"R": other.detach()}}
-            (share * method.loss(Outputs(h=(), z=tuple(client)), None)).backward()
+        for weight, client, other in zip((3 / 8, 5 / 8), leaves, matrices[::-1], strict=True):
+            method.alpha, method.context = weight, {"others": {"R": other.detach()}}
+            (weight * method.loss(Outputs((), tuple(client)), None)).backward()
         for ours, view in zip(zip(*leaves, strict=True), pooled, strict=True):
             torch.testing.assert_close(torch.cat([leaf.grad for leaf in ours]), view.grad, rtol=1e-5, atol=1e-6)
 
@@ -98,14 +103,14 @@ class TestFedSC(MethodContract):
         generator = torch.Generator().manual_seed(0)
         views = [[torch.randn(n, 5, generator=generator).double() for _ in "ab"] for n in (3, 5, 8)]
         method.context = {}
-        pooled = method.loss(Outputs(h=(), z=tuple(map(torch.cat, zip(*views, strict=True)))), None)
+        pooled = method.loss(Outputs((), tuple(map(torch.cat, zip(*views, strict=True)))), None)
         matrices = [correlation(torch.cat(client)) for client in views]
-        shares, total = [3 / 16, 5 / 16, 8 / 16], 0.0
-        for j, (share, client) in enumerate(zip(shares, views, strict=True)):
-            rest = sum(shares[i] * matrices[i] for i in range(3) if i != j) / (1 - share)
-            method.alpha, method.context = share, {"others": {"R": rest}}
-            total += share * float(method.loss(Outputs(h=(), z=tuple(client)), None))
-            total -= share * (1 - share) * float((matrices[j] * rest).sum())
+        weights, total = [3 / 16, 5 / 16, 8 / 16], 0.0
+        for j, (weight, client) in enumerate(zip(weights, views, strict=True)):
+            rest = sum(weights[i] * matrices[i] for i in range(3) if i != j) / (1 - weight)
+            method.alpha, method.context = weight, {"others": {"R": rest}}
+            total += weight * float(method.loss(Outputs((), tuple(client)), None))
+            total -= weight * (1 - weight) * float((matrices[j] * rest).sum())
         assert total == pytest.approx(float(pooled), abs=1e-6)
 
     def test_noise_is_on_what_is_shared_and_depends_on_the_client_alone(self, tmp_path):

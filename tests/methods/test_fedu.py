@@ -30,10 +30,10 @@ class LocalPredictor(FedAvg):
     stays = (*TARGETS, "predictor")
 
     def receive(self, visit):
-        own = {name: tensor.clone() for name, tensor in self.tensors("predictor").items()}
+        predictor = {name: tensor.clone() for name, tensor in self.tensors("predictor").items()}
         super().receive(visit)
         if visit.memory:
-            self.load({"predictor": own})
+            self.load({"predictor": predictor})
 
     def reply(self, visit):
         message, _ = super().reply(visit)
@@ -52,35 +52,35 @@ class TestFedU(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        kept = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
-        assert noted == {"least": min(kept), "mean": pytest.approx(sum(kept) / 2), "most": max(kept)}
+        distances = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        assert noted == {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
 
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
         run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
         assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server)
 
-    def test_a_threshold_of_zero_never_does(self, tmp_path):
+    def test_with_a_threshold_of_zero_it_does_not(self, tmp_path):
         run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
         assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalPredictor).loop.server)
 
     @pytest.mark.parametrize("variant", ["code", "paper"])
     def test_in_between_each_client_decides(self, variant, tmp_path):
-        own = (*ALL, "schedule.name=constant", f"method.variant={variant}")
-        once = run_helpers.train_run(tmp_path / "once", "fedu", *own, "federation.rounds=1").loop
+        overrides = (*ALL, "schedule.name=constant", f"method.variant={variant}")
+        once = run_helpers.train_run(tmp_path / "once", "fedu", *overrides, "federation.rounds=1").loop
         names = list(convolutions(once.method.objective.encoder))
         sent = once.server["weights"]["encoder"]
         distances = []
         for client in range(4):
-            kept = once.memory[client]
-            apart = kept["memory"]["d"]
+            stored = once.memory[client]
+            apart = stored["memory"]["d"]
             if variant == "paper":
-                apart = divergence({name: kept["stays"]["encoder"][name] for name in names}, sent)
+                apart = divergence({name: stored["stays"]["encoder"][name] for name in names}, sent)
             distances.append(float(apart))
         distances.sort()
         between = (distances[1] + distances[2]) / 2
         runs = {
             threshold: run_helpers.train_run(
-                tmp_path / str(threshold), "fedu", *own, "federation.rounds=2", f"method.threshold={threshold}"
+                tmp_path / str(threshold), "fedu", *overrides, "federation.rounds=2", f"method.threshold={threshold}"
             ).loop.server
             for threshold in (0, between, distances[3] * 1.01, distances[0] * 0.99, ".inf")
         }
@@ -90,10 +90,10 @@ class TestFedU(MethodContract):
         assert run_helpers.same(runs[distances[0] * 0.99], runs[0])
 
     def test_what_a_client_keeps(self, unbroken):
-        kept = unbroken.loop.client_state
-        for client in kept.index:
-            assert set(kept[client]["stays"]) == {"predictor", *TARGETS}
-            assert kept[client]["memory"]["d"] > 0
+        memory = unbroken.loop.client_state
+        for client in memory.index:
+            assert set(memory[client]["stays"]) == {"predictor", *TARGETS}
+            assert memory[client]["memory"]["d"] > 0
 
     def test_the_target_is_the_clients_own(self, tmp_path):
         """With the global predictor always taken, it is all that FedBYOL lacks."""
@@ -116,14 +116,14 @@ class TestFedU(MethodContract):
 
 class TestDivergence:
     def test_the_mean_distance_of_the_tensors(self) -> None:
-        one = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
-        other = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
-        assert float(divergence(one, other)) == 3
-        assert float(divergence(one, one)) == 0
-        assert float(divergence(other, one)) == 3
+        a = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
+        b = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
+        assert float(divergence(a, b)) == 3
+        assert float(divergence(a, a)) == 0
+        assert float(divergence(b, a)) == 3
 
     def test_a_resnets_convolutions_without_its_shortcuts(self) -> None:
-        found: Mapping[str, torch.Tensor] = convolutions(resnet18())
-        assert len(found) == 17
-        assert all("conv" in name for name in found)
-        assert all(weight.dim() == 4 for weight in found.values())
+        weights: Mapping[str, torch.Tensor] = convolutions(resnet18())
+        assert len(weights) == 17
+        assert all("conv" in name for name in weights)
+        assert all(weight.dim() == 4 for weight in weights.values())

@@ -21,9 +21,9 @@ class TestFedU2(MethodContract):
         }
 
     def test_one_client_without_the_regulariser_trains_as_it_does_alone(self, tmp_path):
-        one = ("partition.clients=1", "federation.participation=1")
-        run = run_helpers.train_run(tmp_path / "a", "fedu2", *one, "method.weight=0")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *one)
+        overrides = ("partition.clients=1", "federation.participation=1")
+        run = run_helpers.train_run(tmp_path / "a", "fedu2", *overrides, "method.weight=0")
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *overrides)
         assert run_helpers.difference(run.loop.server, plain.loop.server) < 1e-5
 
     @pytest.mark.parametrize("override", ["weight=0", "variant=mean", "server_rate=0.5", "length=unit"])
@@ -54,7 +54,7 @@ class TestFedU2(MethodContract):
         [
             ("method.length=x", "mean or unit"),
             ("method.variant=x", "code or mean"),
-            ("server_optimizer.class=methods.server.Momentum", "a step of its own"),
+            ("server_optimizer.class=methods.server.Momentum", "its own server step"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):
@@ -70,7 +70,7 @@ def test_the_regulariser_is_the_sum_over_the_views(variant: str, per: float) -> 
     drawn = term.draw(batch(), torch.Generator().manual_seed(0))
     z = tuple(torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1)))
     points = drawn["samples"], drawn["tangents"], drawn["directions"]
-    expected = 0.5 * per * sum(sliced_wasserstein(one, *points) for one in z)
+    expected = 0.5 * per * sum(sliced_wasserstein(rows, *points) for rows in z)
     total = term(Outputs((), z), batch()._replace(draws={term.name: drawn}), None)
     torch.testing.assert_close(total, expected)
-    assert tuple(len(one) for one in points) == (5, 5, 5)
+    assert tuple(len(rows) for rows in points) == (5, 5, 5)

@@ -152,13 +152,13 @@ class Watch(CrossDistillation):
 
     def forward(self, out, batch, method):
         value = super().forward(out, batch, method)
-        found = vars(method).setdefault("seen", [])
+        steps = vars(method).setdefault("seen", [])
         weights = dict(method.objective.encoder.named_parameters())
         moved = {
             name: float((p - weights[name]).detach().abs().max())
             for name, p in self.teacher.networks[0].named_parameters()
         }
-        found.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
+        steps.append((batch, out, value.detach(), max(moved.values()), self.teacher.training))
         return value
 
 
@@ -178,7 +178,7 @@ class TestTerms:
         batch, out, value, *_ = seen[0]
         assert len(batch.views) == 3
         assert len(out.extra) == 1
-        assert len(out.z) == 2
+        assert len(out.embeddings) == 2
         assert torch.equal(batch.views[0], batch.views[1])
         same = [bool((batch.views[0] == image).flatten(1).all(dim=1).any()) for image in batch.views[2]]
         assert not all(same)
@@ -202,11 +202,11 @@ class TestTerms:
         (other,) = views(1, seed=7)
         given = pair()._replace(views=(*pair().views, other))
         out = objective.eval()(*pair().views, extra=(other,))
-        p = [term.predictor(z) for z in out.z]
+        p = [term.predictor(z) for z in out.embeddings]
         taught = [objective.embed(view)[1] for view in given.views]
         value = term(out, given, None)
         expected = (
-            2 * relational(*out.z, out.extra[0][1], 0.1)
+            2 * relational(*out.embeddings, out.extra[0][1], 0.1)
             + 3 * global_contrastive(p[0], taught[1], 0.1)
             + 5 * relational(*p, taught[2], 0.1)
         )

@@ -48,7 +48,7 @@ class TestFLESD(MethodContract):
         assert set(unbroken.loop.server) == {"students"}
         assert not any(client < 0 for client in unbroken.loop.client_state.index)
 
-    def test_what_the_server_trains_on_is_told_apart_from_what_clients_do(self, tmp_path):
+    def test_images_of_the_server_and_of_clients_are_counted_separately(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "flesd", *SHORT)
         record = run.execute()
         epochs = run.loop.method.distil_epochs
@@ -80,8 +80,8 @@ class TestFLESD(MethodContract):
         run = run_helpers.build_run(tmp_path, "flesd", *SHORT, *words, "federation.rounds=1")
         seen = run_helpers.collect_visits(run, lambda done: trees.clone({**done.visit.message, **done.message}))
         run.loop.fit()
-        sent = [one["similarity"]["values"] for one in seen if "similarity" in one]
-        taught = [one["targets"]["M"] for one in seen if "targets" in one]
+        sent = [entries["similarity"]["values"] for entries in seen if "similarity" in entries]
+        taught = [entries["targets"]["M"] for entries in seen if "targets" in entries]
         assert len(sent) == clients
         by_hand = sum(((matrix - 1) / 0.3).exp() for matrix in sent) / clients
         torch.testing.assert_close(taught[0], by_hand)
@@ -90,7 +90,9 @@ class TestFLESD(MethodContract):
         run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
         seen = run_helpers.collect_visits(run, lambda done: done.visit)
         run.loop.fit()
-        fit, distil = ([one.lr_sum / one.steps for one in seen if one.phase.name == name] for name in ("fit", "distil"))
+        fit, distil = (
+            [visit.lr_sum / visit.steps for visit in seen if visit.phase.name == name] for name in ("fit", "distil")
+        )
         assert distil == pytest.approx([0.002] * 3)
         assert fit[-1] < fit[0]
 
@@ -124,8 +126,8 @@ class TestFLESD(MethodContract):
             labels = run.data.source.train.labels
             public_labels = labels[run.data.public]
             assert not held & set(run.data.public.tolist())
-            for one in range(3):
-                assert (public_labels == one).sum() == round(0.2 * (labels == one).sum())
+            for label in range(3):
+                assert (public_labels == label).sum() == round(0.2 * (labels == label).sum())
         else:
             assert run.data.public_images.shape[1:] == (1, 8, 8)
             assert len(held) == len(run.data.source.train.labels)
@@ -150,7 +152,7 @@ class TestFLESD(MethodContract):
         with pytest.raises(error, match=says):
             run_helpers.build_run(tmp_path, "flesd", *overrides)
 
-    def test_without_public_images_it_says_what_to_set(self, tmp_path):
+    def test_without_public_images_the_error_names_the_setting(self, tmp_path):
         with pytest.raises(ValueError, match=r"public\.name"):
             run_helpers.train_run(tmp_path, "flesd", *SHORT, "public.name=null")
 
@@ -184,7 +186,7 @@ class TestTwoArchitectures:
             moved = {part: student[part] for part in fresh}
             assert run_helpers.difference(moved, fresh) > 1e-3
         widths = [run.loop.server["students"][kind]["encoder"] for kind in ("default", "wide")]
-        assert [next(iter(one.values())).shape[0] for one in widths] == [6, 10]
+        assert [next(iter(tree.values())).shape[0] for tree in widths] == [6, 10]
 
     def test_each_is_evaluated_by_its_own_network(self, tmp_path):
         record = run_helpers.build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").execute()
@@ -227,15 +229,15 @@ class TestDistillation:
         loop, method = run.loop, run.loop.method
         distil = method.plan(0)[2]
         (client,) = method.seats(loop.server)
-        own = embedded(run)
-        targets = {"M": ensemble_similarity([own], method.teacher_temperature)}
+        similarities = embedded(run)
+        targets = {"M": ensemble_similarity([similarities], method.teacher_temperature)}
         visit = Visit(
             0, 1, distil, client, {"weights": loop.server["students"]["default"], "targets": targets}, {},
             torch.Generator(),
         )  # fmt: skip
         method.eval()
         method.start_visit(visit)
-        return run, method, own
+        return run, method, similarities
 
     def shown(self, run):
         (batch,) = run.data.batches(None, ("plain", "plain"), 1000, order=None, views=torch.Generator(), device="cpu")
@@ -243,19 +245,19 @@ class TestDistillation:
 
     def test_a_client_that_is_the_student_has_nothing_to_teach_it(self, seat):
         """Equal temperatures, the same networks, all images current anchors: KL 0."""
-        run, method, own = seat
+        run, method, similarities = seat
         step = method.hook("training_step", method.phase)
         assert abs(float(step(self.shown(run))["loss"])) < 1e-6
-        method.context["targets"] = {"M": another(len(own))}
+        method.context["targets"] = {"M": another(len(similarities))}
         assert float(step(self.shown(run))["loss"]) > 0.1
 
     def test_one_client_is_plain_similarity_distillation_of_it(self, seat):
-        run, method, own = seat
+        run, method, similarities = seat
         batch = self.shown(run)
-        method.context["targets"] = {"M": another(len(own))}
+        method.context["targets"] = {"M": another(len(similarities))}
         loss = method.hook("training_step", method.phase)(batch)["loss"]
         queries, anchors = (method.objective.embed(view)[1] for view in batch.views)
-        cosines = similarity(spread(len(own)))
+        cosines = similarity(spread(len(similarities)))
         by_hand = similarity_distillation(queries, anchors, (cosines / 0.1).exp(), 0.1)
         assert float(loss) == pytest.approx(float(by_hand), rel=1e-4)
 
@@ -275,7 +277,7 @@ class TestDistillation:
         assert method.anchor_images[5 : 5 + n].tolist() == list(range(n))
         assert int(method.anchors_filled) == min(64, n + 5)
         pairs = zip(method.key.parameters(), method.objective.parameters(), strict=True)
-        assert all(torch.equal(own, lead) for own, lead in pairs)  # momentum 0: it is the student
+        assert all(torch.equal(parameter, lead) for parameter, lead in pairs)  # momentum 0: it is the student
 
     def test_the_key_encoder_keeps_its_share_of_its_past(self, seat):
         run, method, _ = seat
@@ -287,13 +289,13 @@ class TestDistillation:
                 parameter.add_(1.0)
         step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
         end(step(batch), batch)
-        for own, past in zip(method.key.parameters(), before, strict=True):
-            torch.testing.assert_close(own, past + 0.1)
+        for parameter, past in zip(method.key.parameters(), before, strict=True):
+            torch.testing.assert_close(parameter, past + 0.1)
 
     def test_an_anchor_keeps_its_image(self, seat):
         """The second batch's loss by hand: its own keys and the first batch's, each with its image's target."""
-        run, method, own = seat
-        method.context["targets"] = {"M": another(len(own))}
+        run, method, similarities = seat
+        method.context["targets"] = {"M": another(len(similarities))}
         step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
         whole = self.shown(run)
         first, second = (
@@ -306,7 +308,7 @@ class TestDistillation:
         by_hand = similarity_distillation(z[[2, 9, 5, 0]], z[images], targets, 0.1)
         assert float(step(second)["loss"]) == pytest.approx(float(by_hand), rel=1e-4)
 
-    def test_anchors_that_are_not_there_yet_play_no_role(self, seat):
+    def test_missing_anchors_have_no_effect(self, seat):
         run, method, _ = seat
         step = method.hook("training_step", method.phase)
         batch = self.shown(run)

@@ -25,10 +25,10 @@ class TestLocal(MethodContract):
 
     def test_every_client_that_trained_is_exported(self, unbroken):
         loop = unbroken.loop
-        kept = {client: loop.client_state[client]["stays"] for client in loop.client_state}
-        exported = loop.method.export(loop.server, kept)
-        assert set(exported) == {f"client{client}" for client in kept}
-        assert len(kept) > 1
+        networks = {client: loop.client_state[client]["stays"] for client in loop.client_state}
+        exported = loop.method.export(loop.server, networks)
+        assert set(exported) == {f"client{client}" for client in networks}
+        assert len(networks) > 1
         first, second = list(exported.values())[:2]
         assert run_helpers.difference(first, second) > 0
 
@@ -59,6 +59,6 @@ class TestLocal(MethodContract):
             tmp_path, "local", "optimizer.lr=0", "federation.participation=1", "federation.rounds=1"
         )
         run.loop.fit()
-        kept = [run.loop.client_state[k]["stays"] for k in run.loop.client_state]
-        trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in kept]
+        networks = [run.loop.client_state[k]["stays"] for k in run.loop.client_state]
+        trained = [{path: leaf for path, leaf in trees.leaves(tree) if "running" not in path[1]} for tree in networks]
         assert all(bool((trained[0][path] == other[path]).all()) for other in trained[1:] for path in other)

@@ -340,15 +340,15 @@ def test_dimension_scaling_by_one_is_nothing(variant: str, alpha_one: Tensor) ->
 def test_dimension_scaling_in_closed_form() -> None:
     """Both forms as functions of e, the share of a row's energy in the stretched dimensions."""
     z, alpha = normalize(random(6, 10), dim=1).requires_grad_(), 10.0
-    own = torch.zeros(10).index_fill(0, torch.tensor([1, 4]), 1.0)
-    scale = 1 + (alpha - 1) * own
-    e = (z.detach().square() * own).sum(dim=1)
+    mask = torch.zeros(10).index_fill(0, torch.tensor([1, 4]), 1.0)
+    scale = 1 + (alpha - 1) * mask
+    e = (z.detach().square() * mask).sum(dim=1)
     distance = 2 - 2 * (1 - e + alpha * e) / (1 - e + alpha**2 * e).sqrt()
     torch.testing.assert_close(maths.dimension_scaling(z, scale, "code"), distance.sum().sqrt() / 6)
     value = maths.dimension_scaling(z, scale, "paper")
     torch.testing.assert_close(value, (alpha - 1) ** 2 * e.mean())
     value.backward()
-    torch.testing.assert_close(z.grad, 2 * (1 - alpha) * z.detach() * own / 6)  # descent makes the row longer
+    torch.testing.assert_close(z.grad, 2 * (1 - alpha) * z.detach() * mask / 6)  # descent makes the row longer
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -55,17 +55,17 @@ def slow_global(a: np.ndarray, b: np.ndarray, temperature: float) -> float:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None:
-    given = [one.requires_grad_() for one in (random(5, 4), random(5, 4, seed=1), random(7, 4, seed=2))]
+    given = [tensor.requires_grad_() for tensor in (random(5, 4), random(5, 4, seed=1), random(7, 4, seed=2))]
     value = maths.relational(*given, 0.3, variant)
     value.backward()
-    plain = [one.detach().double().numpy() for one in given]
+    plain = [tensor.detach().double().numpy() for tensor in given]
     assert value.item() == pytest.approx(slow_relational(*plain, 0.3, variant), rel=1e-5)
-    for place, one in enumerate(given):
+    for place, tensor in enumerate(given):
 
         def moved(v: np.ndarray, place: int = place) -> float:
             return slow_relational(*(v if i == place else plain[i] for i in range(3)), 0.3, variant)
 
-        np.testing.assert_allclose(one.grad, numeric_gradient(moved, plain[place]), atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[place]), atol=2e-5, rtol=1e-4)
 
 
 def test_jensen_shannon_is_symmetric_and_bounded_and_zero_for_equal_views() -> None:
@@ -120,12 +120,12 @@ def test_info_nce_of_known_queues() -> None:
 
 def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are() -> None:
     q, c = random(4, 3), normalize(random(3, 3, seed=1), dim=1)
-    phi, own = torch.tensor([0.1, 0.3, 0.2]), torch.tensor([0, 2, 1, 1])
+    phi, assigned = torch.tensor([0.1, 0.3, 0.2]), torch.tensor([0, 2, 1, 1])
     slow = 0.0
-    for x, i in zip(q.double().numpy(), own.tolist(), strict=True):
+    for x, i in zip(q.double().numpy(), assigned.tolist(), strict=True):
         slow -= np.log(softmax(np.array([cosine(x, c[j].double().numpy()) / float(phi[j]) for j in range(3)]))[i])
     missing = torch.cat([c, torch.zeros(2, 3)]), torch.cat([phi, torch.full((2,), math.inf)])
-    assert float(maths.prototype_nce(q, *missing, own)) == pytest.approx(slow / 4, rel=1e-5)
+    assert float(maths.prototype_nce(q, *missing, assigned)) == pytest.approx(slow / 4, rel=1e-5)
     alone = maths.prototype_nce(q, c[:1], phi[:1], torch.zeros(4, dtype=torch.long))
     assert float(alone) == 0  # nothing to be told from
 
@@ -134,9 +134,9 @@ def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
     x = torch.cat([random(40, 3, seed=k) + 6 * random(1, 3, seed=90 + k) for k in range(4)])
     start = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(5))[:4]]
     centres, nearest = maths.k_means(x, 4, torch.Generator().manual_seed(5), iterations=50)
-    found = KMeans(4, init=start.numpy(), n_init=1, max_iter=50, tol=0).fit(x.numpy())
-    np.testing.assert_allclose(centres, found.cluster_centers_, atol=1e-4)
-    assert nearest.tolist() == found.labels_.tolist()
+    reference = KMeans(4, init=start.numpy(), n_init=1, max_iter=50, tol=0).fit(x.numpy())
+    np.testing.assert_allclose(centres, reference.cluster_centers_, atol=1e-4)
+    assert nearest.tolist() == reference.labels_.tolist()
 
 
 def test_k_means_keeps_a_centre_without_rows() -> None:
@@ -210,17 +210,17 @@ def slow_sliced(z: np.ndarray, samples: np.ndarray, tangents: np.ndarray, projec
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
     z, samples, tangents = (on_the_sphere(rows) for rows in (z, samples, tangents))
-    found = []
+    distances = []
     for p, directions in zip(tangents, projections, strict=True):
         for w in directions:
             one, other = (sorted(logarithm(p, x) @ w for x in rows) for rows in (z, samples))
-            found.append(np.mean((np.array(one) - np.array(other)) ** 2))
-    return float(np.mean(found))
+            distances.append(np.mean((np.array(one) - np.array(other)) ** 2))
+    return float(np.mean(distances))
 
 
 def test_sliced_wasserstein_is_its_definition() -> None:
     given = [random(6, 4), random(6, 4, seed=1), random(3, 4, seed=2), random(3, 2, 4, seed=3)]
-    plain = [one.double().numpy() for one in given]
+    plain = [tensor.double().numpy() for tensor in given]
     z = given[0].requires_grad_()
     value = maths.sliced_wasserstein(*given)
     value.backward()
@@ -287,7 +287,7 @@ def test_a_unified_update() -> None:
     torch.testing.assert_close(unified([3 * u, 3 * u], "unit"), 2 * u / u.norm())
     several = list(random(4, 30, seed=1) + 0.3)
     step = unified(several)
-    assert all(float(step @ one) > 0 for one in several)  # no client is contradicted
+    assert all(float(step @ update) > 0 for update in several)  # no client is contradicted
     torch.testing.assert_close(unified(several[::-1]), step)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from methods.maths import dense, ensemble_similarity, kept, similarity, similarity_distillation
+from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 
 ROW = torch.tensor([[1.0, 0.5, 0.0, -0.5]] * 4)
 
@@ -19,7 +19,7 @@ def rows_of_sum_one(matrix: torch.Tensor) -> torch.Tensor:
 def test_golden_teacher_rows() -> None:
     whole = rows_of_sum_one(ensemble_similarity([ROW], 0.1))[0]
     torch.testing.assert_close(whole, torch.tensor([0.993262, 0.006693, 0.000045, 0.0]), rtol=0, atol=1e-6)
-    half = rows_of_sum_one(ensemble_similarity([dense(*kept(ROW, 0.25))], 0.1))[0]
+    half = rows_of_sum_one(ensemble_similarity([dense(*top_similarities(ROW, 0.25))], 0.1))[0]
     torch.testing.assert_close(half, torch.tensor([0.993218, 0.006692, 0.000045, 0.000045]), rtol=0, atol=1e-6)
 
 
@@ -42,17 +42,17 @@ def test_similarities_are_cosines_whatever_the_rotation() -> None:
     torch.testing.assert_close(similarity(3 * z @ Q), S, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
-def test_quantisation_keeps_the_largest_of_each_row(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 1.0])
+def test_quantisation_keeps_the_largest_of_each_row(fraction: float) -> None:
     S = similarity(random(20, 6))
-    values, columns = kept(S, share)
+    values, columns = top_similarities(S, fraction)
     again = dense(values, columns)
-    assert values.shape == columns.shape == (20, min(20, int(share * 20) + 1))
+    assert values.shape == columns.shape == (20, min(20, int(fraction * 20) + 1))
     assert torch.equal(again[again != 0], S[again != 0])
     assert torch.equal(again.diagonal(), S.diagonal())
     left_out = S.masked_fill(again != 0, -2).amax(dim=1)
     assert (left_out <= values.min(dim=1).values).all()
-    if share == 1:
+    if fraction == 1:
         assert torch.equal(again, S)
 
 

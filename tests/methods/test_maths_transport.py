@@ -138,4 +138,4 @@ def test_clusters_are_near_equal_where_the_nearest_alone_would_not_be() -> None:
     rows = torch.cat([torch.tensor([[1.0, 0.0, 0.0]]).repeat(30, 1), torch.tensor([[0.0, 1.0, 0.0]]).repeat(2, 1)])
     rows = rows + 0.05 * random(32, 3)
     sizes = [torch.bincount(equal_clusters(rows, 2, torch.Generator().manual_seed(k))[1]) for k in range(5)]
-    assert max(int(one.max()) for one in sizes) < 24
+    assert max(int(cluster_sizes.max()) for cluster_sizes in sizes) < 24

@@ -59,12 +59,12 @@ def test_fixups_first_convolutions_shrink_with_the_number_of_blocks() -> None:
     assert float(shallow / deep) == pytest.approx(4, rel=0.05)
 
 
-def test_by_batch_normalises_by_the_batch_and_leaves_the_statistics_alone() -> None:
+def test_batch_statistics_normalises_by_the_batch_and_leaves_the_statistics_alone() -> None:
     norm, x = nn.BatchNorm1d(3).eval(), 5 + 2 * torch.randn(64, 3)
     assert norm.running_mean is not None
     norm.running_mean.fill_(7.0)
     before = {name: value.clone() for name, value in norm.named_buffers() if value.is_floating_point()}
-    with networks.by_batch(norm):
+    with networks.batch_statistics(norm):
         torch.testing.assert_close(norm(x).mean(dim=0), torch.zeros(3), atol=1e-5, rtol=0)
     assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
     assert not norm.training
@@ -193,7 +193,7 @@ def test_last_norm_has_no_affine_parameters_and_standardises() -> None:
         (lambda: networks.convnet(widths=(4, 8), strides=(2,)), r"widths has 2 entries, encoder.strides 1"),
     ],
 )
-def test_mistakes_are_the_users_and_told_in_one_line(build: Callable[[], nn.Module], message: str) -> None:
+def test_mistakes_of_the_user_are_errors_of_one_line(build: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(MethodError, match=message) as caught:
         build()
     assert "\n" not in str(caught.value)

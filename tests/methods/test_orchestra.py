@@ -105,16 +105,16 @@ class TestOrchestra(MethodContract):
         run, apart = run_helpers.build_run(tmp_path, "orchestra", *words), {}
 
         def look(done):
-            sent, kept = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
+            sent, stored = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
             keys = [key for key in sent if "running" not in key]
-            return done.visit.client.id, max(float((sent[key] - kept[key]).abs().max()) for key in keys)
+            return done.visit.client.id, max(float((sent[key] - stored[key]).abs().max()) for key in keys)
 
         seen = run_helpers.collect_visits(run, look, "fit")
         run.loop.fit()
         for client, most in seen:
             apart.setdefault(client, []).append(most)
         assert all(first < 1e-6 and all(later > 1e-4 for later in rest) for first, *rest in apart.values())
-        assert any(len(one) > 1 for one in apart.values())
+        assert any(len(batch_ids) > 1 for batch_ids in apart.values())
 
     def test_another_method_does_not_take_its_objective(self, tmp_path):
         with pytest.raises(MethodError, match="a part of Orchestra"):
@@ -122,7 +122,7 @@ class TestOrchestra(MethodContract):
 
     @pytest.mark.parametrize(
         ("method", "objective", "says"),
-        [("orchestra", "simclr", "SimCLR is another: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
+        [("orchestra", "simclr", "not SimCLR: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
     )
     def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
         self, method, objective, says, tmp_path
@@ -131,14 +131,14 @@ class TestOrchestra(MethodContract):
             run_helpers.build_run(tmp_path, method, f"objective={objective}", scenario="digits")
 
     def test_single_rows_are_not_promised_company(self, tmp_path):
-        with pytest.raises(MethodError, match="means nothing with method"):
+        with pytest.raises(MethodError, match="has no effect with method"):
             run_helpers.build_run(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "method.stateful=true")
-        kept = run.loop.client_state
-        for client in kept.index:
-            assert set(kept[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
+        memory = run.loop.client_state
+        for client in memory.index:
+            assert set(memory[client]["stays"]) == {"target_encoder", "target_projector", "bank"}
 
     def test_the_whole_bank_can_be_sent(self, tmp_path):
         run = run_helpers.train_run(
@@ -217,7 +217,7 @@ class TestOrchestraPrivate(MethodContract):
         for client in range(4):
             views = streams.generator("views", round=1, phase="cluster", client=client)
             shown = run.data.batches(client, ("augment",), 8, order=None, views=views)
-            expected[client] = torch.cat([method.objective.goals(batch.views[0]) for batch in shown])
+            expected[client] = torch.cat([method.objective.target_embeddings(batch.views[0]) for batch in shown])
         loop.run_round(1)
         moved = 0
         assert len(seen) == len(expected)
@@ -284,10 +284,10 @@ class TestOrchestraPrivate(MethodContract):
         run = run_helpers.build_run(tmp_path, "orchestra", *self.overrides)
         record = run.execute()
         loop, multiplier = run.loop, gaussian_sigma(1, 1e-3)
-        number = dict.fromkeys(range(4), 1)
+        releases = dict.fromkeys(range(4), 1)
         for client in loop.streams.cohort(2, 4, 0.5):
-            number[client] += 1
-        spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in number.items()}
+            releases[client] += 1
+        spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in releases.items()}
         assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
         assert record["epsilon"] == pytest.approx(max(spent.values()))
 
@@ -317,7 +317,7 @@ class TestRelease:
         visit = Visit(0, 1, Phase("cluster"), Client(0, 12), {"starts": {"mu": starts}}, {}, stream)
         visit.observed = {"sums": {"z": sums}}
         rows = method.reply_cluster(visit)[0]["centroids"]["rows"]
-        self.heard = visit.notes["heard"]
+        self.heard_fraction = visit.notes["heard"]
         return rows, method
 
     def test_the_noise_is_what_the_epsilon_asks_for(self):
@@ -329,18 +329,18 @@ class TestRelease:
     def test_noise_alone_moves_no_centroid(self):
         starts = torch.nn.functional.normalize(random(64, 64), dim=1)
         rows, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
-        assert self.heard < 0.05
+        assert self.heard_fraction < 0.05
         assert float((rows == starts).all(dim=1).float().mean()) > 0.95
-        heard, _ = self.replied(3 * 8 * method.sigma * torch.eye(64), starts, epsilon=1.0)
-        assert float((heard * torch.eye(64)).sum(dim=1).min()) > 0.8
+        rows, _ = self.replied(3 * 8 * method.sigma * torch.eye(64), starts, epsilon=1.0)
+        assert float((rows * torch.eye(64)).sum(dim=1).min()) > 0.8
 
-    def test_what_is_told_from_noise_is_decided_after_the_noise(self):
+    def test_the_noise_threshold_applies_to_noisy_sums(self):
         """Sums a little shorter than the threshold are longer with noise."""
         starts = torch.nn.functional.normalize(random(64, 64), dim=1)
         _, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
         threshold = method.sigma * (8 + 3 / 2**0.5)
         self.replied(0.95 * threshold * torch.eye(64), starts, epsilon=1.0)
-        assert self.heard > 0.9
+        assert self.heard_fraction > 0.9
 
     def test_every_release_has_noise_of_its_own(self):
         long = 1e3 * torch.eye(16)
@@ -361,7 +361,7 @@ class TestRelease:
             ({"epsilon": 1.0}, "epsilon 1 at delta 0.001"),
         ],
     )
-    def test_the_sheet_says_what_a_centroid_is(self, settings, says):
+    def test_the_privacy_sheet_describes_a_centroid(self, settings, says):
         method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
         assert says in method.guards()["centroids"]
         assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
@@ -372,7 +372,7 @@ class TestAnonymity:
         """What a client of twelve images notes when it clusters these rows, and what it sends."""
         method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
         visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
-        sent = method.clustered(visit, rows)["centroids"]["rows"]
+        sent = method.local_centroids(visit, rows)["centroids"]["rows"]
         return visit.notes, sent
 
     def test_it_is_the_smallest_cluster_and_not_what_equal_ones_would_be(self):
@@ -403,11 +403,11 @@ class TestAnonymity:
         loop.fit()
         sizes = [client.examples for client in loop.clients]
         for round, row in enumerate(loop.history):
-            told = [visit.notes for visit in visits if visit.round == round]
-            assert len(told) == (8 if round == 0 else 4)
+            round_notes = [visit.notes for visit in visits if visit.round == round]
+            assert len(round_notes) == (8 if round == 0 else 4)
             for name in ("anonymity", "anonymity_claimed"):
-                values = [notes[name] for notes in told]
-                summed = {"least": min(values), "mean": sum(values) / len(told), "most": max(values)}
+                values = [notes[name] for notes in round_notes]
+                summed = {"least": min(values), "mean": sum(values) / len(round_notes), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
             assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
         record = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "federation.participation=1").execute()
@@ -429,10 +429,10 @@ class TestClustering:
         out = objective(*shown.views)
         goal, own = (
             (torch.nn.functional.normalize(z.detach(), dim=1) @ objective.centroids.T / 0.1).softmax(dim=1)
-            for z in (out.t[0], out.z[0])
+            for z in (out.targets[0], out.embeddings[0])
         )
         clustering = -(goal * own.log()).sum(dim=1).mean()
-        turns = torch.nn.functional.cross_entropy(objective.head(out.z[1]), shown.turns)
+        turns = torch.nn.functional.cross_entropy(objective.head(out.embeddings[1]), shown.turns)
         torch.testing.assert_close(objective.loss(out, shown), clustering + turns, rtol=1e-4, atol=1e-5)
         entropy = -(goal * goal.log()).sum(dim=1).mean()
         assert float(clustering) >= float(entropy)
@@ -445,7 +445,7 @@ class TestClustering:
         first, second, third = (*views(2), *views(1, seed=3))
         out = objective(first, second, third)
         by_hand = torch.nn.functional.normalize(copied.target_projector(copied.target_encoder(first)), dim=1)
-        torch.testing.assert_close(out.t[0], by_hand)
+        torch.testing.assert_close(out.targets[0], by_hand)
         objective.after_step(out.push)
         torch.testing.assert_close(objective.bank[: len(first)], by_hand)
         assert len(objective.bank) == 8
@@ -461,13 +461,13 @@ class TestClustering:
         for own, past in zip(objective.target_encoder.parameters(), before, strict=True):
             torch.testing.assert_close(own, past + (1 - momentum))
 
-    def test_the_turns_weigh_what_they_are_told(self, objective):
+    def test_the_rotation_loss_has_its_weight(self, objective):
         shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
         out, losses = objective(*shown.views), []
         for weight in (1.0, 3.0):
             objective.rotation_weight = weight
             losses.append(float(objective.loss(out, shown)))
-        turns = torch.nn.functional.cross_entropy(out.p[0], shown.turns)
+        turns = torch.nn.functional.cross_entropy(out.predictions[0], shown.turns)
         assert losses[1] - losses[0] == pytest.approx(2 * float(turns), rel=1e-4)
 
     def test_the_target_may_see_an_image_as_it_is(self):
@@ -478,22 +478,22 @@ class TestClustering:
     def test_neither_target_nor_centroids_get_a_gradient(self, objective):
         shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
         objective.loss(objective(*shown.views), shown).backward()
-        moved = {name.split(".")[0] for name, one in objective.named_parameters() if one.grad is not None}
+        moved = {name.split(".")[0] for name, parameter in objective.named_parameters() if parameter.grad is not None}
         assert moved == {"encoder", "projector", "head"}
         assert not objective.centroids.requires_grad
 
     def test_permuted_centroids_are_permuted_assignments(self, objective):
         z = random(5, 4)
-        logits = objective.assigned(z)
+        logits = objective.assignment_logits(z)
         objective.centroids.copy_(objective.centroids.flip(0))
-        torch.testing.assert_close(objective.assigned(z), logits.flip(1))
+        torch.testing.assert_close(objective.assignment_logits(z), logits.flip(1))
 
 
 class TestGlobalClusters:
     def grouped(self, rows, steps=200):
         return global_clusters(rows, random(4, 6), steps=steps, lr=0.1, temperature=0.1)
 
-    def test_the_order_of_the_clients_plays_no_role(self):
+    def test_the_order_of_the_clients_has_no_effect(self):
         rows = random(24, 6, seed=1)
         mixed = rows[torch.randperm(24, generator=torch.Generator().manual_seed(2))]
         torch.testing.assert_close(self.grouped(rows, 20), self.grouped(mixed, 20), rtol=1e-3, atol=1e-4)

@@ -30,14 +30,14 @@ class Homebody(Toy):
 
     def receive(self, visit: Visit) -> None:
         super().receive(visit)
-        self.log.append((visit.client.id, int(visit.memory["visits"]["n"]), "start", trees.clone(self.kept())))
+        self.log.append((visit.client.id, int(visit.memory["visits"]["n"]), "start", trees.clone(self.projector())))
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
         visits = visit.memory["visits"]["n"]
-        self.log.append((visit.client.id, int(visits), "end", trees.clone(self.kept())))
+        self.log.append((visit.client.id, int(visits), "end", trees.clone(self.projector())))
         return super().reply(visit)[0], {"visits": {"n": visits + 1}}
 
-    def kept(self) -> Tree:
+    def projector(self) -> Tree:
         return {"projector": self.tensors("projector")}
 
 
@@ -45,7 +45,7 @@ class Homebody(Toy):
 def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path, policy: str) -> None:
     rounds = ("federation.rounds=5", "federation.participation=0.75", f"federation.batch_norm={policy}")
     run = prepared(tmp_path, Homebody, *rounds)
-    pristine = trees.clone(run.loop.method.kept())
+    pristine = trees.clone(run.loop.method.projector())
     run.loop.fit()
     log = {line[:3]: line[3] for line in run.loop.method.log}
     visits = {client: max(n for k, n, _ in log if k == client) + 1 for client in range(4)}

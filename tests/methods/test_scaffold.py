@@ -36,10 +36,10 @@ class TestScaffold(MethodContract):
         loop.restore()
         for round in range(3):
             loop.run_round(round)
-            kept = [loop.client_state[k]["memory"]["c"] for k in loop.client_state]
-            mean = trees.map(lambda *each: sum(each) / len(loop.clients), kept[0], *kept[1:])
+            controls = [loop.client_state[k]["memory"]["c"] for k in loop.client_state]
+            mean = trees.map(lambda *each: sum(each) / len(loop.clients), controls[0], *controls[1:])
             assert run_helpers.difference(loop.server["c"], mean) < 1e-6
-        assert len(kept) == len(loop.clients)  # half of them a round: by now everyone has been there
+        assert len(controls) == len(loop.clients)  # half of them a round: by now everyone has been there
 
     def test_one_step_of_plain_sgd_makes_the_control_the_gradient(self, tmp_path):
         """Option II with K = 1 from zero controls: c_i+ is the gradient at x."""

@@ -84,5 +84,5 @@ def test_what_cannot_be_is_refused(override, says, tmp_path) -> None:
 
 
 def test_a_method_with_a_step_of_its_own_is_refused(tmp_path) -> None:
-    with pytest.raises(MethodError, match="a step of its own"):
+    with pytest.raises(MethodError, match="its own server step"):
         run_helpers.build_run(tmp_path, "scaffold", *SGD)

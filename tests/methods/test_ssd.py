@@ -42,13 +42,13 @@ class TestSSD(MethodContract):
 
     @pytest.mark.parametrize("term", ["dsr_weight", "pd_weight"])
     def test_each_term_changes_training(self, term, tmp_path, unbroken):
-        without = run_helpers.train_run(tmp_path, "ssd", f"method.{term}=0")
-        assert run_helpers.difference(without.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+        ablated = run_helpers.train_run(tmp_path, "ssd", f"method.{term}=0")
+        assert run_helpers.difference(ablated.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
 
     def test_a_stretch_of_one_leaves_training_alone(self, tmp_path):
-        one = run_helpers.train_run(tmp_path / "a", "ssd", "method.alpha=1")
+        unstretched = run_helpers.train_run(tmp_path / "a", "ssd", "method.alpha=1")
         none = run_helpers.train_run(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
-        assert run_helpers.difference(one.loop.server["weights"], none.loop.server["weights"]) < 1e-5
+        assert run_helpers.difference(unstretched.loop.server["weights"], none.loop.server["weights"]) < 1e-5
 
     def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
         loop = unbroken.loop
@@ -99,11 +99,11 @@ class TestSSD(MethodContract):
             z = tuple(torch.randn(6, 8, generator=generator).requires_grad_() for _ in range(2))
             loss = method.loss(Outputs(z, z), None)
             loss.backward()
-            confined = tuple((one @ Q)[:, mine > 0] for one in z)
+            confined = tuple((leaf @ Q)[:, mine > 0] for leaf in z)
             torch.testing.assert_close(loss, method.objective.loss(Outputs((), confined), None), rtol=1e-4, atol=1e-5)
-            for one in z:
-                assert float((one.grad @ Q)[:, mine == 0].abs().max()) < 1e-6
-                assert float((one.grad @ Q)[:, mine > 0].abs().max()) > 1e-3
+            for leaf in z:
+                assert float((leaf.grad @ Q)[:, mine == 0].abs().max()) < 1e-6
+                assert float((leaf.grad @ Q)[:, mine > 0].abs().max()) > 1e-3
 
     def test_hard_separation_differs_from_soft(self, tmp_path, unbroken):
         hard = run_helpers.train_run(tmp_path, "ssd", "method.separation=hard")
@@ -124,7 +124,7 @@ class TestSSD(MethodContract):
             ("method.variant=other", "choose code or paper"),
             ("method.basis=other", "choose qr or axis"),
             ("method.separation=other", "choose soft or hard"),
-            ("heads.projector=[12,6]", "one width"),
+            ("heads.projector=[12,6]", "the same width"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, says, tmp_path):

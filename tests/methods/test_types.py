@@ -77,7 +77,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
     assert ("updated", (-1,)) in run.loop.method.log
 
 
-def test_a_public_phase_without_public_images_says_so(tmp_path: Path) -> None:
+def test_a_public_phase_without_public_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PartitionError, match="public images"):
         train_run(tmp_path, Distil)
 

@@ -85,8 +85,8 @@ class Follow(Objective):
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         out = super().forward(*views, extra=extra)
         with torch.no_grad():
-            targets = tuple(self.target(h) for h in out.h)
-        return out._replace(t=targets, push={"bank": targets[0]})
+            targets = tuple(self.target(h) for h in out.representations)
+        return out._replace(targets=targets, push={"bank": targets[0]})
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        return nt_xent(*out.z)
+        return nt_xent(*out.embeddings)

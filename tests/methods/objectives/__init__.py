@@ -54,11 +54,11 @@ class ObjectiveContract:
     def test_outputs(self) -> None:
         objective, given = self.build(), self.batch()
         out = objective(*given.views)
-        assert [h.shape for h in out.h] == [(5, 6)] * 2
-        assert [z.shape for z in out.z] == [(5, self.width)] * 2
+        assert [h.shape for h in out.representations] == [(5, 6)] * 2
+        assert [z.shape for z in out.embeddings] == [(5, self.width)] * 2
         targets = self.predicts if self.targets is None else self.targets
-        assert [p.shape for p in out.p] == [(5, self.width)] * 2 * self.predicts
-        assert [t.shape for t in out.t] == [(5, self.width)] * 2 * targets
+        assert [p.shape for p in out.predictions] == [(5, self.width)] * 2 * self.predicts
+        assert [t.shape for t in out.targets] == [(5, self.width)] * 2 * targets
         assert out.extra == ()
         assert objective.loss(out, given).shape == ()
         assert objective.views == ("augment", "augment")
@@ -81,9 +81,9 @@ class ObjectiveContract:
         (more,) = views(1, seed=9)
         out = objective(*given.views, extra=(more,))
         h, z = reference.embed(torch.cat([*given.views, more]))
-        assert torch.equal(torch.cat([*out.h, out.extra[0][0]]), h)
-        assert torch.equal(torch.cat([*out.z, out.extra[0][1]]), z)
-        assert len(out.h) == len(out.z) == 2
+        assert torch.equal(torch.cat([*out.representations, out.extra[0][0]]), h)
+        assert torch.equal(torch.cat([*out.embeddings, out.extra[0][1]]), z)
+        assert len(out.representations) == len(out.embeddings) == 2
         assert len(out.extra) == 1
         assert objective.loss(out, given).isfinite()
         assert int(objective.encoder.backbone[1].num_batches_tracked) == 1
@@ -101,8 +101,10 @@ class ObjectiveContract:
     def test_targets_carry_no_gradient(self) -> None:
         """Not even one to the images."""
         out = self.build()(*(view.requires_grad_() for view in self.batch().views))
-        assert all(not t.requires_grad for t in out.t)
-        assert all(h.requires_grad and z.requires_grad for h, z in zip(out.h, out.z, strict=True))
+        assert all(not t.requires_grad for t in out.targets)
+        assert all(
+            h.requires_grad and z.requires_grad for h, z in zip(out.representations, out.embeddings, strict=True)
+        )
 
     def test_views_may_change_places(self) -> None:
         objective, given = self.build().eval(), self.batch()
@@ -120,7 +122,10 @@ class ObjectiveContract:
             for parameter in objective.parameters():
                 parameter.add_(1)  # what has been encoded is not encoded again
         assert torch.equal(objective.loss(out, given), first)
-        assert all(torch.equal(one, other) for one, other in zip(before, objective.buffers(), strict=True))
+        assert all(
+            torch.equal(before_step, after_step)
+            for before_step, after_step in zip(before, objective.buffers(), strict=True)
+        )
 
 
 def step(objective: Objective, given: Batch, rate: float = 0.1) -> None:

@@ -15,7 +15,7 @@ class TestAlignUniform(ObjectiveContract):
         return AlignUniform(encoder(), projector=(5, 4), uniform_weight=0.3)
 
     def expected(self, out: Outputs) -> Tensor:
-        a, b = out.z
+        a, b = out.embeddings
         return alignment(a, b) + 0.3 * (uniformity(a) + uniformity(b)) / 2
 
     def test_known_arrangements(self) -> None:
@@ -28,4 +28,4 @@ class TestAlignUniform(ObjectiveContract):
     def test_without_uniformity_it_is_alignment(self) -> None:
         objective = AlignUniform(encoder(), projector=(5, 4), uniform_weight=0)
         out = objective(*batch().views)
-        torch.testing.assert_close(objective.loss(out, batch()), alignment(*out.z))
+        torch.testing.assert_close(objective.loss(out, batch()), alignment(*out.embeddings))

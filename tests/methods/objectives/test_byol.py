@@ -23,7 +23,7 @@ class TestBYOL(ObjectiveContract):
         return BYOL(encoder(), projector=(5, 4), predictor=3, momentum=momentum)
 
     def expected(self, out: Outputs) -> Tensor:
-        return byol_regression(out.p[0], out.t[1]) + byol_regression(out.p[1], out.t[0])
+        return byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
 
     def test_targets_are_those_of_the_target_networks(self) -> None:
         objective = self.build().eval()
@@ -31,7 +31,7 @@ class TestBYOL(ObjectiveContract):
             for parameter in objective.target_encoder.parameters():
                 parameter.add_(0.1)
         out = objective(*batch().views)
-        for view, z, p, t in zip(batch().views, out.z, out.p, out.t, strict=True):
+        for view, z, p, t in zip(batch().views, out.embeddings, out.predictions, out.targets, strict=True):
             torch.testing.assert_close(t, objective.target_projector(objective.target_encoder(view)))
             torch.testing.assert_close(p, objective.predictor(z))
             assert not torch.allclose(t, z)
@@ -45,10 +45,10 @@ class TestBYOL(ObjectiveContract):
         method.start_visit(Visit(0, 1, phase, client, {"weights": received}, {}, torch.Generator()))
         for target, source in (("target_encoder", "encoder"), ("target_projector", "projector")):
             online = received[source]
-            own = method.tensors(target)
-            assert own.keys() == online.keys()
-            assert any("running_mean" in name for name in own)
-            assert all(torch.equal(own[name], online[name]) for name in own)
+            tensors = method.tensors(target)
+            assert tensors.keys() == online.keys()
+            assert any("running_mean" in name for name in tensors)
+            assert all(torch.equal(tensors[name], online[name]) for name in tensors)
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
     def test_the_target_follows_after_the_step(self, momentum: float) -> None:
@@ -70,7 +70,7 @@ class TestBYOL(ObjectiveContract):
             objective.encoder.backbone[1].running_mean.fill_(7.0)
         before = deepcopy(dict(objective.target_encoder.named_buffers()))
         objective.after_step({})
-        assert all(torch.equal(before[name], own) for name, own in objective.target_encoder.named_buffers())
+        assert all(torch.equal(before[name], buffer) for name, buffer in objective.target_encoder.named_buffers())
 
     def test_range_and_collapse(self) -> None:
         z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))

@@ -25,13 +25,13 @@ class TestMoCo(ObjectiveContract):
     def expected(self, out: Outputs) -> Tensor:
         earlier = self.build().queue[:7]
         everyone = torch.ones(7, dtype=torch.bool)
-        pairs = ((out.z[0], out.t[1]), (out.z[1], out.t[0]))
+        pairs = ((out.embeddings[0], out.targets[1]), (out.embeddings[1], out.targets[0]))
         return sum(info_nce(q, k, earlier, everyone, 0.3) for q, k in pairs)
 
     def test_keys_start_as_the_queries_and_are_of_unit_length(self) -> None:
         objective = self.build().eval()
         out = objective(*batch().views)
-        for z, t in zip(out.z, out.t, strict=True):
+        for z, t in zip(out.embeddings, out.targets, strict=True):
             torch.testing.assert_close(t, normalize(z, dim=1))
 
     @pytest.mark.parametrize(("momentum", "follows"), [(1.0, False), (0.0, True)])
@@ -49,7 +49,7 @@ class TestMoCo(ObjectiveContract):
         first, seen = objective.queue[:7].clone(), []
         for seed in range(3):
             given = batch()._replace(views=tuple(view + seed for view in batch().views))
-            seen.append(torch.cat(objective(*given.views).t))
+            seen.append(torch.cat(objective(*given.views).targets))
             step(objective, given)
             assert int(objective.queue_filled) == min(30, 7 + 10 * (seed + 1))
         torch.testing.assert_close(objective.queue, torch.cat([*seen[::-1], first])[:30])
@@ -67,17 +67,18 @@ class TestMoCo(ObjectiveContract):
         out = objective(*batch().views)
         everyone = torch.ones(7, dtype=torch.bool)
         torch.testing.assert_close(
-            objective.loss(out, batch()), info_nce(out.z[0], out.t[1], objective.queue[:7], everyone, 0.3)
+            objective.loss(out, batch()),
+            info_nce(out.embeddings[0], out.targets[1], objective.queue[:7], everyone, 0.3),
         )
-        assert torch.equal(out.push["queue"], out.t[1])
+        assert torch.equal(out.push["queue"], out.targets[1])
 
-    @pytest.mark.parametrize("kept", [True, False])
-    def test_the_queue_stays_with_its_client(self, kept: bool, tmp_path) -> None:
-        own = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(kept).lower()}")
-        run = run_helpers.train_run(tmp_path, "fedavg", *own, "federation.participation=1")
+    @pytest.mark.parametrize("keep_queue", [True, False])
+    def test_the_queue_stays_with_its_client(self, keep_queue: bool, tmp_path) -> None:
+        overrides = ("objective=moco", "objective.queue_size=64", f"objective.keep_queue={str(keep_queue).lower()}")
+        run = run_helpers.train_run(tmp_path, "fedavg", *overrides, "federation.participation=1")
         for client in run.loop.clients:
             kept_parts = run.loop.client_state.get(client.id, {}).get("stays", {})
-            if not kept:
+            if not keep_queue:
                 assert kept_parts == {}
                 continue
             filled = int(kept_parts["queue"]["queue_filled"])

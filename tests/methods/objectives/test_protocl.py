@@ -43,17 +43,17 @@ class TestProtoCL(ObjectiveContract):
         total = MoCo.loss(objective, out, batch())
         for m, (start, end) in enumerate(((0, 3), (3, 8))):
             prototypes, phi = objective.prototypes[start:end], objective.concentration[start:end]
-            for z in out.z:
-                total = total + prototype_nce(z, prototypes, phi, objective.assigned[m][index]) / 2
+            for z in out.embeddings:
+                total = total + prototype_nce(z, prototypes, phi, objective.clusters_of[m][index]) / 2
         return total
 
     def test_prototypes_are_of_unit_length_and_concentrations_are_tau_in_the_mean(self) -> None:
         objective = self.build()
         torch.testing.assert_close(objective.prototypes.norm(dim=1), torch.ones(8))
-        for part in objective.concentration.split([3, 5]):
-            assert float(part.mean()) == pytest.approx(0.3, rel=1e-5)
-        assert objective.assigned.shape == (2, 32)  # room for 24, few sizes
-        assert [int(row.max()) < k for row, k in zip(objective.assigned, (3, 5), strict=True)] == [True, True]
+        for widths in objective.concentration.split([3, 5]):
+            assert float(widths.mean()) == pytest.approx(0.3, rel=1e-5)
+        assert objective.clusters_of.shape == (2, 32)  # room for 24, few sizes
+        assert [int(row.max()) < k for row, k in zip(objective.clusters_of, (3, 5), strict=True)] == [True, True]
 
     def test_the_networks_are_left_as_they_were(self) -> None:
         objective = ProtoCL(encoder(), projector=(5, 4), clusters=(3,), warmup=0)
@@ -91,11 +91,11 @@ def test_the_e_step_comes_before_each_epoch_and_sees_every_image(tmp_path, monke
     seen = []
 
     def start_epoch(self, look, stream):
-        seen.append((self.training, torch.is_grad_enabled(), sum(len(one.index) for one in look())))
+        seen.append((self.training, torch.is_grad_enabled(), sum(len(shown.index) for shown in look())))
 
     monkeypatch.setattr(ProtoCL, "start_epoch", start_epoch)
-    own = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")
-    run = run_helpers.train_run(tmp_path, "fedavg", *own)
+    overrides = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")
+    run = run_helpers.train_run(tmp_path, "fedavg", *overrides)
     sizes = [client.examples for client in run.loop.clients]
     assert sorted(seen) == sorted((False, False, size) for size in sizes for _ in range(2))
 
@@ -103,20 +103,20 @@ def test_the_e_step_comes_before_each_epoch_and_sees_every_image(tmp_path, monke
 def test_under_trainer_an_epoch_stands_for_a_round(tmp_path) -> None:
     run = run_helpers.build_run(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
     method = factory.method(run.config, run.data.source)
-    for epochs, found in ((1, False), (2, True)):
+    for epochs, expected in ((1, False), (2, True)):
         trainer = Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=tmp_path,
         )  # fmt: skip
         trainer.fit(method, run.data)
-        assert bool(method.objective.prototypes.any()) == found
+        assert bool(method.objective.prototypes.any()) == expected
 
 
 def test_prototypes_change_training_after_the_warm_up(tmp_path) -> None:
     common = ("federation.rounds=2", "objective.clusters=[3,5]")
-    one = run_helpers.train_run(tmp_path / "a", "fedavg", "objective=protocl", *common)
-    two = run_helpers.train_run(tmp_path / "b", "fedavg", "objective=protocl", *common, "objective.warmup=9")
+    first = run_helpers.train_run(tmp_path / "a", "fedavg", "objective=protocl", *common)
+    second = run_helpers.train_run(tmp_path / "b", "fedavg", "objective=protocl", *common, "objective.warmup=9")
     moco = run_helpers.train_run(tmp_path / "c", "fedavg", "objective=moco", "federation.rounds=2")
-    assert run_helpers.difference(one.loop.server, two.loop.server) > 1e-6
-    assert run_helpers.difference(two.loop.server, moco.loop.server) < 1e-6
-    assert all(math.isfinite(row["loss"]) for row in one.loop.history)
+    assert run_helpers.difference(first.loop.server, second.loop.server) > 1e-6
+    assert run_helpers.difference(second.loop.server, moco.loop.server) < 1e-6
+    assert all(math.isfinite(row["loss"]) for row in first.loop.history)

@@ -25,8 +25,10 @@ class TestRotation:
     def test_one_view_with_logits_of_four_turns(self, objective: Rotation) -> None:
         out = objective(*given().views)
         assert objective.views == ("rotate",)
-        assert [p.shape for p in out.p] == [(5, 4)]
-        torch.testing.assert_close(objective.loss(out, given()), cross_entropy(objective.head(out.z[0]), given().turns))
+        assert [p.shape for p in out.predictions] == [(5, 4)]
+        torch.testing.assert_close(
+            objective.loss(out, given()), cross_entropy(objective.head(out.embeddings[0]), given().turns)
+        )
 
     def test_a_uniform_prediction(self, objective: Rotation) -> None:
         out = Outputs((), (torch.zeros(5, 4),), (torch.full((5, 4), 3.0),))

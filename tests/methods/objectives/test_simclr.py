@@ -17,7 +17,7 @@ class TestSimCLR(ObjectiveContract):
         return SimCLR(encoder(), projector=(5, 4), temperature=0.2)
 
     def expected(self, out: Outputs) -> Tensor:
-        return nt_xent(*out.z, 0.2)
+        return nt_xent(*out.embeddings, 0.2)
 
     def test_collapsed_embeddings_cost_the_log_of_the_others(self) -> None:
         z = torch.ones(5, 4)
@@ -26,7 +26,7 @@ class TestSimCLR(ObjectiveContract):
     def test_temperature_and_head(self) -> None:
         out = self.build()(*batch().views)
         warm = SimCLR(encoder(), projector=(5, 4))
-        torch.testing.assert_close(warm.loss(out, batch()), nt_xent(*out.z, 0.5))
+        torch.testing.assert_close(warm.loss(out, batch()), nt_xent(*out.embeddings, 0.5))
         without = SimCLR(encoder(), projector=(5, 4), head_norm=False)
         assert [name for name, _ in without.projector.named_parameters()] == [
             "0.weight",

@@ -16,13 +16,13 @@ class TestSimSiam(ObjectiveContract):
         return SimSiam(encoder(), projector=(5, 4), predictor=3)
 
     def expected(self, out: Outputs) -> Tensor:
-        (p1, p2), (z1, z2) = out.p, out.z
+        (p1, p2), (z1, z2) = out.predictions, out.embeddings
         return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
 
     def test_targets_are_the_embeddings_and_predictions_those_of_the_predictor(self) -> None:
         objective = self.build().eval()
         out = objective(*batch().views)
-        for z, p, t in zip(out.z, out.p, out.t, strict=True):
+        for z, p, t in zip(out.embeddings, out.predictions, out.targets, strict=True):
             assert torch.equal(t, z)
             torch.testing.assert_close(p, objective.predictor(z))
 
@@ -31,7 +31,7 @@ class TestSimSiam(ObjectiveContract):
         for stop in (True, False):
             objective = self.build()
             out = objective(*batch().views)
-            objective.loss(out if stop else out._replace(t=out.z), batch()).backward()
+            objective.loss(out if stop else out._replace(targets=out.embeddings), batch()).backward()
             gradients.append(objective.projector[0].weight.grad)
         assert not torch.allclose(*gradients)
 

@@ -15,14 +15,14 @@ class TestSpectral(ObjectiveContract):
         return Spectral(encoder(), projector=(5, 4), mu=0.4)
 
     def expected(self, out: Outputs) -> Tensor:
-        return spectral_contrastive(*out.z) / 0.4
+        return spectral_contrastive(*out.embeddings) / 0.4
 
     def test_embeddings_are_the_projectors_clipped_rows(self) -> None:
         objective = self.build().eval()
-        raw = objective.projector(torch.cat(objective(*batch().views).h))
+        raw = objective.projector(torch.cat(objective(*batch().views).representations))
         bound = raw.norm(dim=1).median().item()  # some are clipped, some are not
         objective.mu = bound**2
-        z = torch.cat(objective(*batch().views).z)
+        z = torch.cat(objective(*batch().views).embeddings)
         torch.testing.assert_close(z, clip_rows(raw, bound**2))
         assert not torch.allclose(z, raw)
         assert z.norm(dim=1).max().item() == pytest.approx(bound)
@@ -41,7 +41,7 @@ class TestCorrelationForm(TestSpectral):
         return Spectral(encoder(), projector=(5, 4), mu=0.4, negatives="correlation")
 
     def expected(self, out: Outputs) -> Tensor:
-        a, b = out.z
+        a, b = out.embeddings
         return -2 * (a * b).sum() / len(a) + correlation(torch.cat([a, b])).square().sum()
 
     def test_known_arrangements(self) -> None:

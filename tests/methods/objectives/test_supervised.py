@@ -22,7 +22,7 @@ class TestSupervised(ObjectiveContract):
         return batch(labels=LABELS)
 
     def expected(self, out: Outputs) -> Tensor:
-        rows = [(z[i].double(), int(LABELS[i])) for z in out.z for i in range(5)]
+        rows = [(z[i].double(), int(LABELS[i])) for z in out.embeddings for i in range(5)]
         return torch.stack([row.exp().sum().log() - row[label] for row, label in rows]).mean().float()
 
     def test_it_asks_for_labels(self) -> None:
@@ -32,7 +32,7 @@ class TestSupervised(ObjectiveContract):
         for classes in (2, 10):
             objective = Supervised(encoder(), num_classes=classes)
             assert objective.classifier.weight.shape == (classes, 6)
-            assert objective(*batch().views).z[1].shape == (5, classes)
+            assert objective(*batch().views).embeddings[1].shape == (5, classes)
 
     def test_known_logits(self) -> None:
         loss, known = self.build().loss, self.batch()
