@@ -23,6 +23,7 @@ from benchmark.federation import checkpoint
 from benchmark.federation.callback import Callback
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
+from leaderboards.schema import Record
 from methods import trees
 
 TINY = str(Path(__file__).parent / "tiny.yaml")
@@ -30,12 +31,25 @@ TINY = str(Path(__file__).parent / "tiny.yaml")
 
 def build_run(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
     """A run of which no round is done."""
+    return build_experiment(folder, method, *overrides, scenario=scenario).build()
+
+
+def execute_run(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> tuple[Record, Run]:
+    """The record of an executed experiment, and a run with the state it ended in."""
+    experiment = build_experiment(folder, method, *overrides, scenario=scenario)
+    record, run = experiment.execute(), experiment.build()
+    run.loop.restore()
+    return record, run
+
+
+def build_experiment(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Experiment:
+    """An experiment whose folder may hold an earlier run of the same config."""
     torch.set_num_threads(1)
     common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", "threads=1"]
     config = compose(scenario, method, [*common, *overrides])
     experiment = Experiment(config, Display(Console(file=io.StringIO())))
     experiment.refuse_changed_config()
-    return experiment.build()
+    return experiment
 
 
 def train_run(folder: Path, method: str, *overrides: str) -> Run:

@@ -12,7 +12,7 @@ CHANGED = {"seed": 4, "purpose": "order", "round": 2, "phase": "assign", "client
 
 def number(key):
     rest = {name: value for name, value in key.items() if name not in ("seed", "purpose")}
-    return Streams(key["seed"]).number(key["purpose"], **rest)
+    return Streams(key["seed"]).seed_for(key["purpose"], **rest)
 
 
 def test_what_a_seed_means_never_changes():

@@ -181,10 +181,9 @@ class MethodContract:
 
     @pytest.mark.timeout(120)
     def test_two_rounds_of_the_shipped_config(self, tmp_path: Path) -> None:
-        run = run_helpers.build_run(
+        record, run = run_helpers.execute_run(
             tmp_path, self.method, "federation.rounds=2", "evaluation.protocols=[knn/v1]", scenario="digits"
         )
-        record = run.execute()
         assert record["rounds"]["done"] == 2
         first, second = (row["loss"] for row in run.loop.history)
         assert second < first or not self.falls

@@ -35,7 +35,9 @@ class TestFedEMA(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        distances = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        distances = [
+            float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)
+        ]
         assert noted == {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
 
     def test_a_scale_of_zero_takes_the_global_model(self, tmp_path):

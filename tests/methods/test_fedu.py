@@ -52,7 +52,9 @@ class TestFedU(MethodContract):
 
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        distances = [float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)]
+        distances = [
+            float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)
+        ]
         assert noted == {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
 
     def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):

@@ -35,11 +35,10 @@ class TestFedU2(MethodContract):
         run = run_helpers.build_run(tmp_path, "fedu2", "federation.rounds=1")
         deltas = []
 
-        class Keep:
-            def on_visit_end(self, loop, result):
-                deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(done.message["delta"])]))
+        def collect(result):
+            deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(result.message["delta"])]))
 
-        run.loop.callbacks = [Keep()]
+        run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
         run.loop.restore()
         before = trees.clone(run.loop.server["weights"])
         run.loop.run_round(0)

@@ -49,13 +49,12 @@ class TestFLESD(MethodContract):
         assert not any(client < 0 for client in unbroken.loop.client_state.index)
 
     def test_images_of_the_server_and_of_clients_are_counted_separately(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "flesd", *SHORT)
-        record = run.execute()
+        record, run = run_helpers.execute_run(tmp_path, "flesd", *SHORT)
         epochs = run.loop.method.distil_epochs
         assert record["server"]["images"] == run.loop.rounds * epochs * len(run.data.public)
         assert record["server"]["seconds"] > 0
         assert record["images"] == sum(row["images"] for row in run.loop.history)
-        assert run_helpers.build_run(tmp_path, "fedavg").execute()["server"] == {}
+        assert run_helpers.execute_run(tmp_path, "fedavg")[0]["server"] == {}
 
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
         """Its similarities are those of its own networks: of the student it was sent they would be other."""

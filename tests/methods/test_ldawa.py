@@ -25,11 +25,10 @@ class TestLDAWA(MethodContract):
         run = run_helpers.build_run(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
         replies = []
 
-        class Keep:
-            def on_visit_end(self, loop, result):
-                replies.append(trees.clone(done.message["weights"]))
+        def collect(result):
+            replies.append(trees.clone(result.message["weights"]))
 
-        run.loop.callbacks = [Keep()]
+        run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
         run.loop.restore()
         before = trees.clone(run.loop.server["weights"])
         run.loop.run_round(0)

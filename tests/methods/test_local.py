@@ -47,8 +47,7 @@ class TestLocal(MethodContract):
             assert read == {"client3": [3], "client5": [3, 5]}[name]
 
     def test_the_record_has_the_worst_client_and_the_mean(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "local")
-        record = run.execute()
+        record, run = run_helpers.execute_run(tmp_path, "local")
         each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
         assert len(each) == len(run.loop.client_state)
         assert record["scores"]["knn/v1"]["accuracy"] == min(each)

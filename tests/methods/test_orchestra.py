@@ -281,8 +281,7 @@ class TestOrchestraPrivate(MethodContract):
         ]  # fmt: skip
 
     def test_every_clients_releases_are_in_the_record(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "orchestra", *self.overrides)
-        record = run.execute()
+        record, run = run_helpers.execute_run(tmp_path, "orchestra", *self.overrides)
         loop, multiplier = run.loop, gaussian_sigma(1, 1e-3)
         releases = dict.fromkeys(range(4), 1)
         for client in loop.streams.cohort(2, 4, 0.5):

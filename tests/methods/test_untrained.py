@@ -2,10 +2,9 @@ from tests import run_helpers
 
 
 def test_the_floor_is_the_initial_encoder_measured_by_the_same_probes(tmp_path):
-    run = run_helpers.build_run(tmp_path, "untrained")
     start = run_helpers.build_run(tmp_path / "other", "fedavg").loop
-    start.start()
-    record = run.execute()
+    start.restore()
+    record, run = run_helpers.execute_run(tmp_path, "untrained")
     assert record["rounds"] == {"done": 3, "planned": 3}
     assert record["images"] == 0
     assert record["bytes"]["visits"] == 0

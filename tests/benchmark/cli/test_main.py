@@ -18,6 +18,7 @@ from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from benchmark.errors import EX_TEMPFAIL, ConfigError
 from benchmark.experiment import data
+from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
@@ -297,13 +298,13 @@ class TestDivergence:
 
 def interrupt(monkeypatch, visit, how):
     """Calls `how` at the end of the n-th visit."""
-    seen, told = [], Display.on_visit_end
+    seen, hook = [], Display.on_visit_end
 
     def on_visit_end(self, loop, result):
-        seen.append(done)
+        seen.append(result)
         if len(seen) == visit:
             how()
-        told(self, loop, done)
+        hook(self, loop, result)
 
     monkeypatch.setattr(Display, "on_visit_end", on_visit_end)
 
@@ -345,14 +346,12 @@ class TestTime:
         """The time is up when a round is to follow so many."""
 
         def ends(rounds):
-            begin = FederatedLoop.check_deadline
+            check = FederatedLoop.check_deadline
 
-            def in_time(loop, seconds):
-                if loop.round == rounds:
-                    loop.deadline = 0.0
-                begin(loop, seconds)
+            def check_deadline(loop, deadline, seconds):
+                check(loop, 0.0 if loop.round == rounds else deadline, seconds)
 
-            monkeypatch.setattr(FederatedLoop, "check_deadline", in_time)
+            monkeypatch.setattr(FederatedLoop, "check_deadline", check_deadline)
 
         return ends
 
@@ -365,7 +364,7 @@ class TestTime:
             code, _, err = call(*words, "minutes=10")
         assert code == EX_TEMPFAIL
         assert err.startswith(
-            "time is up: tiny scaffold seed 0: 2 of 3 rounds are played, the next would not end in time; every finished"
+            "time is up: tiny scaffold seed 0: 2 of 3 rounds are done, the next would not end in time; every finished"
         )
         early = store.read(folder / "partial.json")
         assert early["rounds"] == {"done": 2, "planned": 3}
@@ -624,15 +623,15 @@ class TestOneRunAFolder:
     def test_who_is_refused_writes_nothing(self, tmp_path):
         common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
         first, second = (
-            Run(compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
+            Experiment(compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
             for rate in (0.01, 0.02)
         )
-        second.claim()  # nobody is there yet
-        with first.prepared():
+        second.refuse_changed_config()  # the folder is free
+        with first.open():
             before = {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()}
-            with pytest.raises(ConfigError, match="is being used by another process"), second.prepared():
+            with pytest.raises(ConfigError, match="is being used by another process"), second.open():
                 pass
-        with pytest.raises(ConfigError, match="holds a run of another config"), second.prepared():
+        with pytest.raises(ConfigError, match="holds a run of another config"), second.open():
             pass
         assert {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()} == before
 

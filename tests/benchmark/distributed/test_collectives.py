@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmark.distributed import strategy
 from benchmark.distributed.collectives import (
     broadcast,
-    destroy_process_group,
     gather,
     on_rank_zero,
     raise_on_all_ranks,
@@ -20,6 +19,7 @@ from benchmark.distributed.collectives import (
     sum_over_ranks,
 )
 from benchmark.distributed.strategy import IndependentRanks
+from benchmark.errors import RankError
 from benchmark.federation.aggregation import Aggregation
 from benchmark.federation.scheduling import assign_clients
 from methods import trees
@@ -48,15 +48,12 @@ class TestShare:
         for count in (0, 1, 2, 7, 40):
             clients = members(*(rng.randint(1, 500) for _ in range(count)))
             parts = [assign_clients(clients, rank, ranks) for rank in range(ranks)]
-            assert sorted(client for destroy_process_group in parts for client in ids(destroy_process_group)) == list(
-                range(count)
-            )
-            loads = [sum(client.examples for client in destroy_process_group) for destroy_process_group in parts]
+            assert sorted(client for assigned in parts for client in ids(assigned)) == list(range(count))
+            loads = [sum(client.examples for client in assigned) for assigned in parts]
             assert max(loads) - min(loads) <= max((client.examples for client in clients), default=0)
             assert all(
-                [client.examples for client in destroy_process_group]
-                == sorted((c.examples for c in destroy_process_group), reverse=True)
-                for destroy_process_group in parts
+                [client.examples for client in assigned] == sorted((c.examples for c in assigned), reverse=True)
+                for assigned in parts
             )
 
     def test_two_short_ones_make_up_for_a_long_one(self):
@@ -128,9 +125,7 @@ def reduce_on_ranks(folder: Path, mine: tuple[tuple[int, ...], ...]) -> None:
     got["server"] = broadcast(fabric, lambda: SERVER)
     got["nothing"] = broadcast(fabric, dict)
     module = fabric.setup_module(torch.nn.Linear(2, 1))
-    got["synchronised"] = any(
-        isinstance(destroy_process_group, DistributedDataParallel) for destroy_process_group in module.modules()
-    )
+    got["synchronised"] = any(isinstance(layer, DistributedDataParallel) for layer in module.modules())
     torch.save(got, folder / f"rank{rank}.pt")
 
 
@@ -170,7 +165,7 @@ def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> Non
     except Exception as error:
         got = (type(error).__name__, str(error))
     torch.save({"caught": got, "still": gather(fabric, rank)}, folder / f"rank{rank}.pt")
-    destroy_process_group()
+    fabric.strategy.processes.close()
 
 
 def fill_on_ranks(folder: Path) -> None:
@@ -195,27 +190,27 @@ def fill_on_ranks(folder: Path) -> None:
         except ValueError as error:
             got["caught"].append(str(error))
     torch.save(got, folder / f"rank{fabric.global_rank}.pt")
-    destroy_process_group()
+    fabric.strategy.processes.close()
 
 
 def wait_on_ranks(folder: Path) -> None:
     """The second rank takes longer than ranks may take to find each other."""
-    strategy.GATHERING = timedelta(seconds=1)
+    strategy.CONNECT_TIMEOUT = timedelta(seconds=1)
     fabric = launched()
     time.sleep(2 * fabric.global_rank)
     torch.save(gather(fabric, fabric.global_rank), folder / f"rank{fabric.global_rank}.pt")
-    destroy_process_group()
+    fabric.strategy.processes.close()
 
 
 def look_for_the_other(folder: Path) -> None:
-    strategy.GATHERING = timedelta(seconds=1)
-    with pytest.raises(strategy.RankError) as error:
+    strategy.CONNECT_TIMEOUT = timedelta(seconds=1)
+    with pytest.raises(RankError) as error:
         launched()
     (folder / "said").write_text(str(error.value))
 
 
 def on_two_ranks(folder, function, *args):
-    """What `function` saved on each of two ranks over gloo, as `playing.on_two_ranks` starts them."""
+    """What `function` saved on each of two ranks over gloo, as `run_helpers.on_two_ranks` starts them."""
     environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
     children = [run_helpers.in_child(function, folder, *args, environment=own) for own in environments]
     assert [run_helpers.finish(child, 60) for child in children] == [0, 0]

@@ -87,37 +87,61 @@ class TestLife:
         assert job.errors == ["interrupted; every finished round is safe: run the same command again to go on"]
 
 
+class Recorded(heartbeat.Heartbeat):
+    """A first rank's heartbeat, connected with one other rank; records that it would end the process."""
+
+    def __init__(self):
+        mine, self.other = socket.socketpair()
+        super().__init__({1: mine}, limit=1.0, kill_children=lambda: None)
+        self.ended = False
+
+    def end_process(self):
+        self.ended = True
+
+
 @pytest.fixture
-def pulse(monkeypatch):
-    """A first rank's, connected with one other, ten beats a second; it may not end this process."""
-    left = []
-    monkeypatch.setattr(heartbeat, "leave", lambda: left.append(True))
-    monkeypatch.setattr(heartbeat.ranks, "end", lambda: None)
-    mine, other = socket.socketpair()
-    one = heartbeat.Heartbeat({1: mine}, limit=1.0)
-    one.left, one.other = left, other
-    one.start()
-    yield one
-    one.stop()
-    other.close()
+def first_rank():
+    beating = Recorded()
+    yield beating
+    beating.other.close()
+    for connection in (beating.waker, beating.wakened, *beating.peers.values()):
+        connection.close()
 
 
-class TestPulse:
-    def test_an_interrupted_process_does_not_bury_the_children_it_has_ended(self, pulse, capfd):
-        pulse.waker.send(bytes([signal.SIGTERM]))
-        pulse.other.close()
-        time.sleep(0.6)
-        assert not pulse.left
+def beat(heartbeat, count):
+    """Beats without the thread and its clock."""
+    for _ in range(count):
+        for rank in heartbeat.peers:
+            heartbeat.silent_beats[rank] += 1
+        heartbeat.receive(send=b".")
+        heartbeat.check_peers()
+
+
+class TestBeats:
+    def test_an_interrupted_process_does_not_announce_the_children_it_has_killed(self, first_rank, capfd):
+        first_rank.interrupted = True
+        first_rank.other.close()
+        beat(first_rank, heartbeat.BEATS)
+        assert not first_rank.failure_announced
         assert capfd.readouterr().err == ""
-        time.sleep(1.0)  # it hangs: whatever it wanted to do first, somebody waits for it
-        assert pulse.left
+        beat(first_rank, 2)  # its handler hangs: the silence counts
+        assert first_rank.failure_announced
 
-    def test_who_parts_in_order_is_not_gone_before_it_is_needed(self, pulse, capfd):
-        pulse.other.send(heartbeat.BYE)
-        pulse.other.close()
-        time.sleep(0.5)
-        assert not pulse.left
-        pulse.exchanging = True
-        time.sleep(0.5)
-        assert pulse.left
+    def test_a_rank_that_leaves_in_order_is_gone_once_it_is_needed(self, first_rank, capfd):
+        first_rank.other.send(heartbeat.LEAVING)
+        first_rank.other.close()
+        beat(first_rank, 2 * heartbeat.BEATS)
+        assert not first_rank.failure_announced
+        first_rank.in_collective = True
+        beat(first_rank, 2)
+        assert first_rank.failure_announced
         assert "rank 1 is gone (it has stopped)" in capfd.readouterr().err
+
+    def test_the_thread_ends_the_process_after_an_announcement(self, first_rank):
+        first_rank.other.close()
+        first_rank.start()
+        deadline = time.monotonic() + 60
+        while not first_rank.ended and time.monotonic() < deadline:
+            time.sleep(0.01)
+        first_rank.stop()
+        assert first_rank.ended

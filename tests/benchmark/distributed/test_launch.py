@@ -8,11 +8,11 @@ import pytest
 import torch
 import yaml
 
-from benchmark.cli.runs import first_rank
 from benchmark.configuration.compose import compose
-from benchmark.distributed import launch
-from benchmark.distributed.launch import RankLayout
+from benchmark.distributed import launch as launching
+from benchmark.distributed.launch import RankLayout, RankProcesses
 from benchmark.errors import ConfigError
+from benchmark.runtime import is_first_rank
 from leaderboards import store
 from tests.command_helpers import Job
 from tests.run_helpers import TINY, by_hand, same
@@ -77,11 +77,11 @@ def launch(monkeypatch):
         if name.startswith(("SLURM_", "TORCHELASTIC")) or name in ("LOCAL_RANK", "RANK", "NODE_RANK"):
             monkeypatch.delenv(name)
 
-    def launching(**environment):
+    def set_environment(**environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
 
-    return launching
+    return set_environment
 
 
 def config(*overrides, method="fedavg"):
@@ -93,7 +93,15 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0", "RANK": "0", "WORLD_S
 SRUN = {"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "mine"}
 
 
-class TestPlaces:
+def started_ranks(monkeypatch, *configs) -> int:
+    """Ranks after `launch`, which starts none here."""
+    starts = []
+    monkeypatch.setattr(RankProcesses, "start", lambda self, config, count: starts.append(count))
+    launching.launch(configs)
+    return starts[0] if starts else 1
+
+
+class TestLayout:
     @pytest.mark.parametrize(
         ("clients", "participation", "cores", "count"),
         [(10, 1, 2, 2), (10, 1, 16, 5), (10, 0.5, 16, 2), (4, 1, 2, 2), (3, 1, 2, 1), (10, 0.1, 8, 1), (100, 1, 1, 1)],
@@ -101,26 +109,27 @@ class TestPlaces:
     def test_auto_on_a_cpu_is_a_core_a_rank_and_two_clients(
         self, launch, monkeypatch, clients, participation, cores, count
     ):
-        monkeypatch.setattr(ranks, "_is_program", lambda: True)
-        monkeypatch.setattr(ranks, "cores", lambda: cores)
+        monkeypatch.setattr(launching, "_is_program", lambda: True)
+        monkeypatch.setattr(launching, "cores", lambda: cores)
         mine = config(f"partition.clients={clients}", f"federation.participation={participation}")
-        found = ranks.places(mine)
-        assert found == (count, 1, False)
-        assert ranks.begins(found) == (count > 1)
-        assert ranks.places(mine, alone=True) == (1, 1, False)
-        assert ranks.places(config("federation.participation=1", method="centralized")) == (1, 1, False)
+        assert RankProcesses().layout(mine) == (count, 1, False)
+        assert started_ranks(monkeypatch, mine) == count
+        single = RankProcesses()
+        single.single = True
+        assert single.layout(mine) == (1, 1, False)
+        assert RankProcesses().layout(config("federation.participation=1", method="centralized")) == (1, 1, False)
 
     @pytest.mark.parametrize(("gpus", "count"), [(1, 1), (2, 2), (8, 4)])
     def test_auto_on_gpus_is_one_each_that_has_a_client(self, launch, monkeypatch, gpus, count):
-        monkeypatch.setattr(ranks, "_is_program", lambda: True)
+        monkeypatch.setattr(launching, "_is_program", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         mine = config("federation.participation=1", "accelerator=cuda")
-        assert ranks.places(mine) == (count, 1, False)
-        assert ranks.begins(ranks.places(mine)) == (count > 1)
+        assert RankProcesses().layout(mine) == (count, 1, False)
+        assert started_ranks(monkeypatch, mine) == count
 
-    def test_a_caller_from_python_keeps_its_one_process(self, launch):
-        assert ranks.places(config("partition.clients=1000")) == (1, 1, False)
-        assert not ranks.begins(RankLayout(2, 1, False))
+    def test_a_caller_from_python_keeps_its_one_process(self, launch, monkeypatch):
+        assert RankProcesses().layout(config("partition.clients=1000")) == (1, 1, False)
+        assert started_ranks(monkeypatch, config("devices=2")) == 1
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "found"),
@@ -136,14 +145,14 @@ class TestPlaces:
     )
     def test_what_a_launcher_has_started(self, launch, environment, overrides, found):
         launch(**environment)
-        assert ranks.places(config(*overrides)) == (*found, True)
+        assert RankProcesses().layout(config(*overrides)) == (*found, True)
 
     @pytest.mark.parametrize(
         "environment", [{"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_ID": "7"}]
     )
     def test_a_batch_script_or_a_shell_of_slurm_is_no_launcher(self, launch, environment):
         launch(**environment)
-        assert ranks.places(config("devices=2")) == (2, 1, False)
+        assert RankProcesses().layout(config("devices=2")) == (2, 1, False)
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "line"),
@@ -163,19 +172,21 @@ class TestPlaces:
     def test_a_mistake_is_one_line(self, launch, environment, overrides, line):
         launch(**environment)
         with pytest.raises(ConfigError) as error:
-            ranks.places(config(*overrides))
+            RankProcesses().layout(config(*overrides))
         assert line in str(error.value)
 
     def test_a_process_that_works_alone_cannot_fork_later(self, launch):
+        processes = RankProcesses()
+        processes.single = True
         with pytest.raises(ConfigError, match="devices=2, but this process has begun with one"):
-            ranks.places(config("devices=2"), alone=True)
+            processes.layout(config("devices=2"))
 
     @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"])
     def test_one_rank_speaks(self, launch, name):
         launch(**{name: "0"})
-        assert first_rank()
+        assert is_first_rank()
         launch(**{name: "1"})
-        assert not first_rank()
+        assert not is_first_rank()
 
 
 class TestThreads:
@@ -193,13 +204,14 @@ class TestThreads:
     )
     def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, found, threads, alone):
         """One rank keeps the threads it has, and what the user says is done."""
-        monkeypatch.setattr(ranks, "cores", lambda: 8)
+        monkeypatch.setattr(launching, "cores", lambda: 8)
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(5)
-            ranks.share_cores(config("federation.participation=1", *overrides), found)
+            processes = RankProcesses()
+            processes.set_threads(config("federation.participation=1", *overrides), found)
             assert torch.get_num_threads() == threads
-            with ranks.undisturbed():
+            with processes.all_cores():
                 assert torch.get_num_threads() == alone
             assert torch.get_num_threads() == threads
         finally:
@@ -211,8 +223,8 @@ def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
     """As for GPUs; the second rank is a process that has imported everything itself."""
     program = (
         "import runpy, sys\n"
-        "from benchmark import ranks\n"
-        "ranks.fork = lambda number: ranks.start_anew(number) or 0\n"
+        "from benchmark.distributed.launch import RankProcesses\n"
+        "RankProcesses.fork = RankProcesses.start_anew\n"
         "sys.argv[0] = 'benchmark'\n"
         "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
     )

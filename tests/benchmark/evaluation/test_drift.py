@@ -1,10 +1,10 @@
-"""Clients visited once more: what they reply, and that the run does not notice."""
+"""Clients visited once more: what they reply, and that the run does not change."""
 
 import pytest
 import torch
 
 from benchmark.errors import ConfigError
-from benchmark.evaluation.drift import drifts, revisit
+from benchmark.evaluation.drift import has_drift, revisit_clients
 from methods import trees
 from tests import run_helpers
 
@@ -19,10 +19,10 @@ def run(tmp_path_factory):
 def test_everyone_of_the_last_cohort_is_visited_from_the_final_model(tmp_path):
     """At a rate of nothing nobody moves: all are the model that the run ended with, its BatchNorm statistics apart."""
     run = run_helpers.train_run(tmp_path, "fedavg", EVERYONE, "optimizer.lr=0", "optimizer.momentum=0")
-    found = revisit(run.loop)
-    assert len(found.local) == 4
+    models = revisit_clients(run.loop)
+    assert len(models.local) == 4
     final = dict(trees.leaves(run.loop.server["weights"]))
-    for weights in (*found.local, found.made):
+    for weights in (*models.local, models.global_model):
         assert all(
             torch.equal(leaf, final[path])
             for path, leaf in trees.leaves(weights)
@@ -31,14 +31,14 @@ def test_everyone_of_the_last_cohort_is_visited_from_the_final_model(tmp_path):
 
 
 def test_clients_have_moved_and_their_model_is_their_mean(run):
-    found = revisit(run.loop)
-    assert len(found.local) == 2
-    assert all(run_helpers.difference(weights, found.made) > 1e-6 for weights in found.local)
+    models = revisit_clients(run.loop)
+    assert len(models.local) == 2
+    assert all(run_helpers.difference(weights, models.global_model) > 1e-6 for weights in models.local)
     cohort = [run.loop.clients[k].examples for k in run.loop.cohort(run.loop.round - 1)]
-    for path, leaf in trees.leaves(found.made):
+    for path, leaf in trees.leaves(models.global_model):
         if leaf.is_floating_point():
-            both = [dict(trees.leaves(weights))[path] for weights in found.local]
-            mean = sum(n * one for n, one in zip(cohort, both, strict=True)) / sum(cohort)
+            both = [dict(trees.leaves(weights))[path] for weights in models.local]
+            mean = sum(n * weight for n, weight in zip(cohort, both, strict=True)) / sum(cohort)
             torch.testing.assert_close(leaf, mean, rtol=1e-5, atol=1e-6)
 
 
@@ -48,38 +48,38 @@ def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_
     before = run_helpers.state(run)
     before = {**before, "server": trees.clone(before["server"])}
     files = {file.name: file.read_bytes() for file in run.loop.client_state.folder.iterdir()}
-    first = revisit(run.loop)
+    first = revisit_clients(run.loop)
     assert run_helpers.same(run_helpers.state(run), before)
     assert {file.name: file.read_bytes() for file in run.loop.client_state.folder.iterdir()} == files
     assert files
     assert {file.name for file in run.loop.client_state.folder.parent.iterdir()} == {"memory", "state.pt"}
     assert not run.loop.callbacks
-    again = revisit(run.loop)
-    assert all(run_helpers.same(one, other) for one, other in zip(first.local, again.local, strict=True))
+    again = revisit_clients(run.loop)
+    assert all(run_helpers.same(before, after) for before, after in zip(first.local, again.local, strict=True))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedu2"])
 def test_a_change_that_is_sent_tells_the_weights_too(method, tmp_path):
     """With one client there is nothing to combine: the model is its network."""
     run = run_helpers.train_run(tmp_path, method, "partition.clients=1", EVERYONE)
-    found = revisit(run.loop)
-    (local,) = found.local
-    assert run_helpers.difference(local, found.made) == pytest.approx(0, abs=1e-5)
+    models = revisit_clients(run.loop)
+    (local,) = models.local
+    assert run_helpers.difference(local, models.global_model) == pytest.approx(0, abs=1e-5)
     assert run_helpers.difference(local, run.loop.server["weights"]) > 1e-4
 
 
 @pytest.mark.parametrize("policy", ["local", "recalibrate"])
 def test_a_network_without_its_statistics_is_not_compared(policy, tmp_path):
     run = run_helpers.train_run(tmp_path, "fedavg", f"federation.batch_norm={policy}")
-    assert not drifts(run.loop)
-    without = ("encoder.norm=group", "heads.head_norm=false")
-    run = run_helpers.train_run(tmp_path, "fedavg", f"federation.batch_norm={policy}", *without)
-    assert drifts(run.loop)
+    assert not has_drift(run.loop)
+    no_batch_norm = ("encoder.norm=group", "heads.head_norm=false")
+    run = run_helpers.train_run(tmp_path, "fedavg", f"federation.batch_norm={policy}", *no_batch_norm)
+    assert has_drift(run.loop)
 
 
 @pytest.mark.parametrize("method", ["local", "untrained", "flesd"])
 def test_without_a_model_made_of_weights_nobody_has_drifted(method, tmp_path):
     run = run_helpers.train_run(tmp_path, method)
-    assert not drifts(run.loop)
+    assert not has_drift(run.loop)
     with pytest.raises(ConfigError, match="no global model of whole networks that clients sent"):
-        revisit(run.loop)
+        revisit_clients(run.loop)

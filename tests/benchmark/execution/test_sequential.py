@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from benchmark.experiment import data
+from benchmark.federation.callback import Callback
 from benchmark.rng import isolated
 from methods import trees
 from methods.base import MethodError
@@ -18,7 +19,7 @@ from tests.run_helpers import build_run, same, state, train_run
 EVERYONE = "federation.participation=1"
 
 
-class Watch:
+class Watch(Callback):
     """Takes down what a finished visit says of itself, and calls `after` on it."""
 
     def __init__(self, run, after=None):
@@ -26,7 +27,7 @@ class Watch:
         run.loop.callbacks = [self]
 
     def on_visit_end(self, loop, result):
-        self.done.append(done)
+        self.done.append(result)
         if self.after:
             self.after(loop.method)
 
@@ -177,7 +178,9 @@ class TestLocalWork:
     @pytest.mark.parametrize("steps", [1, 5])
     def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
         run = self.resized(tmp_path, f"training.steps={steps}")
-        run.loop.executor.training = replace(run.loop.executor.training, epochs=3)  # as a scenario's file may say beside
+        run.loop.executor.training = replace(
+            run.loop.executor.training, epochs=3
+        )  # as a scenario's file may say beside
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.loop.fit()

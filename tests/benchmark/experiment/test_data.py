@@ -44,20 +44,22 @@ def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
 
 def test_who_would_give_its_images_is_not_asked_for_where_nobody_looks():
     given = config("public.name=client", "public.client=9")
-    assert data.partition_data(given, data.source(given), asked=False)[1] is None
+    assert data.partition_data(given, data.source(given), with_public=False)[1] is None
 
 
 def test_public_images_of_the_runs_own_dataset_are_no_clients():
     given = config("public.name=synthetic", "public.share=0.25")
     images = data.source(given)
-    parts, shown = data.partition_data(given, images, asked=True)
+    parts, shown = data.partition_data(given, images, with_public=True)
     held = np.concatenate(parts)
     assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
     for one in range(3):
         mine = images.train.labels[shown.held] == one
         assert mine.sum() == round(0.25 * (images.train.labels == one).sum())
     other, again = (
-        data.partition_data(config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, asked=True)[1]
+        data.partition_data(
+            config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, with_public=True
+        )[1]
         for k in (1, 0)
     )
     assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
@@ -81,7 +83,7 @@ def test_what_cannot_be_public_is_refused(words, says):
 def refused(words):
     """Some are refused as they are read, some once there are images."""
     given = config(*words)
-    data.partition_data(given, data.source(given), asked=True)
+    data.partition_data(given, data.source(given), with_public=True)
 
 
 @pytest.mark.parametrize(

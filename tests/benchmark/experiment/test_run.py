@@ -19,9 +19,10 @@ from benchmark.configuration.files import available
 from benchmark.configuration.identity import identity, settings
 from benchmark.configuration.naming import folder
 from benchmark.configuration.suites import suite
-from benchmark.errors import ConfigError
-from benchmark.experiment.run import Run, opened
-from benchmark.federation.loop import DivergedError, FederatedLoop
+from benchmark.errors import ConfigError, DivergedError
+from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.experiment.run import Run
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.progress import Display
 from datamodules.partition import PartitionError
@@ -36,12 +37,17 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-def run(tmp_path, *overrides, method="fedavg", scenario=TINY):
-    """A run and what it tells the person who waits for it."""
-    told = Console(file=io.StringIO(), width=300)
+def experiment(tmp_path, *overrides, method="fedavg", scenario=TINY):
+    """An experiment, and the file that its display prints to."""
+    console = Console(file=io.StringIO(), width=300)
     common = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv"]
     given = {word.partition("=")[0]: word for word in (*common, *overrides)}
-    return Run(compose(scenario, method, given.values()), Display(told)), told.file
+    return Experiment(compose(scenario, method, given.values()), Display(console)), console.file
+
+
+def server(folder: Path):
+    """The server Tree of a run folder's checkpoint."""
+    return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"]
 
 
 def rounds(place: Path) -> list[int]:
@@ -50,23 +56,23 @@ def rounds(place: Path) -> list[int]:
 
 def stop(monkeypatch, owner, moment, round):
     """Ctrl-C at a moment of a round."""
-    told = getattr(owner, moment)
+    hook = getattr(owner, moment)
 
-    def stopping(self, loop, **news):
+    def stopping(self, loop, *arguments):
         if loop.round == round:
             raise KeyboardInterrupt
-        told(self, loop, **news)
+        hook(self, loop, *arguments)
 
     monkeypatch.setattr(owner, moment, stopping)
 
 
 class TestGoingOn:
     def test_a_finished_run_is_only_read(self, tmp_path, monkeypatch):
-        first, _ = run(tmp_path)
+        first, _ = experiment(tmp_path)
         result = first.execute()
         before = {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")}
-        monkeypatch.setattr(FederatedLoop, "fit", lambda self: pytest.fail("played again"))
-        again, told = run(tmp_path)
+        monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained again"))
+        again, told = experiment(tmp_path)
         assert again.execute() == result
         assert "already done" in told.getvalue()
         assert {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")} == before
@@ -75,7 +81,7 @@ class TestGoingOn:
     @classmethod
     def whole(cls, tmp_path_factory):
         torch.set_num_threads(1)
-        one, _ = run(tmp_path_factory.mktemp("whole"), method="scaffold")
+        one, _ = experiment(tmp_path_factory.mktemp("whole"), method="scaffold")
         return one, one.execute()
 
     @pytest.mark.parametrize(
@@ -87,14 +93,14 @@ class TestGoingOn:
         ],
     )
     def test_a_half_run_goes_on(self, tmp_path, monkeypatch, whole, owner, moment, round, safe):
-        half, _ = run(tmp_path, method="scaffold")
+        half, _ = experiment(tmp_path, method="scaffold")
         with monkeypatch.context() as patch:
             stop(patch, owner, moment, round)
             with pytest.raises(KeyboardInterrupt):
                 half.execute()
-        again, _ = run(tmp_path, method="scaffold")
+        again, _ = experiment(tmp_path, method="scaffold")
         began = []
-        monkeypatch.setattr(Display, "on_phase_start", lambda self, loop, **_: began.append(loop.round))
+        monkeypatch.setattr(Display, "on_phase_start", lambda self, loop, *_: began.append(loop.round))
         result = again.execute()
         assert began == list(range(safe, 3))
         assert rounds(again.folder) == [1, 2, 3]
@@ -102,29 +108,29 @@ class TestGoingOn:
         assert {key: result[key] for key in ("scores", "bytes", "images")} == {
             key: expected[key] for key in ("scores", "bytes", "images")
         }
-        assert same(again.loop.server, unstopped.loop.server)
+        assert same(server(again.folder), server(unstopped.folder))
 
     def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path, monkeypatch):
-        half, _ = run(tmp_path)
+        half, _ = experiment(tmp_path)
         with monkeypatch.context() as patch:
             stop(patch, Display, "on_visit_end", 2)
             with pytest.raises(KeyboardInterrupt):
                 half.execute()
-        run(tmp_path)[0].play()
+        experiment(tmp_path)[0].execute()
         (file,) = half.folder.rglob("metrics.csv")
         header, *lines = file.read_text().splitlines()
         steps = [line.split(",")[header.split(",").index("step")] for line in lines]
         assert steps == ["1", "2", "3"]
 
     def test_a_folder_of_another_config_is_refused(self, tmp_path):
-        run(tmp_path, "row=mine", "optimizer.lr=0.1")[0].play()
+        experiment(tmp_path, "row=mine", "optimizer.lr=0.1")[0].execute()
         with pytest.raises(ConfigError, match=r"holds a run of another config \(optimizer.lr: 0.1 -> 0.2\)") as error:
-            run(tmp_path, "row=mine", "optimizer.lr=0.2")[0].play()
+            experiment(tmp_path, "row=mine", "optimizer.lr=0.2")[0].execute()
         assert "\n" not in str(error.value)
-        assert run(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].play()["rounds"]["done"] == 3
+        assert experiment(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].execute()["rounds"]["done"] == 3
 
     def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
-        one, _ = run(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
+        one, _ = experiment(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
         with pytest.raises(PartitionError, match="holds 1 image"):
             one.execute()
 
@@ -134,18 +140,18 @@ class TestGoingOn:
         content = yaml.safe_load(Path(TINY).read_text())
         for size in (64, 8):
             scenario.write_text(yaml.safe_dump(content | {"training": {"batch_size": size}}))
-            one, _ = run(tmp_path, scenario=str(scenario))
+            one, _ = experiment(tmp_path, scenario=str(scenario))
             if size == 64:
                 with pytest.raises(ConfigError, match="batch_size=64 is larger"):
                     one.execute()
         assert one.execute()["rounds"]["done"] == 3
 
     def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
-        def stopped(machine, owner, moment, after=None, otherwise=False):
-            one, _ = run(tmp_path)
+        def stopped(machine, owner, moment, after=None, bitwise_exact=True):
+            one, _ = experiment(tmp_path)
             with monkeypatch.context() as patch:
                 patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
-                patch.setattr("benchmark.execution.sequential.SequentialExecutor.rounds_differently", otherwise)
+                patch.setattr("benchmark.execution.sequential.SequentialExecutor.bitwise_exact", bitwise_exact)
                 if after is None:
                     patch.setattr(owner, moment, lambda *_: 1 / 0)
                 else:
@@ -153,9 +159,9 @@ class TestGoingOn:
                 with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
                     one.execute()
 
-        stopped("A", RoundLog, "on_round_end", 1, otherwise=True)
+        stopped("A", RoundLog, "on_round_end", 1, bitwise_exact=False)
         stopped("B", Run, "evaluate")
-        one, _ = run(tmp_path)
+        one, _ = experiment(tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr("benchmark.experiment.run.hardware", lambda device: "where it is scored")
             result = one.execute()
@@ -167,17 +173,17 @@ class TestGoingOn:
         ]
 
     def test_a_folder_can_be_moved_and_opened(self, tmp_path):
-        first, _ = run(tmp_path)
+        first, _ = experiment(tmp_path)
         first.execute()
         moved = first.folder.rename(tmp_path / "moved")
-        again = opened(moved, Display(Console(file=io.StringIO())))
-        again.prepare()
+        expected = server(moved)
+        again = Experiment(load_folder(moved), Display(Console(file=io.StringIO())), path=moved).build()
         again.loop.restore()
-        assert same(again.loop.server, first.loop.server)
+        assert same(again.loop.server, expected)
 
     def test_a_folder_that_is_no_run(self, tmp_path):
         with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
-            opened(tmp_path, Display(Console(file=io.StringIO())))
+            load_folder(tmp_path)
 
 
 class TestWhatARunLeaves:
@@ -185,7 +191,7 @@ class TestWhatARunLeaves:
     @classmethod
     def finished(cls, tmp_path_factory):
         torch.set_num_threads(1)
-        one, _ = run(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
+        one, _ = experiment(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
         return one, one.execute()
 
     def test_files(self, finished):
@@ -212,7 +218,7 @@ class TestWhatARunLeaves:
         record = store.read(one.folder / "result.json")
         assert record == result
         lines = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
-        weights = trees.nbytes(one.loop.server["weights"])
+        weights = trees.nbytes(server(one.folder)["weights"])
         assert record["rounds"] == {"done": 3, "planned": 3}
         assert record["images"] == sum(line["images"] for line in lines)
         assert record["bytes"]["visits"] == 3 * 2  # the warm-up calls everyone, and is no visit
@@ -242,35 +248,35 @@ class TestWhatARunLeaves:
         code = "from methods.fedprox import FedProx\n\n\nclass Mine(FedProx):\n    pass\n"
         (tmp_path / "elsewhere.py").write_text(code)
         monkeypatch.syspath_prepend(str(tmp_path))
-        one, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        one, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         digest = hashlib.sha256(code.encode()).hexdigest()
         assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.execute()["deviations"]
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
         with one.open() as opened:
-            loop.restore()
-            deviations = one.evaluate(["knn/v1"]).record["deviations"]
+            opened.loop.restore()
+            deviations = opened.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
-        again, _ = run(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        again, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
             again.execute()
         (tmp_path / "elsewhere.py").unlink()
         sys.modules.pop("elsewhere")
         assert again.execute()["deviations"]  # read, as nothing is left to compare it with
-        shipped, _ = run(tmp_path, "federation.rounds=1", method="fedprox")
+        shipped, _ = experiment(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.execute()["deviations"] == []
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
-        one, _ = run(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
+        one, _ = experiment(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
         result = one.execute()
         assert result["settings"]["method.threshold"] == "inf"
         assert store.read(one.folder / "result.json") == result
         addon = "method.addons=[{class: methods.fedprox.Proximal, mu: .inf}]"
-        other, _ = run(tmp_path, addon, "row=strong", "federation.rounds=0")
+        other, _ = experiment(tmp_path, addon, "row=strong", "federation.rounds=0")
         assert other.execute()["settings"]["method.addons"][0]["mu"] == "inf"
 
     def test_a_run_without_a_round(self, tmp_path):
-        one, _ = run(tmp_path, "federation.rounds=0")
+        one, _ = experiment(tmp_path, "federation.rounds=0")
         result = one.execute()
         assert result["rounds"] == {"done": 0, "planned": 0}
         assert result["bytes"] == {"up": {}, "down": {}, "visits": 0}
@@ -291,7 +297,9 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    one, _ = run(tmp_path, "logger=wandb", f"row={'long' * 20}")  # names of changed runs pass W&B's 64 letters of a tag
+    one, _ = experiment(
+        tmp_path, "logger=wandb", f"row={'long' * 20}"
+    )  # names of changed runs pass W&B's 64 letters of a tag
     result = one.execute()
     assert result["rounds"]["done"] == 3
     wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
@@ -307,7 +315,7 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
 
 def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    one, _ = run(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
+    one, _ = experiment(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
     one.execute()
     assert main(["evaluate", str(one.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
     wandb.teardown()
@@ -319,24 +327,24 @@ def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
 def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     late = ("method.class=tests.benchmark.cli.test_main.Diverging", "federation.participation=1")  # in round 2
-    broken, _ = run(tmp_path, "logger=wandb", *late)
+    broken, _ = experiment(tmp_path, "logger=wandb", *late)
     with pytest.raises(DivergedError):
         broken.execute()
     assert wandb.run is None
-    whole, _ = run(tmp_path, "logger=wandb", "federation.rounds=1")
+    whole, _ = experiment(tmp_path, "logger=wandb", "federation.rounds=1")
     whole.execute()
     wandb.teardown()
     assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
 
 
 def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
-    one, _ = run(tmp_path, "federation.rounds=1")
-    one.prepare()
-    encoder = one.evaluator.encoder(one.loop.method.weights(), recalibrated=False)
+    one, _ = experiment(tmp_path, "federation.rounds=1")
+    built = one.build()
+    encoder = built.evaluator.encoder(built.loop.method.weights(), recalibrated=False)
     with torch.no_grad():
         next(encoder.parameters()).fill_(float("nan"))
     with pytest.raises(EvalError, match="the monitor met features that are not finite"):
-        one.evaluator.monitor(encoder)
+        built.evaluator.monitor(encoder)
 
 
 class TestSuites:

@@ -8,7 +8,7 @@ from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read, summary
 from benchmark.configuration.suites import suite
 from benchmark.experiment import factory
-from benchmark.experiment.run import Run
+from benchmark.experiment.experiment import Experiment
 from benchmark.tracking.progress import Display
 from datamodules.sources import Source, Split
 
@@ -65,11 +65,11 @@ def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
     """Its paper's method, at its own precision and layout."""
     paper = name.partition("/")[0]
     common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
-    run = Run(compose(name, paper, [*few(compose(name, paper)), *common]), Display(Console(quiet=True)))
-    with run.open() as opened:
-        loop.fit()
-    assert loop.round == 2
-    assert all(row["loss"] is not None and row["images"] for row in loop.history)
+    config = compose(name, paper, [*few(compose(name, paper)), *common])
+    with Experiment(config, Display(Console(quiet=True))).open() as run:
+        run.loop.fit()
+    assert run.loop.round == 2
+    assert all(row["loss"] is not None and row["images"] for row in run.loop.history)
 
 
 @pytest.mark.parametrize("name", PAPERS)

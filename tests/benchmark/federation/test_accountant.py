@@ -89,7 +89,7 @@ class TestAccount:
     @pytest.mark.parametrize(
         ("noise", "says"),
         [
-            ({"momentz": 1.0}, "speaks of 'momentz', which phase 'release' does not send: it sends R"),
+            ({"momentz": 1.0}, "names 'momentz', which phase 'release' does not send: it sends R"),
             ({"R": -3.0}, "multiplier of -3.0: give a number above 0"),
             ({"R": 0.0}, "above 0"),
             ({"R": math.inf}, "above 0"),
@@ -103,8 +103,7 @@ class TestAccount:
 
 class TestRuns:
     def test_epsilon_of_every_client_is_in_every_rounds_line_and_in_the_record(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "fedsc", *NOISY)
-        record = run.execute()
+        record, run = run_helpers.execute_run(tmp_path, "fedsc", *NOISY)
         loop = run.loop
         seen = dict.fromkeys(range(4), 0)
         for round, row in enumerate(loop.history):
@@ -124,40 +123,39 @@ class TestRuns:
         free = run_helpers.train_run(tmp_path / "free", "fedsc", *ALL).loop
         after = [max(free.history[k]["epsilon"].values()) for k in (0, 1)]
         assert after[1] > after[0]
-        run = run_helpers.build_run(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
-        record = run.execute()
+        budget = f"privacy.epsilon={sum(after) / 2}"
+        record, _ = run_helpers.execute_run(tmp_path / "kept", "fedsc", *ALL, budget)
         assert record["rounds"]["done"] == 1
         assert "budget" in record["rounds"]["ended"]
         assert record["epsilon"] == pytest.approx(after[0])
-        again = run_helpers.build_run(tmp_path / "kept", "fedsc", *ALL, f"privacy.epsilon={sum(after) / 2}")
-        assert again.execute() == record
+        assert run_helpers.build_experiment(tmp_path / "kept", "fedsc", *ALL, budget).execute() == record
 
     def test_misspelt_noise_is_found_before_anybody_trains(self, tmp_path, monkeypatch):
         monkeypatch.setattr(FedSC, "noise", lambda self, phase, client: {"momentz": 1.0})
-        with pytest.raises(MethodError, match="speaks of 'momentz'"):
+        with pytest.raises(MethodError, match="names 'momentz'"):
             run_helpers.build_run(tmp_path, "fedsc")
 
     def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
         """Where the first release is in the second round, one round is played and nothing was spent."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
         run_helpers.build_run(tmp_path, "orchestra", *words, "federation.rounds=1").loop.fit()
-        run = run_helpers.build_run(tmp_path, "orchestra", *words, "federation.rounds=1")
-        run.config.privacy["epsilon"] = 5.0
-        run.config.federation.rounds = 3
-        run.prepare()
+        experiment = run_helpers.build_experiment(tmp_path, "orchestra", *words, "federation.rounds=1")
+        experiment.config.privacy["epsilon"] = 5.0
+        experiment.config.federation.rounds = 3
+        assert experiment.build().loop.rounds == 3
 
     def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is(self, tmp_path):
         """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
-        with pytest.raises(ConfigError, match="first release is too dear"):
+        with pytest.raises(ConfigError, match="first noisy release exceeds the privacy budget"):
             run_helpers.build_run(tmp_path, "orchestra", *words, "privacy.epsilon=5")
 
     def test_a_budget_that_the_first_round_exceeds_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="first release is too dear"):
+        with pytest.raises(ConfigError, match="first noisy release exceeds the privacy budget"):
             run_helpers.build_run(tmp_path, "fedsc", *NOISY, "privacy.epsilon=0.0001")
 
     def test_without_noise_there_is_no_epsilon_and_no_budget(self, tmp_path):
-        record = run_helpers.build_run(tmp_path, "fedsc").execute()
+        record = run_helpers.execute_run(tmp_path, "fedsc")[0]
         assert record["epsilon"] is None
         assert record["privacy"] == {}
         with pytest.raises(ConfigError, match="nothing with noise"):

@@ -17,13 +17,13 @@ def scale(numbers):
 def filled():
     ledger = CommunicationLedger()
     mail = Mail({"weights": WEIGHTS, "scale": scale(10)}, {3: {"scale": scale(4)}, 8: {"scale": scale(1000)}})
-    ledger.down(0, "fit", MEMBERS, mail)
+    ledger.record_downlink(0, "fit", MEMBERS, mail)
     for client in range(2):
-        ledger.up(0, "fit", {"weights": 28, "c": 12 + client})
-    ledger.up(0, "recalibrate", {"weights": 100})
-    ledger.up(1, "fit", {"weights": 28})
-    ledger.attend(0, 2)
-    ledger.attend(1, 1)
+        ledger.record_uplink(0, "fit", {"weights": 28, "c": 12 + client})
+    ledger.record_uplink(0, "recalibrate", {"weights": 100})
+    ledger.record_uplink(1, "fit", {"weights": 28})
+    ledger.record_visits(0, 2)
+    ledger.record_visits(1, 1)
     return ledger
 
 
