@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None, since: float | None = None) -> int:
         return 1
     finally:
         if distributed := sys.modules.get("benchmark.distributed.collectives"):  # only where a command came so far
-            distributed.part()
+            distributed.destroy_process_group()
     return 0
 
 
