@@ -1,6 +1,7 @@
 """Where a run lives, what it is called, and that nobody else is writing there."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,9 @@ from lightning.fabric import Fabric
 
 from benchmark.distributed.collectives import raise_on_all_ranks
 from benchmark.errors import BusyError
+
+LOCKED_BY_PARENT = "FULCRUM_LOCKED_BY_PARENT"
+"""Environment variable: the run folder that a campaign has locked for this process."""
 
 
 def locks(file: IO[str]) -> bool:
@@ -48,7 +52,7 @@ def locked(path: Path) -> bool:
 def hold(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Keeps a run folder to this run: two processes in one would clear away each other's memories."""
     with raise_on_all_ranks(fabric), ExitStack() as stack:
-        if fabric.global_rank == 0:
+        if fabric.global_rank == 0 and os.environ.get(LOCKED_BY_PARENT) != str(folder.resolve()):
             folder.mkdir(parents=True, exist_ok=True)
             if not locks(stack.enter_context((folder / "lock").open("w"))):
                 raise BusyError(f"{folder} is being used by another process: wait for it, or stop it")
