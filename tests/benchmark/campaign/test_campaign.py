@@ -46,11 +46,8 @@ def output_of(folder):
     return (folder / "output.txt").read_text()
 
 
-LONG = {
-    "scenarios": [f"{TINY} federation.rounds=40 evaluation.every=20"],
-    "methods": ["fedavg", "scaffold"],
-    "seeds": [0],
-}
+LONG = {"scenarios": [f"{TINY} federation.rounds=80 evaluation.every=40"], "methods": ["scaffold"], "seeds": [0]}
+"""One run whose clients and server remember something between rounds."""
 
 
 @pytest.mark.timeout(900)
