@@ -133,9 +133,8 @@ def _imports() -> float:
 
 def _first_step() -> float:
     """Seconds until the first line of `rounds.jsonl`, which follows the checkpoint."""
-    defaults = ("logger=wandb", "accelerator=auto")
     short = ("federation.rounds=1", "federation.participation=0.1", "training.steps=1")
-    with run_command("digits", *defaults, *short) as (command, folder), arrival_times(folder / "rounds.jsonl") as times:
+    with run_command("digits", *short) as (command, folder), arrival_times(folder / "rounds.jsonl") as times:
         run_process(command)
     return times[0]
 

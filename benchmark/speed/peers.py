@@ -26,6 +26,7 @@ from pathlib import Path
 
 from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
 from benchmark.speed.timing import (
+    ON_CPU,
     Line,
     Log,
     Process,
@@ -45,7 +46,7 @@ OURS, FLOWER, PFL = "Fulcrum", "Flower", "pfl-research"
 PROGRAMS = {FLOWER: "benchmark.speed.peer.flower", PFL: "benchmark.speed.peer.pfl_research"}
 BATCHES = (16, 64)
 
-SETTINGS = (f"devices={CORES}", "threads=1", "training.channels_last=true")
+SETTINGS = (f"devices={CORES}", "threads=1", "training.channels_last=true", *ON_CPU)
 """Overrides of our run for all views and batch sizes."""
 
 VIEWS = {

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmark.speed.timing import Line, Log, interleaved, median_round, ratio, run_command, spread
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, spread
 
 SCENARIO = Path(__file__).with_name("population.yaml")
 CLIENTS = (10, 100, 1_000, 10_000, 100_000)
@@ -48,7 +48,7 @@ def _round_and_peak(clients: int) -> tuple[float, float]:
         f"partition.clients={clients}",
         f"federation.participation={10 / clients}",
     )
-    with run_command(SCENARIO, "devices=1", "threads=1", *overrides) as (command, folder):
+    with run_command(SCENARIO, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
         done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")

@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
 
 LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
@@ -30,6 +30,6 @@ def ranks(repetitions: int, log: Log) -> list[Line]:
 
 
 def _round(*overrides: str) -> float:
-    with run_command(PATH, "training.channels_last=true", *overrides) as (command, folder):
+    with run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
         run_process(command)
         return median_round(folder)

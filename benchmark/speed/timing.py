@@ -84,13 +84,15 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+ON_CPU = ("accelerator=cpu", "logger=csv")
+
+
 @contextmanager
 def run_command(scenario: object, *overrides: str) -> Iterator[tuple[list[str], Path]]:
     """Command of a FedAvg run without evaluation in a temporary folder, and the folder of its results."""
     with tempfile.TemporaryDirectory() as output:
-        placement = (f"output={output}", "scenario=speed", "row=fedavg", "logger=csv", "accelerator=cpu")
-        command = [sys.executable, "-m", "benchmark", "run", str(scenario), "fedavg", *placement]
-        command += ["evaluation.protocols=[]", "evaluation.every=0", *overrides]
+        command = [sys.executable, "-m", "benchmark", "run", str(scenario), "fedavg", f"output={output}", *overrides]
+        command += ["scenario=speed", "row=fedavg", "evaluation.protocols=[]", "evaluation.every=0"]
         yield command, Path(output) / "speed" / "fedavg" / "seed0"
 
 
