@@ -166,11 +166,11 @@ def monitor(repetitions: int, log: Log) -> list[Line]:
                 loop.callbacks = [timed]
                 loop.fit()
     values = {name: durations[1:] for name, durations in timed.values.items()}  # the first round warms up
-    share, every = ratio(values, "a look", "a round"), config.evaluation.every
-    shipped = Spread(share.median / every, share.low / every, share.high / every, share.repetitions)
+    fraction, every = ratio(values, "a look", "a round"), config.evaluation.every
+    shipped = Spread(fraction.median / every, fraction.low / every, fraction.high / every, fraction.repetitions)
     return [
         Line(f"a look every {every} rounds, as shipped: of the rounds' time", shipped, goal="<= 0.05"),
-        Line("a look / its round", share),
+        Line("a look / its round", fraction),
         *(Line(name, spread(durations), "s") for name, durations in values.items()),
     ]
 

@@ -52,18 +52,18 @@ def test_added_and_removed_rows_are_named():
 
 
 def test_a_fingerprint_differs_for_weights_that_changed_places():
-    one, other = {"w": torch.tensor([1.0, 2.0, 3.0])}, {"w": torch.tensor([2.0, 1.0, 3.0])}
-    assert golden.fingerprint(one)["norm"] == golden.fingerprint(other)["norm"]
-    assert golden.fingerprint(one)["wave"] != pytest.approx(golden.fingerprint(other)["wave"], abs=1e-3)
-    assert golden.fingerprint(one) == golden.fingerprint({"w": one["w"].clone()})
+    weights, swapped = {"w": torch.tensor([1.0, 2.0, 3.0])}, {"w": torch.tensor([2.0, 1.0, 3.0])}
+    assert golden.fingerprint(weights)["norm"] == golden.fingerprint(swapped)["norm"]
+    assert golden.fingerprint(weights)["wave"] != pytest.approx(golden.fingerprint(swapped)["wave"], abs=1e-3)
+    assert golden.fingerprint(weights) == golden.fingerprint({"w": weights["w"].clone()})
     assert golden.fingerprint({}) == {"norm": 0.0, "wave": 0.0}
 
 
 def test_a_row_has_its_committed_numbers(display):
     """One row; `make regress` checks all."""
-    found = golden.measure(display, "fedprox")
-    assert golden.differences({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, found) == []
-    assert len(set(found["fedprox"]["loss"])) == 3
+    rows = golden.measure(display, "fedprox")
+    assert golden.differences({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, rows) == []
+    assert len(set(rows["fedprox"]["loss"])) == 3
 
 
 def test_every_row_of_the_suite_has_golden_numbers_of_its_own():

@@ -27,13 +27,13 @@ WAIT = 300
 
 def records(folder):
     """The records of a campaign without what may differ."""
-    found = store.collect(folder / "runs")
-    for record in found:
+    collected = store.collect(folder / "runs")
+    for record in collected:
         for key in INCIDENTAL:
             del record[key]
         for point in record["curve"]:
             del point["seconds"]
-    return found
+    return collected
 
 
 def rounds_in(folder):

@@ -110,9 +110,9 @@ class TestInstall:
         assert len(commands) == 4
 
     def test_the_reason_is_what_pip_calls_an_error(self):
-        says = "print('WARNING: a'); print('ERROR: no such thing'); print('notice: b'); raise SystemExit(1)"
+        program = "print('WARNING: a'); print('ERROR: no such thing'); print('notice: b'); raise SystemExit(1)"
         with pytest.raises(RuntimeError, match=r"cannot be installed into \S+: ERROR: no such thing$"):
-            peers._check_call(sys.executable, "-c", says)
+            peers._check_call(sys.executable, "-c", program)
 
 
 class TestWorkload:
@@ -133,8 +133,8 @@ class TestWorkload:
         method, theirs = factory.method(self.config(views), images), workload.Network()
         ours = method.objective
         theirs.load_state_dict(ours.state_dict())
-        one, other = torch.rand(2, 8, 3, 32, 32)
-        torch.testing.assert_close(ours.loss(ours(one, other), None), theirs.loss(one, other))
+        view_a, view_b = torch.rand(2, 8, 3, 32, 32)
+        torch.testing.assert_close(ours.loss(ours(view_a, view_b), None), theirs.loss(view_a, view_b))
 
     def test_optimiser_and_clients(self, images):
         config = self.config("mirrored")
@@ -146,10 +146,10 @@ class TestWorkload:
         monkeypatch.setattr(workload, "images", lambda client: images.train.images[:16])
         config = self.config("mirrored")
         names, recipe = factory.method(config, images).objective.views, factory.recipe(config, images)
-        (one, other), _ = make_views(torch.from_numpy(images.train.images[:16]), names, recipe, torch.Generator())
+        (view_a, view_b), _ = make_views(torch.from_numpy(images.train.images[:16]), names, recipe, torch.Generator())
         theirs = torch.stack(workload.mirrored(0))  # in another order
-        ours = torch.stack([one, other])
-        first = [int((theirs[0] == image).flatten(1).all(1).nonzero()) for image in one]
+        ours = torch.stack([view_a, view_b])
+        first = [int((theirs[0] == image).flatten(1).all(1).nonzero()) for image in view_a]
         torch.testing.assert_close(ours, theirs[:, first], rtol=0, atol=0)
 
     def test_simclr_views(self, images):
