@@ -71,7 +71,7 @@ campaign: install  ## play CAMPAIGN=ssd-main for MINUTES=30 and go on next time 
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(MINUTES),minutes=$(MINUTES)) $(ARGS)
 
-bench: install  ## measure speed against floors and peers (BENCH=floor,ranks) and write docs/performance.md
+bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=floor,ranks), write docs/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))
 
 clean:  ## remove what checks and tests leave behind

@@ -1,8 +1,7 @@
-"""Golden numbers: every shipped row, seeded, a few steps on the CPU: its losses, and a fingerprint of its end.
+"""Golden numbers: losses and a fingerprint of the final weights of every shipped row, trained a few steps on the CPU.
 
-They hold what a change of the code must not move unnoticed. They are played in a process of their own, with the
-instructions that every recent x86 processor has, so that another machine gets the same numbers. CHANGELOG.md has to
-name those that are committed.
+They reveal a change of results. They are measured in a process of its own, with instructions that every recent x86
+processor has, so that machines agree. CHANGELOG.md has to name the committed ones.
 """
 
 import hashlib
@@ -32,63 +31,63 @@ from methods.trees import Tree
 FILE = Path("leaderboards") / "golden.json"
 SUITE = "digits"
 SETTING = ("federation.rounds=3", "training.steps=2", "federation.participation=0.4")
-"""So few steps of the suite's scenario, and clients that are visited again."""
-APART = {
+"""Few steps of the suite's scenario, in which clients are visited again."""
+ROW_SETTINGS = {
     "ldawa": ["method.start=1"],
     "fedu": ["method.threshold=0"],
     "fedu-fedx": ["method.threshold=0"],
     "flesd-cc": ["federation.rounds=1"],
 }
-"""Row -> what makes it do in so few rounds what sets it apart from others."""
+"""Row -> overrides with which it differs from other rows within so few rounds."""
 PINNED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
-"""What a processor may choose otherwise rounds otherwise."""
+"""Environment without which another processor would round differently."""
 TOLERANCE = 1e-5
-"""Of a number, relative where it is large."""
+"""Of a number; relative for large ones."""
 
 Numbers = dict[str, Any]
 
 
-def configs(only: str, folder: str) -> list[DictConfig]:
-    """The runs. only: rows as a suite's `methods`."""
-    where = [f"output={folder}", "logger=csv", "devices=1", "threads=1", "accelerator=cpu", "compile=false"]
-    found = suite(SUITE, {"methods": only, "seeds": "0"}, [*SETTING, *where])
-    return [merge(config, APART.get(config.row, [])) for config in found]
+def configs(methods: str, folder: str) -> list[DictConfig]:
+    """Configs of the runs. methods: rows, as of a suite."""
+    placement = [f"output={folder}", "logger=csv", "devices=1", "threads=1", "accelerator=cpu", "compile=false"]
+    runs = suite(SUITE, {"methods": methods, "seeds": "0"}, [*SETTING, *placement])
+    return [merge(config, ROW_SETTINGS.get(config.row, [])) for config in runs]
 
 
-def measured(display: Display, only: str = "all") -> dict[str, Numbers]:
-    """Row -> its golden numbers, measured now."""
-    found: dict[str, Numbers] = {}
-    command = [sys.executable, "-m", "benchmark.audit.golden", only]
+def measure(display: Display, methods: str = "all") -> dict[str, Numbers]:
+    """Measure the golden numbers of rows in a process with a pinned environment."""
+    rows: dict[str, Numbers] = {}
+    command = [sys.executable, "-m", "benchmark.audit.golden", methods]
     with subprocess.Popen(command, env=os.environ | PINNED, stdout=subprocess.PIPE, text=True) as child:
-        said = iter(child.stdout or ())
-        with display.counting("golden numbers", int(next(said, 0))) as tell:
-            for line in said:
+        lines = iter(child.stdout or ())
+        with display.counting("golden numbers", int(next(lines, 0))) as count:
+            for line in lines:
                 row, numbers = json.loads(line)
-                tell(row)
-                found[row] = numbers
+                count(row)
+                rows[row] = numbers
     if child.returncode:
-        raise ConfigError("golden numbers could not be played; why is said above")
-    return found
+        raise ConfigError("golden numbers could not be measured; see above for why")
+    return rows
 
 
-def play(only: str) -> Iterator[Any]:
-    """How many rows there are, then each with its numbers, as they are played in this process."""
+def _train(methods: str) -> Iterator[Any]:
+    """The number of rows, then each row with its numbers, trained in this process."""
     with tempfile.TemporaryDirectory() as folder, Display(Console(quiet=True)) as silent:
-        runs = configs(only, folder)
+        runs = configs(methods, folder)
         yield len(runs)
         for config in runs:
             with Run(config, silent).prepared() as loop:
                 loop.fit()
                 exported = loop.method.export(loop.server, LocalParts(loop.memory))
                 losses = {key: [line.get(key) for line in loop.history] for key in ("loss", "server_loss")}
-                ended = {"server": fingerprint(loop.server), "encoders": fingerprint(dict(exported))}
-            yield config.row, {key: seen for key, seen in losses.items() if seen != [None] * len(seen)} | ended
+                final = {"server": fingerprint(loop.server), "encoders": fingerprint(dict(exported))}
+            yield config.row, {key: values for key, values in losses.items() if set(values) != {None}} | final
 
 
 def fingerprint(tree: Tree) -> dict[str, float]:
-    """Of a Tree's numbers in the order of their names: their norm, and their mean on a fixed wave.
+    """Norm of a Tree's numbers in the order of their names, and their projection on a fixed wave.
 
-    The wave tells apart what has the same norm, such as two weights that changed places.
+    The projection differs where norms are equal, such as of two weights that changed places.
     """
     leaves = [leaf.detach().double().flatten().cpu() for _, leaf in sorted(trees.leaves(tree))]
     flat = torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
@@ -97,24 +96,24 @@ def fingerprint(tree: Tree) -> dict[str, float]:
 
 
 def mark(rows: Mapping[str, Numbers]) -> str:
-    """What CHANGELOG.md calls these golden numbers."""
+    """The name by which CHANGELOG.md mentions these golden numbers."""
     return "golden numbers " + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def moved(golden: Mapping[str, Numbers], found: Mapping[str, Numbers]) -> list[tuple[str, str, str]]:
-    """(what, golden, now) of every number that is not where it was, and of rows that came or went."""
-    lines = [(row, "-", "new row") for row in sorted(found.keys() - golden.keys())]
-    lines += [(row, "golden", "gone") for row in sorted(golden.keys() - found.keys())]
-    for row in sorted(golden.keys() & found.keys()):
-        old, new = dict(_flat(golden[row])), dict(_flat(found[row]))
+def differences(golden: Mapping[str, Numbers], now: Mapping[str, Numbers]) -> list[tuple[str, str, str]]:
+    """(name, golden, now) of every number beyond its tolerance, and of rows that were added or removed."""
+    lines = [(row, "-", "new row") for row in sorted(now.keys() - golden.keys())]
+    lines += [(row, "golden", "gone") for row in sorted(golden.keys() - now.keys())]
+    for row in sorted(golden.keys() & now.keys()):
+        old, new = dict(_flat(golden[row])), dict(_flat(now[row]))
         for name in sorted(old.keys() | new.keys()):
             if not _close(old.get(name), new.get(name)):
-                lines.append((f"{row} {name}", _told(old.get(name)), _told(new.get(name))))
+                lines.append((f"{row} {name}", _format(old.get(name)), _format(new.get(name))))
     return lines
 
 
 def _flat(numbers: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
-    """Name -> number, of nested ones."""
+    """Name -> number, of nested numbers."""
     if isinstance(numbers, Mapping | list):
         items = numbers.items() if isinstance(numbers, Mapping) else enumerate(numbers, 1)
         for key, value in items:
@@ -129,8 +128,8 @@ def _close(old: float | None, new: float | None) -> bool:
     return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _told(number: float | None) -> str:
-    return "-" if number is None else f"{number:.8g}"
+def _format(value: float | None) -> str:
+    return "-" if value is None else f"{value:.8g}"
 
 
 def read(file: Path = FILE) -> dict[str, Numbers]:
@@ -140,10 +139,10 @@ def read(file: Path = FILE) -> dict[str, Numbers]:
 
 
 def write(rows: Mapping[str, Numbers], file: Path = FILE) -> None:
-    """Puts the golden numbers on disk."""
+    """Write the golden numbers to their file."""
     file.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for line in play(sys.argv[1]):
+    for line in _train(sys.argv[1]):
         print(json.dumps(line), flush=True)  # noqa: T201

@@ -1,8 +1,8 @@
-"""The privacy sheet: what leaves a client under a method, asked of the method itself.
+"""Privacy sheet: the data that leaves a client under a method, recorded from the method itself.
 
-One client plays the rounds that differ, through the loop of any run, but does no work in them: it is sent what the
-server sends, looks at two images where a phase observes, and replies. Entries, shapes and bytes are those of a run; the
-numbers mean nothing.
+One client takes part in the rounds that differ, through the loop of any run, but does no work in them: it receives the
+server's message, observes two images if a phase observes, and replies. Entries, shapes and bytes are those of a run;
+the values mean nothing.
 """
 
 import math
@@ -24,8 +24,8 @@ from benchmark.distributed.launch import RankLayout
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
-from benchmark.experiment import data as holdings
 from benchmark.experiment import factory
+from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import DELTA, epsilon
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import FederatedLoop
@@ -39,20 +39,20 @@ from methods.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 IMAGES = 5_000
-"""Of a client, and as many public ones: a tenth of CIFAR-10."""
+"""Images of a client, and of the public set: a tenth of CIFAR-10."""
 
 WEIGHTS = {"examples": "by their images", "batches": "by their batches", "clients": "all alike"}
-"""Of a mean over clients, by its `by`."""
+"""Description of a mean's weights, by its `by`."""
 
 
-class Idle(SequentialExecutor):
-    """Visits without work, whose replies are of the right shape.
+class DryRunExecutor(SequentialExecutor):
+    """Visits without work, whose replies have the right shape.
 
-    What the images of an observe phase give is that of two of them, over and over; queues count as full.
+    Observations of two images are repeated for all images of a client; queues count as full.
     """
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """One step along a gradient of ones, so that a reply finds something moved; and full queues."""
+        """One step along a gradient of ones, so that parameters change; and full queues."""
         method, objective = self.method, self.method.objective
         optimizer = method.hook("configure_optimizers", visit.phase)()
         visit.batches, visit.steps, visit.lr_sum = 1, 1, set_learning_rate(optimizer, 1.0)
@@ -68,16 +68,16 @@ class Idle(SequentialExecutor):
     @torch.no_grad()
     def _observe(self, actor: Any, visit: Visit) -> None:
         """One batch of two images, its rows repeated for all images and passes."""
-        phase, few = visit.phase, 2
-        batch = next(self._batches(actor, visit, few, epochs=1, shuffled=False))
+        phase, size = visit.phase, 2
+        batch = next(self._batches(actor, visit, size, epochs=1, shuffled=False))
         with self.fabric.autocast():
-            seen = gather_batches({}, actor.hook("observe", phase)(batch), phase.gather)
-        looks = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1)
-        visit.observed = {entry: _repeated(tree, phase.gather[entry], looks / few) for entry, tree in seen.items()}
+            observed = gather_batches({}, actor.hook("observe", phase)(batch), phase.gather)
+        times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
+        visit.observed = {entry: _repeat_rows(tree, phase.gather[entry], times) for entry, tree in observed.items()}
 
 
-def _repeated(tree: Tree, how: Sum | Cat, times: float) -> Tree:
-    """Rows over and over, a part of them for what is left of `times`; a sum stays what it is."""
+def _repeat_rows(tree: Tree, how: Sum | Cat, times: float) -> Tree:
+    """Rows repeated a number of times, which may be fractional; a sum is unchanged."""
     if isinstance(how, Sum):
         return tree
 
@@ -88,112 +88,116 @@ def _repeated(tree: Tree, how: Sum | Cat, times: float) -> Tree:
     return trees.map(repeat, tree)
 
 
-class Listener:
-    """Writes down what the client replies, by round, and what it has kept last.
+class ReplyRecorder:
+    """Callback that records the entries of the client's replies by round, and the state it keeps at the end.
 
     Args:
-        method: knows which of its numbers are running statistics, and what protects an entry.
-        delta: at which what a release costs is told.
+        method: defines its running statistics and the protection of its entries.
+        delta: of differential privacy, for the epsilon of a release.
     """
 
     def __init__(self, method: FederatedMethod, delta: float) -> None:
         self.method, self.delta = method, delta
-        self.told: dict[int, list[Entry]] = {}
-        self.kept: Tree = {}
+        self.entries: dict[int, list[Entry]] = {}
+        self.client_state: Tree = {}
 
     def on_visit_end(self, loop: FederatedLoop, done: VisitResult) -> None:
-        """Every entry of a client's reply; what the server's own seats reply leaves nobody."""
+        """Record every entry of a client's reply; replies of the server's own seats stay on the server."""
         phase, round = done.visit.phase, done.visit.round
         if phase.where == "server":
             return
-        self.kept = done.kept
+        self.client_state = done.kept
         if missing := sorted(set(phase.uplink) - set(done.message)):
             raise MethodError(
-                f"phase {phase.name!r} declares {', '.join(missing)}, but a client that was asked in round {round + 1} "
-                "did not send it: the privacy sheet cannot say what it is"
+                f"phase {phase.name!r} declares {', '.join(missing)}, but a client did not send it in round {round + 1}"
+                ": the privacy sheet lacks its shape"
             )
         statistics = {path for path, _ in trees.leaves(self.method.statistics())}
         for entry, size in sizes(done.message).items():
-            what = shape(done.message[entry], statistics) + (", of public images" if phase.data == "public" else "")
-            words = (*combined(phase.uplink[entry]), self.protection(entry, done.visit))
-            self.told.setdefault(round, []).append(Entry(phase.name, entry, what, size, *words))
+            content = describe_content(done.message[entry], statistics)
+            content += ", of public images" if phase.data == "public" else ""
+            combined, alone = describe_reduction(phase.uplink[entry])
+            protected = self.protection(entry, done.visit)
+            record = Entry(phase.name, entry, content, size, combined, alone, protected)
+            self.entries.setdefault(round, []).append(record)
 
     def protection(self, entry: str, visit: Visit) -> str | None:
-        """What the method says of an entry, and what its release with noise costs a client."""
-        said = [words] if (words := self.method.guards().get(entry)) else []
+        """The method's description of an entry's protection, and the epsilon of its release with noise."""
+        phrases = [guard] if (guard := self.method.guards().get(entry)) else []
         if multiplier := self.method.noise(visit.phase, visit.client).get(entry):
             cost = epsilon(((multiplier, 1),), self.delta)
-            said.append(f"a release costs epsilon {cost:.3g} at delta {self.delta:g}")
-        return "; ".join(said) or None
+            phrases.append(f"a release costs epsilon {cost:.3g} at delta {self.delta:g}")
+        return "; ".join(phrases) or None
 
 
 def sheet(methods: Iterable[Method]) -> Sheet:
-    """What was asked of methods, with what is common to them."""
+    """The sheet of some methods."""
     return Sheet(ENCODER, IMAGES, tuple(methods))
 
 
 def asked(name: str, overrides: Sequence[str] = ()) -> Method:
-    """What leaves a client under a shipped method, or one by the path of its config."""
+    """Record what leaves a client under a shipped method, or one by the path of its config."""
     scenario = scenarios().get(Path(name).stem, "reference")
-    own = [] if any(word.startswith("encoder") for word in overrides) else [f"encoder.class={CLASS}"]
-    config = compose(scenario, name, [*own, *overrides])
+    encoder = [] if any(word.startswith("encoder") for word in overrides) else [f"encoder.class={CLASS}"]
+    config = compose(scenario, name, [*encoder, *overrides])
     entries: Sequence[Entry] = ()
-    kept: Tree = {}
-    if config.partition.clients > 1:  # else it holds all images and has nobody to send anything to
-        entries, kept = listened(config)
-    names = (*kept.get("stays", {}), *kept.get("memory", {}), *(["running statistics"] if "statistics" in kept else []))
-    return Method(config.row, scenario, config.objective.name, tuple(entries), names, trees.nbytes(kept))
+    state: Tree = {}
+    if config.partition.clients > 1:  # a single client has all images and sends nothing
+        entries, state = record_replies(config)
+    names = [*state.get("stays", {}), *state.get("memory", {}), *(["running statistics"] * ("statistics" in state))]
+    return Method(config.row, scenario, config.objective.name, tuple(entries), tuple(names), trees.nbytes(state))
 
 
-def listened(config: DictConfig) -> tuple[list[Entry], Tree]:
-    """Each entry that leaves a client, with its rounds in words; and what stays with it."""
+def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
+    """Each entry that leaves a client, with a description of its rounds; and the state that stays with the client."""
     config.accelerator = "cpu"
     images = noise_images()
     method = factory.method(config, images)
-    everyone = np.arange(IMAGES)
-    data = FederatedDataModule(
-        images,
-        [everyone],
-        factory.recipe(config, images),
-        public=everyone,
-        channels_last=config.training.channels_last,
-    )
+    recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
+    channels_last = config.training.channels_last
+    data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
     fabric, streams = factory.fabric(config, RankLayout(1, 1, True)), Streams(config.seed)
-    work = Idle(fabric, method, data, factory.pace(config), streams)
-    listener = Listener(method, config.privacy.get("delta", DELTA))
+    work = DryRunExecutor(fabric, method, data, factory.pace(config), streams)
+    recorder = ReplyRecorder(method, config.privacy.get("delta", DELTA))
     with tempfile.TemporaryDirectory() as folder:
         loop = FederatedLoop(
             fabric,
             method,
             PerArchitectureExecutor(work) if method.others else work,
-            holdings.Clients(data.parts),
+            Clients(data.parts),
             streams,
             rounds=config.federation.rounds,
             participation=1.0,
             folder=Path(folder),
             config_hash="",
         )
-        loop.callbacks = [listener]
+        loop.callbacks = [recorder]
         loop.start()
         plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
-        stands_for = representatives(plans)
-        for round in sorted(set(stands_for)):
+        run_instead = representatives(plans)
+        for round in sorted(set(run_instead)):
             loop.run_round(round)
     rounds: dict[Entry, list[int]] = {}
-    for round, played in enumerate(stands_for):
-        for entry in listener.told.get(played, ()):
+    for round, representative in enumerate(run_instead):
+        for entry in recorder.entries.get(representative, ()):
             rounds.setdefault(entry, []).append(round)
-    return [replace(entry, **when(entry, found, plans)) for entry, found in rounds.items()], listener.kept
+    described = [replace(entry, **describe_rounds(entry, found, plans)) for entry, found in rounds.items()]
+    return described, recorder.client_state
 
 
 def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
-    """For each round the one that is played for it: the first of its plan, but never round 0 for a later one.
+    """For each round the round that is run instead: the first with the same plan; round 0 stands for itself alone.
 
-    A client that comes back may send what it did not send at first.
+    A client that returns may send entries that it did not send at first.
     """
     outlines = [
         [
-            (phase.name, phase.data, phase.where, *((entry, *combined(how)) for entry, how in phase.uplink.items()))
+            (
+                phase.name,
+                phase.data,
+                phase.where,
+                *((name, *describe_reduction(how)) for name, how in phase.uplink.items()),
+            )
             for phase in plan
         ]
         for plan in plans
@@ -201,21 +205,20 @@ def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
     return [0, *(1 + outlines[1:].index(outline) for outline in outlines[1:])][: len(plans)]
 
 
-def combined(how: Reduction) -> tuple[str, bool]:
-    """What the server makes of the clients' replies, and whether it has to see each by itself for it."""
+def describe_reduction(how: Reduction) -> tuple[str, bool]:
+    """How the server combines the clients' replies, and whether it needs each reply by itself."""
     if isinstance(how, Sum):
         return "sum", False
     if isinstance(how, Cat):
         return "all rows together", True
     if isinstance(how, Each):
         return "one by one", True
-    own = callable(how.by)  # a weight that is found by looking at the reply
-    words = "weighed by what is in it" if own else WEIGHTS[str(how.by)]
-    return f"mean over clients, {words}", own
+    from_reply = callable(how.by)  # a weight that is computed from the reply
+    return f"mean over clients, {'weighed by what is in it' if from_reply else WEIGHTS[str(how.by)]}", from_reply
 
 
-def shape(tree: Tree, statistics: Collection[tuple]) -> str:
-    """An entry's content in words: the dimensions of a tensor or two, or the parts of networks and their numbers.
+def describe_content(tree: Tree, statistics: Collection[tuple]) -> str:
+    """Content of an entry: the dimensions of its tensors, or the parts of networks with the count of their numbers.
 
     statistics: paths of BatchNorm's running statistics.
     """
@@ -231,14 +234,14 @@ def shape(tree: Tree, statistics: Collection[tuple]) -> str:
 
 
 def dimensions(leaf: Tensor) -> str:
-    """512 x 512; 512 numbers; 1 number."""
+    """Dimensions of a tensor: 512 x 512; 512 numbers; 1 number."""
     if leaf.dim() < 2:
         return f"{leaf.numel():,} number{'s' if leaf.numel() != 1 else ''}"
     return " x ".join(f"{size:,}" for size in leaf.shape)
 
 
-def when(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequence[Phase]]) -> dict[str, Any]:
-    """In which rounds, and who, in words; and whether it comes more than once."""
+def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequence[Phase]]) -> dict[str, Any]:
+    """The rounds and clients that send an entry (`when`), and whether it is sent more than once (`recurs`)."""
     first, last, total = rounds[0], rounds[-1], len(plans)
     if len(rounds) == total:
         words = "every round"
@@ -255,13 +258,13 @@ def when(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequence[Phase]]) 
 
 
 def scenarios() -> dict[str, str]:
-    """Method -> the scenario whose networks it is counted with; any other: `reference`."""
-    found: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text())
-    return found
+    """Method -> the scenario with the networks of its sheet; any other method: `reference`."""
+    names: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text())
+    return names
 
 
 def noise_images() -> Source:
-    """As many colour images of 32 x 32 as a client holds; nobody looks at more than two."""
+    """IMAGES random colour images of 32 x 32; only two of them are observed."""
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
     split = Split(pixels, np.arange(IMAGES) % 10)
     return Source("noise", split, split, tuple(map(str, range(10))), "")

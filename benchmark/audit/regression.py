@@ -1,4 +1,4 @@
-"""What must not move unnoticed: golden numbers, published cells that a CPU can measure, verdicts, what is rendered."""
+"""Regression check: golden numbers, published cells that a CPU can measure, verdicts, and rendered pages."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -21,77 +21,79 @@ from leaderboards.papers.tables import Published
 FOLDER = Path("leaderboards")
 CHANGELOG = Path("CHANGELOG.md")
 SEEDS, IMAGES = 10, 50_000
-"""Partitions drawn, of so many images in equal classes, as CIFAR's."""
+"""Partitions that are drawn, and images of each, in equal classes as CIFAR's."""
 
 TABLE_4 = "Orchestra's Table 4"
 SHOWN = 60
-"""Lines of what moved that are shown, at most."""
+"""Largest number of changed numbers in a terminal table."""
 
 
 def heterogeneity(cells: Iterable[Published]) -> dict[str, list[float]]:
-    """Place -> classes a client over SEEDS partitions, of the cells of Orchestra's Table 4."""
-    found = {}
+    """Place of each cell of Orchestra's Table 4 -> classes per client in SEEDS partitions."""
+    classes = {}
     for cell in cells:
         if (cell.paper, cell.table) != ("orchestra", "4"):
             continue
         labels = np.arange(IMAGES) % {"CIFAR-10": 10, "CIFAR-100": 100}[str(cell.setting["data"])]
         clients, alpha = int(str(cell.setting["clients"])), float(str(cell.setting["alpha"]))
         definition = "classes_1pct" if "1 %" in cell.row else "classes"
-        found[cell.place] = [
+        classes[cell.place] = [
             report(labels, dirichlet_balanced(labels, clients, alpha=alpha, seed=seed))[definition]
             for seed in range(SEEDS)
         ]
-    return found
+    return classes
 
 
 def capture(display: Display) -> None:
-    """Takes golden numbers and measured cells anew. CHANGELOG.md has to name them."""
-    rows = golden.measured(display)
+    """Measure golden numbers and published cells again and write them. CHANGELOG.md has to name them."""
+    rows = golden.measure(display)
     golden.write(rows)
     with display.during(TABLE_4):
-        found = heterogeneity(tables.collect())
-    (FOLDER / generate.MEASURED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    display.say(f"{golden.FILE} and {FOLDER / generate.MEASURED} are taken anew")
+        cells = heterogeneity(tables.collect())
+    (FOLDER / generate.MEASURED).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+    display.say(f"{golden.FILE} and {FOLDER / generate.MEASURED} are written")
     if (name := golden.mark(rows)) not in CHANGELOG.read_text(encoding="utf-8"):
-        display.say(f"now say in {CHANGELOG}, under what changes numbers, why there are: {name}")
+        display.say(f"add to {CHANGELOG}, under what changes numbers, the reason for: {name}")
 
 
 def regress(display: Display) -> list[Moved]:
-    """Everything that is not as it was committed; empty where all is.
+    """Everything that differs from the committed files.
 
     Raises:
         RecordError: a record or a published file that cannot be read, or two records of one run that differ.
     """
-    records, cells, held = store.collect(FOLDER / "results"), tables.collect(), golden.read()
+    records, cells, committed = store.collect(FOLDER / "results"), tables.collect(), golden.read()
     for scenario in {record["scenario"] for record in records}:
-        rank.runs(records, scenario)  # refuses seeds that are not one setting
-    lines = [Moved(f"golden: {what}", *told) for what, *told in golden.moved(held, golden.measured(display))]
-    if (name := golden.mark(held)) not in CHANGELOG.read_text(encoding="utf-8"):
-        lines.append(Moved(str(CHANGELOG), f"has to say why there are: {name}", "does not"))
+        rank.runs(records, scenario)  # refuses seeds with different settings
+    changes = golden.differences(committed, golden.measure(display))
+    lines = [Moved(f"golden: {name}", old, new) for name, old, new in changes]
+    if (name := golden.mark(committed)) not in CHANGELOG.read_text(encoding="utf-8"):
+        lines.append(Moved(str(CHANGELOG), f"has to give the reason for: {name}", "does not"))
     with display.during(TABLE_4):
-        now, file = heterogeneity(cells), FOLDER / generate.MEASURED
-        lines += generate.moved(str(file), json.loads(file.read_text(encoding="utf-8")), now)
-    with display.during("what the records render to"):
-        judged = verdicts.judged(cells, records, now)
-        lines += [Moved(f"verdict: {place}", *told) for place, *told in verdicts.worse(verdicts.read(FOLDER), judged)]
+        measured, file = heterogeneity(cells), FOLDER / generate.MEASURED
+        lines += generate.moved(str(file), json.loads(file.read_text(encoding="utf-8")), measured)
+    with display.during("rendered pages"):
+        judged = verdicts.judged(cells, records, measured)
+        worse = verdicts.worse(verdicts.read(FOLDER), judged)
+        lines += [Moved(f"verdict: {place}", old, new) for place, old, new in worse]
         lines += generate.stale()
     return lines
 
 
 def table(lines: Sequence[Moved]) -> str:
-    """Markdown, fit for a comment on a pull request."""
+    """Markdown table of the changes, for a comment on a pull request."""
     if not lines:
         return "Nothing moved.\n"
     return "\n".join(["| what moved | old | new |", "|---|---|---|", *map(line, lines), ""])
 
 
 def shown(lines: Sequence[Moved]) -> Table | str:
-    """The same for the terminal."""
+    """Table of the changes for the terminal."""
     if not lines:
         return table(lines).strip()
-    made = Table("what moved", "old", "new")
-    for one in lines[:SHOWN]:
-        made.add_row(*map(Text, one))
+    shortened = Table("what moved", "old", "new")
+    for change in lines[:SHOWN]:
+        shortened.add_row(*map(Text, change))
     if len(lines) > SHOWN:
-        made.caption = f"and {len(lines) - SHOWN} more"
-    return made
+        shortened.caption = f"and {len(lines) - SHOWN} more"
+    return shortened

@@ -1,1 +1,1 @@
-"""Runs that take longer than a machine is lent for: in order of worth, in pieces, wherever there is time."""
+"""Campaigns: lists of runs in order of importance, trained in sessions whenever and wherever a machine is free."""

@@ -1,4 +1,4 @@
-"""What a campaign may use of a machine: devices, what they are called, and how a run is started on some of them."""
+"""Devices of a campaign's machine, and the start of a run's command on some of them."""
 
 import os
 import subprocess
@@ -12,20 +12,20 @@ from benchmark.distributed.launch import cores, end_with, launched, under_srun
 from benchmark.errors import ConfigError
 from benchmark.tracking.provenance import processor
 
-LAUNCHERS = (
+LAUNCHER_PREFIXES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_",
     "SLURM_",
 )  # fmt: skip
-"""Beginnings of the variables by which launchers number processes: a campaign's runs are nobody's ranks."""
+"""Prefixes of the variables by which launchers number ranks; removed, because a campaign's run starts its own ranks."""
 
 MIG = "MIG-"
-"""How the ids of a partitioned GPU's instances begin."""
+"""Prefix of the ids of a partitioned GPU's instances."""
 
 
 class Machine(NamedTuple):
-    """Devices by id: GPUs, or as many shares of the CPU's cores.
+    """Devices by id: GPUs, or one device for each CPU core.
 
-    name: of their kind, by which times compare. threads: of the CPU for each device.
+    name: hardware name; times are compared between machines of one name. threads: CPU threads for each device.
     """
 
     name: str
@@ -34,79 +34,92 @@ class Machine(NamedTuple):
     threads: int
 
     @property
-    def most(self) -> int:
-        """Devices that one run can have: a process sees no more than one instance of a partitioned GPU."""
+    def max_devices_per_run(self) -> int:
+        """Devices that one run can use: a process sees no more than one instance of a partitioned GPU."""
         return 1 if self.devices[0].startswith(MIG) else len(self.devices)
 
 
-def machine(devices: object, accelerator: str) -> Machine:
-    """The machine's devices, or this process's share of them where a launcher has started several on it.
+def find_machine(devices: object, accelerator: str) -> Machine:
+    """Find the machine's devices, or this process's part of them if a launcher started several processes here.
 
     Args:
-        devices: how many, or auto for all. accelerator: auto, cpu or cuda.
+        devices: how many to use, or auto for all. accelerator: auto, cpu or cuda.
+
+    Raises:
+        ConfigError: there is no GPU, or not so many devices.
     """
     gpu = torch.cuda.is_available() if accelerator == "auto" else accelerator == "cuda"
     if gpu:
         visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
-        every = visible.split(",") if visible else [str(k) for k in range(count)]
-        if not any(one.startswith(MIG) for one in every):  # of which a process counts one, whatever is visible
-            every = every[:count]
-        given = "SLURM_GPUS_PER_TASK" in os.environ or len(every) < _of_step()
+        ids = visible.split(",") if visible else [str(k) for k in range(count)]
+        if not any(device.startswith(MIG) for device in ids):  # torch counts one MIG instance, whatever is visible
+            ids = ids[:count]
+        bound = "SLURM_GPUS_PER_TASK" in os.environ or len(ids) < _gpus_of_step()
     else:
-        every = [str(k) for k in range(cores())]
-        given = under_srun() and cores() < (os.cpu_count() or 1)
-    if not every:
+        ids = [str(k) for k in range(cores())]
+        bound = under_srun() and cores() < (os.cpu_count() or 1)
+    if not ids:
         raise ConfigError(
             f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
         )
-    started, processes = launched(), 1
-    if started is not None and not given and len(every) >= started.here:  # else they are this process's own already
-        processes = started.here
-        place = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
-        every = every[place :: started.here]
+    layout, processes = launched(), 1
+    if layout is not None and not bound and len(ids) >= layout.here:  # bound devices are this process's own already
+        processes = layout.here
+        local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
+        ids = ids[local_rank :: layout.here]
     if devices != "auto":
-        if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= len(every):
-            what = "GPUs" if gpu else "cores"
-            raise ConfigError(f"devices={devices}: give auto, or a number of the {len(every)} {what} that are here")
-        every = every[:devices]
-    threads = max(1, cores() // (len(every) * processes))
-    return Machine(_gpu(every[0]) if gpu else f"{processor()}, {threads} threads", gpu, tuple(every), threads)
+        if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= len(ids):
+            kind = "GPUs" if gpu else "cores"
+            raise ConfigError(f"devices={devices}: give auto, or a number of the {len(ids)} {kind} that are here")
+        ids = ids[:devices]
+    threads = max(1, cores() // (len(ids) * processes))
+    return Machine(_gpu_name(ids[0]) if gpu else f"{processor()}, {threads} threads", gpu, tuple(ids), threads)
 
 
-def start(words: Sequence[str], on: Machine, devices: Sequence[str], log: IO[str]) -> subprocess.Popen:
-    """Starts `python -m benchmark` on some of the devices; it ends with this process, whatever ends that.
+def start_command(
+    words: Sequence[str],
+    machine: Machine,
+    devices: Sequence[str],
+    log: IO[str],
+    lock: IO[str],
+    variables: dict[str, str],
+) -> subprocess.Popen:
+    """Start `python -m benchmark` on some of the devices; it is ended when this process ends.
 
-    words: of the command, without devices and threads.
+    Args:
+        words: of the command, without devices and threads.
+        lock: an open file whose lock the command inherits. variables: added to its environment.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHERS)}
-    own = [f"devices={len(devices)}"]
-    if on.gpu:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_PREFIXES)}
+    if machine.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    placement = [f"devices={len(devices)}"]
     if not any(word.startswith("threads=") for word in words):
-        own.append(f"threads={on.threads}")
+        placement.append(f"threads={machine.threads}")
     parent = os.getpid()
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmark", *words, *own],
-        env=environment,
+        [sys.executable, "-m", "benchmark", *words, *placement],
+        env=environment | variables,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # a terminal's Ctrl-C is the campaign's, which tells its commands
+        pass_fds=(lock.fileno(),),
+        start_new_session=True,  # a terminal's Ctrl-C goes to the campaign, which ends its commands
         preexec_fn=lambda: end_with(parent),
     )
 
 
-def _of_step() -> int:
+def _gpus_of_step() -> int:
     """GPUs that SLURM gave this step, or this job, on this machine; a task that sees fewer has its own."""
     step = os.environ.get("SLURM_STEP_GPUS")
     return len(step.split(",")) if step else int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
 
 
-def _gpu(device: str) -> str:
-    """A GPU's name, asked of the driver: asked of torch it would cost memory on the device."""
+def _gpu_name(device: str) -> str:
+    """A GPU's name from the driver: torch would need memory on the device for it."""
     try:
-        asked = ["nvidia-smi", f"--id={device}", "--query-gpu=name", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
-        return said.splitlines()[0].strip()
+        query = ["nvidia-smi", f"--id={device}", "--query-gpu=name", "--format=csv,noheader"]
+        output = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+        return output.splitlines()[0].strip()
     except (OSError, subprocess.SubprocessError, IndexError):
         return "cuda"

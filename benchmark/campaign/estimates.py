@@ -1,4 +1,4 @@
-"""How long what is left of a run will take, from what its folder and its neighbours' tell of the time they took."""
+"""Estimated time left of a run, from the recorded sessions of its own folder and of similar runs."""
 
 import contextlib
 import math
@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.campaign.jobs import DONE, PAUSED, SESSIONS, Job, State, rows, sessions
+from benchmark.campaign.jobs import SESSIONS, Job, State, Status, read_rounds, read_sessions
 from benchmark.configuration.compose import load
 from benchmark.distributed.launch import cohort
 from benchmark.errors import ConfigError
-from benchmark.rng import cohort_size
 from leaderboards import schema, store
 
 IMAGES = {
@@ -25,159 +23,128 @@ IMAGES = {
     "tiny-imagenet": 100_000,
     "imagenet-100": 126_689,
 }
-"""Training images of the papers' data sets, for runs of which no round was played yet."""
+"""Training images of the papers' data sets, for runs without a finished round."""
 
-START = 5.0
-"""Seconds from a command to its first round, where none has been timed."""
+STARTUP = 5.0
+"""Seconds from a command to its first round, if none has been timed."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one session tells. rounds, images, seconds: of its rounds. together: runs that shared the machine.
+class TimedSession:
+    """Times of one session of a campaign on a run.
 
-    start: seconds beside rounds and scoring, None of a session that was cut short; evaluation: of scoring, if any.
+    rounds, images, device_seconds: of the rounds that it trained; device_seconds: seconds times ranks.
+    startup: seconds outside rounds and scoring, None if the session was cut short. evaluation: seconds of scoring.
     """
 
     config: DictConfig
     folder: Path
     machine: str
-    ranks: int
-    together: int
     rounds: int
     images: int
-    seconds: float
-    start: float | None
+    device_seconds: float
+    startup: float | None
     evaluation: float | None
-
-    @property
-    def alone(self) -> float:
-        """Seconds its rounds would take on one device."""
-        return self.seconds * self.ranks
 
 
 class Estimates:
-    """Expected seconds of a campaign's pieces on this machine.
+    """Expected seconds of a campaign's jobs on one machine.
 
     Args:
-        pieces: of the campaign, whose folders are read. machine: what is counted, all of it where none is known of it.
-        speed: images/s to go by where nothing has been measured. others: sessions of other runs, see `neighbours`.
+        jobs: of the campaign, whose folders are read.
+        machine: name; sessions on other machines count only if this one has none.
+        speed: images/s to assume if nothing has been measured. others: sessions of other runs, see `other_sessions`.
     """
 
     def __init__(
-        self, pieces: Iterable[Job], machine: str, speed: float | None = None, others: Sequence[Seen] = ()
+        self, jobs: Iterable[Job], machine: str, speed: float | None = None, others: Sequence[TimedSession] = ()
     ) -> None:
-        every = [*(one for piece in pieces for one in seen(piece.folder, piece.config)), *others]
-        self.here = [one for one in every if one.machine == machine]
-        self.seen = self.here or every
+        sessions = [*(timed for job in jobs for timed in timed_sessions(job.folder, job.config)), *others]
+        self.sessions = [timed for timed in sessions if timed.machine == machine] or sessions
         self.speed = speed
 
-    def seconds(self, piece: Job, state: State) -> float | None:
-        """Of what is left of a piece; None where nothing is known."""
-        left = piece.rounds - state.rounds
-        each = self.round(piece) if left else 0.0
-        return None if each is None else self.start(piece) + left * each + self.evaluation(piece)
+    def seconds(self, job: Job, state: State) -> float | None:
+        """Seconds left of a job on one device; None if unknown."""
+        rounds = job.rounds - state.rounds
+        a_round = self.round(job) if rounds else 0.0
+        return None if a_round is None else self.startup(job) + rounds * a_round + self.evaluation(job)
 
-    def round(self, piece: Job) -> float | None:
-        """Seconds of one round on one device: the run's own, its row's, its method's here; else by images/s."""
-        here = [one for one in self.seen if one.rounds and one.config.scenario == piece.config.scenario]
-        alike: Sequence[Callable[[Seen], Any]] = (
-            lambda one: one.folder == piece.folder,
-            lambda one: one.config.row == piece.config.row,
-            lambda one: one.config.method["name"] == piece.config.method["name"],
-        )
-        for same in alike:
-            if found := [one for one in here if same(one)]:
-                return sum(one.alone for one in found) / sum(one.rounds for one in found)
-        images, speed = self._images(piece, here), self._speed(piece)
+    def round(self, job: Job) -> float | None:
+        """Seconds of one round on one device: measured on the run, its row or its method; else from images/s."""
+        sessions = [timed for timed in self._of_scenario(job) if timed.rounds]
+        for similar in (
+            [timed for timed in sessions if timed.folder == job.folder],
+            [timed for timed in sessions if timed.config.row == job.config.row],
+            [timed for timed in sessions if timed.config.method["name"] == job.config.method["name"]],
+        ):
+            if similar:
+                return sum(timed.device_seconds for timed in similar) / sum(timed.rounds for timed in similar)
+        images, speed = self._images_per_round(job, sessions), self._images_per_second(job)
         return images / speed if images and speed else None
 
-    def start(self, piece: Job) -> float:
-        """Seconds of a session that are neither rounds nor scoring."""
-        return self._median(piece, lambda one: one.start, START)
+    def startup(self, job: Job) -> float:
+        """Seconds of a session outside rounds and scoring."""
+        return self._median(job, lambda timed: timed.startup, STARTUP)
 
-    def evaluation(self, piece: Job) -> float:
-        """Seconds of scoring; 0 where none was timed."""
-        return self._median(piece, lambda one: one.evaluation, 0.0)
+    def evaluation(self, job: Job) -> float:
+        """Seconds of scoring; 0 if none was timed."""
+        return self._median(job, lambda timed: timed.evaluation, 0.0)
 
-    def devices(self, piece: Job, pieces: int, free: int, every: int) -> int:
-        """How many devices a piece is to get, the next of some.
+    def _of_scenario(self, job: Job) -> list[TimedSession]:
+        return [timed for timed in self.sessions if timed.config.scenario == job.config.scenario]
 
-        One each while there are enough pieces: runs side by side exchange nothing. What is free beyond that goes to the
-        last ones as ranks. Where both were measured here and one run on all devices was faster, it gets all.
-        """
-        most = min(every, cohort(piece.config))
-        alone, apart = self.rate(piece, most, 1), self.rate(piece, 1, every)
-        if most > 1 and alone is not None and apart is not None and alone > apart:
-            return most
-        return min(most, max(1, free // pieces))
-
-    def rate(self, piece: Job, ranks: int, together: int) -> float | None:
-        """Images/s of this machine while `together` runs of a piece's row are played on it, each on so many ranks.
-
-        None: never measured.
-        """
-        own = (piece.config.scenario, piece.config.row)
-        same = [one for one in self.here if (one.config.scenario, one.config.row) == own and one.seconds]
-        found = [one for one in same if (one.ranks, one.together) == (ranks, together)]
-        return together * sum(one.images for one in found) / sum(one.seconds for one in found) if found else None
-
-    def _images(self, piece: Job, here: Sequence[Seen]) -> float | None:
-        if here:
-            return sum(one.images for one in here) / sum(one.rounds for one in here)
-        config = piece.config
-        clients = int(config.partition.get("clients", 10))
-        share = cohort_size(clients, config.federation.participation) / clients * config.partition.get("share", 1.0)
+    def _images_per_round(self, job: Job, sessions: Sequence[TimedSession]) -> float | None:
+        if sessions:
+            return sum(timed.images for timed in sessions) / sum(timed.rounds for timed in sessions)
+        config = job.config
+        participants = cohort(config)
         if config.training.steps is not None:
-            return clients * share * config.training.steps * config.training.batch_size
-        held = IMAGES.get(config.data.name)
-        return held * share * config.training.epochs if held else None
+            return participants * config.training.steps * config.training.batch_size
+        fraction = participants / int(config.partition.get("clients", 10)) * config.partition.get("share", 1.0)
+        images = IMAGES.get(config.data.name)
+        return images * fraction * config.training.epochs if images else None
 
-    def _speed(self, piece: Job) -> float | None:
-        encoder = piece.config.encoder["class"]
-        found = [one for one in self.seen if one.config.encoder["class"] == encoder and one.seconds]
-        return sum(one.images for one in found) / sum(one.alone for one in found) if found else self.speed
+    def _images_per_second(self, job: Job) -> float | None:
+        encoder = job.config.encoder["class"]
+        sessions = [timed for timed in self.sessions if timed.config.encoder["class"] == encoder]
+        seconds = sum(timed.device_seconds for timed in sessions)
+        return sum(timed.images for timed in sessions) / seconds if seconds else self.speed
 
-    def _median(self, piece: Job, value: Callable[[Seen], float | None], default: float) -> float:
-        for group in ([one for one in self.seen if one.config.scenario == piece.config.scenario], self.seen):
-            if known := [found for one in group if (found := value(one)) is not None]:
-                return statistics.median(known)
+    def _median(self, job: Job, value: Callable[[TimedSession], float | None], default: float) -> float:
+        """Median over the sessions of the job's scenario, else over all sessions, else the default."""
+        for sessions in (self._of_scenario(job), self.sessions):
+            if values := [known for timed in sessions if (known := value(timed)) is not None]:
+                return statistics.median(values)
         return default
 
 
-def neighbours(output: Path, pieces: Iterable[Job]) -> list[Seen]:
-    """The sessions of the other runs in a folder of runs."""
-    own = {piece.folder for piece in pieces}
-    found = []
+def other_sessions(output: Path, jobs: Iterable[Job]) -> list[TimedSession]:
+    """Sessions of the runs in a folder of runs that are not among the jobs."""
+    folders = {job.folder for job in jobs}
+    sessions = []
     for file in output.rglob(SESSIONS) if output.is_dir() else []:
-        if file.parent not in own:
-            with contextlib.suppress(ConfigError):  # what cannot be read tells nothing
-                found += seen(file.parent, load(file.parent / "config.yaml"))
-    return found
+        if file.parent not in folders:
+            with contextlib.suppress(ConfigError):  # a run whose config cannot be read is skipped
+                sessions += timed_sessions(file.parent, load(file.parent / "config.yaml"))
+    return sessions
 
 
-def seen(place: Path, config: DictConfig) -> list[Seen]:
-    """A run folder's sessions, with the rounds each played."""
-    lines, record, scored, found = rows(place), place / "result.json", None, []
+def timed_sessions(folder: Path, config: DictConfig) -> list[TimedSession]:
+    """A run folder's sessions with the times of their rounds."""
+    rounds, record, scoring = read_rounds(folder), folder / "result.json", None
     if record.exists():
-        with contextlib.suppress(schema.RecordError):  # `look` says so
-            scored = store.read(record)["seconds"]["evaluation"]
-    for one in sessions(place):
-        own = lines[one["from"] : one["to"]]
-        seconds, images = math.fsum(row["seconds"] for row in own), sum(row["images"] for row in own)
-        evaluation = scored if one["end"] == DONE else None
-        start = max(0.0, one["seconds"] - seconds - (evaluation or 0.0)) if one["end"] in (DONE, PAUSED) else None
-        found.append(
-            Seen(
-                config,
-                place,
-                one["machine"],
-                one["ranks"],
-                one["together"],
-                len(own),
-                images,
-                seconds,
-                start,
-                evaluation,
+        with contextlib.suppress(schema.RecordError):  # `job_state` reports it
+            scoring = store.read(record)["seconds"]["evaluation"]
+    timed = []
+    for session in read_sessions(folder):
+        trained = rounds[session["from"] : session["to"]]
+        seconds, images = math.fsum(row["seconds"] for row in trained), sum(row["images"] for row in trained)
+        evaluation = scoring if session["end"] == Status.DONE else None
+        startup = max(0.0, session["seconds"] - seconds - (evaluation or 0.0))
+        timed.append(
+            TimedSession(
+                config, folder, session["machine"], len(trained), images, seconds * session["ranks"],
+                startup if session["end"] in (Status.DONE, Status.PAUSED) else None, evaluation,
             )
-        )
-    return found
+        )  # fmt: skip
+    return timed

@@ -1,14 +1,14 @@
-"""What a campaign consists of: runs in order of worth, each with the published numbers it settles, and how far it is.
+"""Jobs of a campaign: its runs in order of importance, with the published numbers they settle and their state.
 
-How far a run is, its folder tells, and nothing else: its record, its rounds, who holds it, and `sessions.jsonl`, a line
-for each time a campaign has worked on it.
+A run's state follows from its folder alone: its record, its rounds, its lock, and `sessions.jsonl`, which has a line
+for each time that a campaign ran it.
 """
 
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,40 +22,49 @@ from benchmark.configuration.suites import joined, listed
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
-from benchmark.experiment.lock import locked, locks
+from benchmark.experiment.lock import locked
 from leaderboards import schema, store
 from leaderboards.papers import tables
 from leaderboards.papers.tables import Published
 from leaderboards.papers.verdicts import ALLOWED
 
-DONE, HALF, OPEN, BUSY, FAILED = "done", "half done", "open", "busy", "failed"
-"""Of a piece: nothing is left to do; some of it; all of it; another process is at it; it ended with an error."""
+SESSIONS, LOCK = "sessions.jsonl", "lock"
 
-PAUSED, STOPPED = "paused", "stopped"
-"""Ends of a session, beside DONE and FAILED: it ran out of time by itself, or it was told to end."""
+COMMAND_KEYS = ("minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
+"""Keys of the command line that the command `campaign` itself takes."""
 
-SESSIONS = "sessions.jsonl"
-CLAIM = "claim"
-"""Locked by the campaign that works on a run folder, as `lock` is by the run itself."""
+FILE_KEYS = ("parts", "unknown")
+PART_KEYS = ("scenarios", "methods", "seeds")
 
-WORDS = ("minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
-"""What the command itself takes."""
 
-KEYS = ("parts", "unknown")
-PART = ("scenarios", "methods", "seeds")
+class Status(StrEnum):
+    """Kinds of a job's state, and ends of a session: done, failed, paused (ended by itself), stopped (was asked to)."""
+
+    DONE = "done"
+    HALF = "half done"
+    OPEN = "open"
+    BUSY = "busy"
+    FAILED = "failed"
+    PAUSED = "paused"
+    STOPPED = "stopped"
 
 
 class State(NamedTuple):
-    """How far a piece is. rounds: played. missing: protocols its record lacks. why: of a failure."""
+    """State of a job. rounds: finished. missing: protocols its record lacks. why: reason of a failure."""
 
-    kind: str
+    kind: Status
     rounds: int
     missing: tuple[str, ...] = ()
     why: str = ""
 
-    def unless(self, why: str | None) -> "State":
-        """This, or a failure for a reason, where there is one and something is left to do."""
-        return State(FAILED, self.rounds, why=why) if why is not None and self.kind in (HALF, OPEN) else self
+    @property
+    def runnable(self) -> bool:
+        """Whether there is work left that no process is doing."""
+        return self.kind in (Status.HALF, Status.OPEN)
+
+    def unless_failed(self, why: str | None) -> "State":
+        """This state; FAILED if it is runnable and a reason against running it is given."""
+        return State(Status.FAILED, self.rounds, why=why) if why is not None and self.runnable else self
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,8 @@ class Job:
     """One run of a campaign.
 
     Args:
-        words: what `run` is told. config: what they come to, with the protocols its cells ask for.
-        cells: the published numbers beside it that a rule can settle.
+        words: arguments of its `run` command. config: composed from them, with the protocols its cells need.
+        cells: the published numbers that a rule compares with this run.
     """
 
     words: tuple[str, ...]
@@ -73,7 +82,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where it is played."""
+        """The run's folder."""
         return folder(self.config)
 
     @property
@@ -83,147 +92,145 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """Planned."""
+        """Rounds of the whole run."""
         return int(self.config.federation.rounds)
 
     @property
     def protocols(self) -> list[str]:
-        """Ids of those that score it."""
+        """Ids of the protocols that score the run."""
         return expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
 
 
-def jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
-    """The runs of some campaigns, one after the other; each run once, where it first stands.
+def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
+    """Jobs of some campaigns in order, each run once.
 
     Args:
         names: of shipped campaigns, or paths of files.
-        overrides: for every run, of keys that say where and how it happens.
+        overrides: for every run, of keys that set where and how it is executed.
 
     Raises:
-        ConfigError: a file that is not as docs/campaigns.md says, or an override that would change what a run is.
+        ConfigError: a file that docs/campaigns.md does not allow, or an override that would change what a run is.
     """
     if changing := [word for word in overrides if word.partition("=")[0] not in RUNTIME]:
-        close = nearest(changing[0].partition("=")[0], (*RUNTIME, *WORDS))
+        close = nearest(changing[0].partition("=")[0], (*RUNTIME, *COMMAND_KEYS))
         raise ConfigError(
-            f"{changing[0]}: a campaign plays what its file says{close}; on the command line only how: "
-            + ", ".join(dict.fromkeys((*WORDS, *RUNTIME)))
+            f"{changing[0]}: a campaign's file defines its runs{close}; the command line takes only "
+            + ", ".join(dict.fromkeys((*COMMAND_KEYS, *RUNTIME)))
         )
     parse(overrides)
-    beside: dict[tuple[str, str], list[Published]] = {}
+    cells: dict[tuple[str, str], list[Published]] = {}
     for cell in tables.collect():
         if cell.ours is not None:
-            beside.setdefault(cell.ours[:2], []).append(cell)
-    found: dict[Path, Job] = {}
+            cells.setdefault(cell.ours[:2], []).append(cell)
+    jobs: dict[Path, Job] = {}
     for name in names:
-        for words in lines(name):
+        for words in _lines(name):
             try:
-                piece = _piece(words, overrides, beside)
+                job = _build_job(words, overrides, cells)
             except ConfigError as error:
                 raise ConfigError(f"campaign {name}, {' '.join(words)}: {error}") from error
-            if unlike := differences(found.setdefault(piece.folder, piece).config, piece.config):
-                raise ConfigError(f"campaign {name}: {piece.name} is two runs ({'; '.join(unlike)}): give each a row=")
-    return list(found.values())
+            if unlike := differences(jobs.setdefault(job.folder, job).config, job.config):
+                raise ConfigError(f"campaign {name}: {job.name} is two runs ({'; '.join(unlike)}): give each a row=")
+    return list(jobs.values())
 
 
-def lines(name: str) -> Iterator[list[str]]:
-    """The words of each run of a campaign, in its order: part by part, seed by seed."""
+def _lines(name: str) -> Iterator[list[str]]:
+    """Words of each run of a campaign's file, in order: part by part, seed by seed."""
     content = read("campaign", name)
-    if wrong := [str(key) for key in content if key not in KEYS]:
-        raise ConfigError(f"campaign {name}: {wrong[0]} is unknown; a campaign has {' and '.join(KEYS)}")
+    if wrong := [str(key) for key in content if key not in FILE_KEYS]:
+        raise ConfigError(f"campaign {name}: {wrong[0]} is unknown; a campaign has {' and '.join(FILE_KEYS)}")
     if not isinstance(content.get("parts"), list) or not content["parts"]:
-        raise ConfigError(f"campaign {name}: parts is a list; each part has {', '.join(PART)}")
-    for number, part in enumerate(content["parts"], 1):
-        if (why := _wrong(part)) is not None:
-            raise ConfigError(f"campaign {name}, part {number}: {why}; a part has {', '.join(PART)}")
+        raise ConfigError(f"campaign {name}: parts is a list; each part has {', '.join(PART_KEYS)}")
+    for index, part in enumerate(content["parts"], 1):
+        if (why := _part_error(part)) is not None:
+            raise ConfigError(f"campaign {name}, part {index}: {why}; a part has {', '.join(PART_KEYS)}")
         for seed, setting, line in itertools.product(*(listed(part[key]) for key in ("seeds", "scenarios", "methods"))):
             yield [*joined(str(setting), str(line)), f"seed={seed}"]
 
 
-def _wrong(part: Any) -> str | None:
-    """What keeps a part from being one."""
+def _part_error(part: Any) -> str | None:
+    """What is wrong with a part of a campaign's file; None: nothing."""
     if not isinstance(part, Mapping):
         return f"{part!r} is not one"
-    if strange := [key for key in part if key not in PART]:
-        return f"{strange[0]} is unknown"
-    given = {key: [] if part.get(key) is None else listed(part[key]) for key in PART}
-    empty = [key for key, lines in given.items() if not lines or not all(str(line).strip() for line in lines)]
+    if unknown := [key for key in part if key not in PART_KEYS]:
+        return f"{unknown[0]} is unknown"
+    lists = {key: [] if part.get(key) is None else listed(part[key]) for key in PART_KEYS}
+    empty = [key for key, lines in lists.items() if not lines or not all(str(line).strip() for line in lines)]
     return f"{empty[0]} are missing, or a line of them is empty" if empty else None
 
 
-def unknown(name: str) -> list[str]:
-    """What the papers leave open of a campaign's settings, in words."""
-    given = read("campaign", name).get("unknown") or []
-    return [str(one) for one in (given if isinstance(given, list) else [given])]
+def open_questions(name: str) -> list[str]:
+    """What a campaign's papers leave open about its settings (`unknown` in its file)."""
+    lines = read("campaign", name).get("unknown") or []
+    return [str(line) for line in (lines if isinstance(lines, list) else [lines])]
 
 
-def _piece(words: list[str], overrides: Sequence[str], beside: Mapping[tuple[str, str], list[Published]]) -> Job:
-    scenario, method, *own = words
-    if how := [word for word in own if word.partition("=")[0] in RUNTIME]:
-        raise ConfigError(f"{how[0]}: a campaign's file says what is played; give this on the command line")
-    config = compose(scenario, method, [*own, *overrides])
-    cells = beside.get((config.scenario, config.row), [])
-    asked = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
-    protocols = list(dict.fromkeys([*config.evaluation.protocols, *asked]))
+def _build_job(
+    words: list[str], overrides: Sequence[str], cells_by_row: Mapping[tuple[str, str], list[Published]]
+) -> Job:
+    scenario, method, *changes = words
+    if how := [word for word in changes if word.partition("=")[0] in RUNTIME]:
+        raise ConfigError(f"{how[0]}: a campaign's file only defines its runs; give this on the command line")
+    config = compose(scenario, method, [*changes, *overrides])
+    cells = cells_by_row.get((config.scenario, config.row), [])
+    compared = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
+    protocols = list(dict.fromkeys([*config.evaluation.protocols, *compared]))
     config.evaluation.protocols = protocols
     settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
-    kept = [word for word in words if not word.startswith("evaluation.protocols=")]
-    return Job((*kept, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
+    words = [word for word in words if not word.startswith("evaluation.protocols=")]
+    return Job((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
 
 
-def look(piece: Job, retry: bool = False, own: bool = False) -> State:
-    """How far a piece is; retry: a failure is forgotten; own: whoever holds it is asking."""
-    place, rounds = piece.folder, played(piece.folder)
+def job_state(job: Job, retry: bool = False, check_lock: bool = True) -> State:
+    """State of a job by its folder.
+
+    retry: an earlier failure is ignored. check_lock: a locked folder is BUSY; False for the holder of the lock.
+    """
+    rounds = count_rounds(job.folder)
     missing: tuple[str, ...] = ()
-    if (place / "result.json").exists():
+    if (job.folder / "result.json").exists():
         try:
-            record = store.read(place / "result.json")
+            record = store.read(job.folder / "result.json")
         except schema.RecordError as error:
-            return State(FAILED, rounds, why=str(error))
-        rounds, missing = record["rounds"]["done"], tuple(set(piece.protocols) - set(record["scores"]))
+            return State(Status.FAILED, rounds, why=str(error))
+        rounds, missing = record["rounds"]["done"], tuple(set(job.protocols) - set(record["scores"]))
         if not missing:
-            return State(DONE, rounds)
-    if not own and any(locked(place / name) for name in (CLAIM, "lock")):
-        return State(BUSY, rounds)
-    last = (sessions(place) or [{}])[-1]
-    if last.get("end") == FAILED and not retry:
-        return State(FAILED, rounds, missing, last["why"])
-    return State(HALF if rounds else OPEN, rounds, missing)
+            return State(Status.DONE, rounds)
+    if check_lock and locked(job.folder / LOCK):
+        return State(Status.BUSY, rounds)
+    last = (read_sessions(job.folder) or [{}])[-1]
+    if last.get("end") == Status.FAILED and not retry:
+        return State(Status.FAILED, rounds, missing, last["why"])
+    return State(Status.HALF if rounds else Status.OPEN, rounds, missing)
 
 
-def played(place: Path) -> int:
-    """Rounds that a run folder has whole."""
-    return len(rows(place))
+def count_rounds(folder: Path) -> int:
+    """Finished rounds of a run folder."""
+    return len(read_rounds(folder))
 
 
-def rows(place: Path) -> list[dict[str, Any]]:
-    """A run folder's lines of rounds; one that was being written when the machine went is passed over."""
-    return _lines(place / "rounds.jsonl")
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """Lines of a run folder's `rounds.jsonl`."""
+    return _read_lines(folder / "rounds.jsonl")
 
 
-def sessions(place: Path) -> list[dict[str, Any]]:
-    """What campaigns did in a run folder: began, seconds, rounds before and after, ranks, end and why."""
-    return _lines(place / SESSIONS)
+def read_sessions(folder: Path) -> list[dict[str, Any]]:
+    """Sessions of campaigns on a run: when it began, its seconds, rounds before and after, ranks, end and why."""
+    return _read_lines(folder / SESSIONS)
 
 
-def note(place: Path, session: Mapping[str, Any]) -> None:
-    """Adds a line to a run folder's sessions."""
-    with (place / SESSIONS).open("a", encoding="utf-8") as stream:
+def append_session(folder: Path, session: Mapping[str, Any]) -> None:
+    """Add a line to a run folder's `sessions.jsonl`."""
+    with (folder / SESSIONS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(session) + "\n")
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    found = []
+def _read_lines(file: Path) -> list[dict[str, Any]]:
+    """Values of a JSON lines file; a line that a power cut left incomplete is skipped."""
+    values = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:
-            found.append(json.loads(line))
+            values.append(json.loads(line))
         except ValueError:
             continue
-    return found
-
-
-@contextmanager
-def claimed(piece: Job) -> Iterator[bool]:
-    """Keeps a piece to this campaign for as long as the context is open; False where another was faster."""
-    piece.folder.mkdir(parents=True, exist_ok=True)
-    with (piece.folder / CLAIM).open("a") as file:
-        yield locks(file)
+    return values

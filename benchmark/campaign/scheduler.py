@@ -1,11 +1,12 @@
-"""Works off a campaign: the next piece in order on whatever device is free, until all is done or the time is up.
+"""Scheduler of a campaign: starts the next job on each free device until all are done or the time is up.
 
-A piece is played by a command of its own, `run` or `evaluate`, so that one that fails takes nothing with it and memory
-is given back. Commands stop by themselves before the time is up; those that do not are told to, and at last ended. What
-was played is safe in every case.
+Each job is a command of its own, `run` or `evaluate`, so that a failure affects no other job and memory is freed.
+Commands stop by themselves before the deadline; those that do not are asked to stop, then killed. Finished rounds are
+safe in every case.
 """
 
 import datetime
+import os
 import signal
 import subprocess
 import time
@@ -14,40 +15,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmark.campaign import summary
-from benchmark.campaign.devices import Machine, start
+from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import (
-    BUSY,
-    DONE,
-    FAILED,
-    HALF,
-    OPEN,
-    PAUSED,
-    STOPPED,
-    Job,
-    State,
-    claimed,
-    look,
-    note,
-    played,
-    sessions,
-)
+from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
+from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
 from benchmark.experiment.data import source
+from benchmark.experiment.lock import LOCKED_BY_PARENT, locks
 from benchmark.runtime import began
 from benchmark.tracking.progress import Display
 from benchmark.tracking.record import headline
 from datamodules.sources import DataError
 from leaderboards import store
 
-MARGIN, SHARE = 20.0, 0.1
-"""Seconds before the end of the budget by which rounds have to end; of a short one this share."""
-LOOK = 0.2
-"""Seconds between two looks at the commands."""
-AGAIN = 30.0
-"""Seconds after which a free device is offered to the pieces again: others may have given one up."""
-SHOW, SAY = 2.0, 600.0
+MARGIN, MARGIN_FRACTION = 20.0, 0.1
+"""Seconds before the end of the budget by which rounds have to end; at most this fraction of the budget."""
+POLL_INTERVAL = 0.2
+START_INTERVAL = 30.0
+"""Seconds after which a free device is offered to the jobs again: another campaign may have given one up."""
+LIVE_PROGRESS_INTERVAL, PROGRESS_INTERVAL = 2.0, 600.0
 """Seconds between two lines of progress, on a terminal and elsewhere."""
+STOP_TIMEOUT = 10.0
+"""Seconds from the request to stop until a command is killed."""
 
 
 def _now() -> datetime.datetime:
@@ -56,242 +45,255 @@ def _now() -> datetime.datetime:
 
 @dataclass
 class RunningJob:
-    """A command at work on a piece.
+    """A job and its command.
 
-    held: the claim and the log, to be closed; log: bytes of it before. before: rounds it began with.
-    together: the most commands at once so far. told: to end. began, date: by `time.monotonic`, and by the calendar.
+    resources: its lock and its log, closed at the end. log_start: bytes of the log before. rounds: finished before.
+    concurrent_jobs: the most jobs that ran at the same time, this one included.
+    start, date: by `time.monotonic`, and by the calendar.
     """
 
-    piece: Job
-    child: subprocess.Popen
-    held: ExitStack
+    job: Job
+    process: subprocess.Popen
+    resources: ExitStack
     devices: tuple[str, ...]
-    before: int
-    log: int
-    together: int = 1
-    told: bool = False
-    began: float = field(default_factory=time.monotonic)
+    rounds: int
+    log_start: int
+    concurrent_jobs: int = 1
+    asked_to_stop: bool = False
+    start: float = field(default_factory=time.monotonic)
     date: datetime.datetime = field(default_factory=_now)
 
-    def touched(self) -> bool:
-        """Whether it came so far as to write rounds or a record, and was not refused before."""
-        files = [self.piece.folder / name for name in ("rounds.jsonl", "result.json")]
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        self.asked_to_stop = True
+        self.process.terminate()
+
+    def has_written(self) -> bool:
+        """Whether the command wrote rounds or a record; False if it was refused before."""
+        files = [self.job.folder / name for name in ("rounds.jsonl", "result.json")]
         return any(file.exists() and file.stat().st_mtime >= self.date.timestamp() for file in files)
 
 
 class Scheduler:
-    """The commands of one campaign on one machine.
+    """Runs the commands of one campaign on one machine.
 
     Args:
-        pieces: in order of worth. overrides: for every command. on: the devices.
-        minutes: the budget, from the start of the command; None: until all is done.
-        retry: failed pieces are tried again. expected: what is known now of the time pieces take.
+        jobs: in order of importance. overrides: for every command. estimates: returns up-to-date estimates.
+        minutes: the budget, from the start of the campaign's command; None: until all is done.
+        retry: try failed jobs again.
     """
 
     def __init__(
         self,
-        pieces: Sequence[Job],
+        jobs: Sequence[Job],
         overrides: Sequence[str],
-        on: Machine,
+        machine: Machine,
         display: Display,
-        expected: Callable[[], Estimates],
+        estimates: Callable[[], Estimates],
         *,
         minutes: float | None = None,
         retry: bool = False,
     ) -> None:
-        self.pieces, self.overrides, self.on, self.display = pieces, list(overrides), on, display
-        self.expected = expected
-        self.end = None if minutes is None else began() + 60 * minutes
-        self.margin = min(MARGIN, SHARE * 60 * minutes) if minutes is not None else 0.0
-        self.retry, self.since = retry, _now().isoformat(timespec="seconds")
-        self.free = list(on.devices)
-        self.jobs: list[RunningJob] = []
-        self.over: dict[str, str] = {}  # name -> why it is not begun again by this campaign
-        self.failed: dict[str, str] = {}  # name -> with what error it ended, or was refused
-        self.said = self.begun = time.monotonic()
-        self.changed = True
+        self.jobs, self.overrides, self.machine, self.display = jobs, list(overrides), machine, display
+        self.estimates = estimates
+        self.deadline = None if minutes is None else began() + 60 * minutes
+        self.margin = 0.0 if minutes is None else min(MARGIN, MARGIN_FRACTION * 60 * minutes)
+        self.retry, self.date = retry, _now().isoformat(timespec="seconds")
+        self.free = list(machine.devices)
+        self.running: list[RunningJob] = []
+        self.excluded: dict[str, str] = {}  # name of a job that this campaign does not start again -> why
+        self.failed: dict[str, str] = {}  # name of a job that failed or was refused -> why
+        self.last_progress = self.last_start = time.monotonic()
+        self.devices_freed = True
 
-    def work(self) -> None:
-        """Plays what can be played; every command has ended when this returns or raises."""
-        self.refuse()
+    def run(self) -> None:
+        """Run every job that can be run; all commands have ended when this returns or raises."""
+        self.exclude_missing_data()
         try:
             while True:
-                for job in [job for job in self.jobs if job.child.poll() is not None]:
-                    self.close(job)
-                if self.free and (self.changed or time.monotonic() - self.begun > AGAIN):
-                    self.begin()
-                if not self.jobs:
-                    if any(self.look(piece).kind in (HALF, OPEN) for piece in self.pieces):
+                for running in [running for running in self.running if running.process.poll() is not None]:
+                    self.finish(running)
+                if self.free and (self.devices_freed or time.monotonic() - self.last_start > START_INTERVAL):
+                    self.start_jobs()
+                if not self.running:
+                    if any(self.job_state(job).runnable for job in self.jobs):
                         self.display.say("there is no time left for a round of any run that is open")
                     return
                 self.enforce_deadline()
-                self.tell()
-                time.sleep(LOOK)
+                self.show_progress()
+                time.sleep(POLL_INTERVAL)
         finally:
             self.stop()
 
-    def refuse(self) -> None:
-        """Leaves out the pieces whose images are not here; those that are here are decoded once, for all."""
-        why: dict[str, str] = {}
-        for piece in self.pieces:
-            data = str(piece.config.data)
-            if self.look(piece).kind in (DONE, FAILED):
+    def exclude_missing_data(self) -> None:
+        """Exclude jobs whose images are not on this machine; images that are get decoded once, for all jobs."""
+        errors: dict[str, str] = {}
+        for job in self.jobs:
+            data = str(job.config.data)
+            if self.job_state(job).kind in (Status.DONE, Status.FAILED):
                 continue
-            if data not in why:
-                why[data] = ""
+            if data not in errors:
+                errors[data] = ""
                 try:
-                    source(piece.config, self.display.decoding)
+                    source(job.config, self.display.decoding)
                 except DataError as error:
-                    why[data] = str(error)
-                    self.display.say(
-                        f"left out, and so is every run of {piece.config.data.name}: {piece.name}: {error}"
-                    )
-            if why[data]:
-                self.over[piece.name] = self.failed[piece.name] = why[data]
+                    errors[data] = str(error)
+                    self.display.say(f"left out, and so is every run of {job.config.data.name}: {job.name}: {error}")
+            if errors[data]:
+                self.excluded[job.name] = self.failed[job.name] = errors[data]
 
-    def begin(self) -> None:
-        """Starts the next pieces on the free devices."""
-        self.changed, self.begun = False, time.monotonic()
-        if self.left() <= 0:
+    def start_jobs(self) -> None:
+        """Start the next jobs on the free devices: one each, spare devices go to the last jobs as ranks."""
+        self.devices_freed, self.last_start = False, time.monotonic()
+        if self.seconds_left() <= 0:
             return
-        states = [(piece, self.look(piece)) for piece in self.pieces]
-        waiting = [(piece, state) for piece, state in states if state.kind in (HALF, OPEN)]
-        estimates = self.expected()
-        waiting = [(piece, state) for piece, state in waiting if self.fits(piece, state, estimates)]
-        for place, (piece, state) in enumerate(waiting):
-            wanted = estimates.devices(piece, len(waiting) - place, len(self.free), len(self.on.devices))
-            wanted = min(wanted, self.on.most)
-            if not self.free or wanted > len(self.free):
+        estimates = self.estimates()
+        states = [(job, self.job_state(job)) for job in self.jobs]
+        waiting = [(j, s) for j, s in states if s.runnable and self.fits_in_time(j, s, estimates)]
+        for index, (job, state) in enumerate(waiting):
+            if not self.free:
                 return
-            self.start(piece, state, 1 if state.missing else wanted)  # one process scores
+            self.start(job, state, self.device_count(job, state, len(waiting) - index))
 
-    def look(self, piece: Job) -> State:
-        """How far a piece is, and whether this campaign has to do with it."""
-        if any(job.piece is piece for job in self.jobs):
-            return State(BUSY, played(piece.folder))
-        return look(piece, self.is_retryable(piece)).unless(self.over.get(piece.name))
+    def device_count(self, job: Job, state: State, waiting: int) -> int:
+        """Number of the free devices for the first of some waiting jobs."""
+        if state.missing:  # one process scores
+            return 1
+        most = min(self.machine.max_devices_per_run, cohort(job.config))
+        return min(most, max(1, len(self.free) // waiting))
 
-    def verdict(self, piece: Job) -> State:
-        """How far a piece is, at the end; what was refused or left out has failed, if only for this campaign."""
-        return look(piece).unless(self.failed.get(piece.name))
+    def job_state(self, job: Job) -> State:
+        """State of a job for this campaign, which does not start a BUSY or FAILED job."""
+        if any(running.job is job for running in self.running):
+            return State(Status.BUSY, count_rounds(job.folder))
+        return job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
 
-    def is_retryable(self, piece: Job) -> bool:
-        """Whether a failure of this piece does not count: one of before, where it is to be tried again."""
-        return self.retry and not any(one["began"] >= self.since for one in sessions(piece.folder)[-1:])
+    def final_state(self, job: Job) -> State:
+        """State of a job at the end; what was refused or excluded has failed for this campaign alone."""
+        return job_state(job).unless_failed(self.failed.get(job.name))
 
-    def fits(self, piece: Job, state: State, estimates: Estimates) -> bool:
-        """Whether a round, or what is left after the last, can be done in time, as far as anybody knows."""
-        each = estimates.round(piece) if state.rounds < piece.rounds else estimates.evaluation(piece)
-        return estimates.start(piece) + (each or 0.0) < self.left()
+    def is_retryable(self, job: Job) -> bool:
+        """Whether a failure is ignored: with `retry`, unless its session began after this campaign did."""
+        return self.retry and not any(session["began"] >= self.date for session in read_sessions(job.folder)[-1:])
 
-    def left(self) -> float:
-        """Seconds in which rounds may still be played."""
-        return float("inf") if self.end is None else self.end - self.margin - time.monotonic()
+    def fits_in_time(self, job: Job, state: State, estimates: Estimates) -> bool:
+        """Whether a round, or the scoring after the last round, is expected to end in time."""
+        step = estimates.round(job) if state.rounds < job.rounds else estimates.evaluation(job)
+        return estimates.startup(job) + (step or 0.0) < self.seconds_left()
 
-    def start(self, piece: Job, state: State, number: int) -> None:
-        """Starts a piece's command, unless another campaign was faster."""
-        held = ExitStack()
-        if not held.enter_context(claimed(piece)):
-            held.close()
+    def seconds_left(self) -> float:
+        """Seconds in which rounds may still be trained."""
+        return float("inf") if self.deadline is None else self.deadline - self.margin - time.monotonic()
+
+    def start(self, job: Job, state: State, devices: int) -> None:
+        """Start a job's command, unless another process works on the job or has changed its state.
+
+        The campaign takes the run's lock for its command and passes it on, so that no other campaign starts the job
+        before the command could lock the folder, nor before the session is recorded.
+        """
+        resources = ExitStack()
+        job.folder.mkdir(parents=True, exist_ok=True)
+        lock = resources.enter_context((job.folder / LOCK).open("a"))
+        if not locks(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
+            resources.close()
             return
-        if look(piece, self.is_retryable(piece), own=True) != state:  # somebody had it since we looked
-            held.close()
-            return
-        devices, self.free = tuple(self.free[:number]), self.free[number:]
-        words = ["evaluate", str(piece.folder), f"protocols={','.join(state.missing)}"]
+        given, self.free = tuple(self.free[:devices]), self.free[devices:]
+        words = ["evaluate", str(job.folder), f"protocols={','.join(state.missing)}"]
         if not state.missing:
-            words = ["run", *piece.words]
-            words += [f"minutes={max(0.0, self.left()) / 60:.4f}"] if self.end is not None else []
-        words += self.overrides
-        log = held.enter_context((piece.folder / "log.txt").open("a", encoding="utf-8"))
-        before = log.tell()
-        job = RunningJob(piece, start(words, self.on, devices, log), held, devices, state.rounds, before)
-        self.jobs.append(job)
-        for one in self.jobs:
-            one.together = max(one.together, len(self.jobs))
-        what = "scores" if state.rounds >= piece.rounds else f"rounds {state.rounds + 1} to {piece.rounds}"
-        several = len(self.on.devices) > 1
-        where = f", on {len(devices)} of {len(self.on.devices)} devices" if several else ""
-        self.display.say(f"{piece.name}: {what}{where}")
+            words = ["run", *job.words]
+            words += [f"minutes={max(0.0, self.seconds_left()) / 60:.4f}"] if self.deadline is not None else []
+        log = resources.enter_context((job.folder / "log.txt").open("a", encoding="utf-8"))
+        log_start, variables = log.tell(), {LOCKED_BY_PARENT: os.fspath(job.folder.resolve())}
+        process = start_command([*words, *self.overrides], self.machine, given, log, lock, variables)
+        self.running.append(RunningJob(job, process, resources, given, state.rounds, log_start))
+        for running in self.running:
+            running.concurrent_jobs = max(running.concurrent_jobs, len(self.running))
+        what = "scores" if state.rounds >= job.rounds else f"rounds {state.rounds + 1} to {job.rounds}"
+        total = len(self.machine.devices)
+        self.display.say(f"{job.name}: {what}{f', on {devices} of {total} devices' if total > 1 else ''}")
 
-    def close(self, job: RunningJob) -> None:
-        """Takes note of a command that has ended."""
-        self.changed = True
-        self.jobs.remove(job)
-        self.free += job.devices
-        seconds, piece = time.monotonic() - job.began, job.piece
-        after = look(piece, retry=True, own=True)
-        end, why = DONE, ""
-        if after.kind != DONE:
-            end, why = self.ended(job)
-        if job.touched() or (end != FAILED and after.rounds):  # what was refused is tried anew by the next campaign
-            about = {"began": job.date.isoformat(timespec="seconds"), "seconds": seconds, "end": end, "why": why}
-            about |= {"from": job.before, "to": after.rounds, "ranks": len(job.devices)}
-            note(piece.folder, {**about, "together": job.together, "machine": self.on.name})
-        job.held.close()
-        if end == FAILED:
-            self.failed[piece.name] = why
-        if end in (FAILED, STOPPED):
-            self.over[piece.name] = why or "was ended"
-        elif end == PAUSED and after.rounds == job.before:  # somebody else is at it, or there is no time for a round
-            self.over[piece.name] = "gained no round"
-        left = f" after {after.rounds} of {piece.rounds} rounds"
-        if end == DONE:
-            left = f", {headline(store.read(piece.folder / 'result.json'))}"
-        self.display.say(f"{piece.name}: {end}{left}{f': {why}' if why else ''}  ({summary.span(seconds)})")
+    def finish(self, running: RunningJob) -> None:
+        """Record the session of a command that has ended, and free its devices."""
+        self.devices_freed = True
+        self.running.remove(running)
+        self.free += running.devices
+        seconds, job = time.monotonic() - running.start, running.job
+        state = job_state(job, retry=True, check_lock=False)
+        end, why = (Status.DONE, "") if state.kind == Status.DONE else self.find_end(running)
+        refused = not running.has_written() and (end == Status.FAILED or not state.rounds)
+        if not refused:  # the next campaign tries a refused job again
+            append_session(
+                job.folder,
+                {
+                    "began": running.date.isoformat(timespec="seconds"), "seconds": seconds, "end": end, "why": why,
+                    "from": running.rounds, "to": state.rounds, "ranks": len(running.devices),
+                    "together": running.concurrent_jobs, "machine": self.machine.name,
+                },
+            )  # fmt: skip
+        running.resources.close()
+        if end == Status.FAILED:
+            self.failed[job.name] = why
+        if end in (Status.FAILED, Status.STOPPED):
+            self.excluded[job.name] = why or "was ended"
+        elif end == Status.PAUSED and state.rounds == running.rounds:  # no time, or another process has the run
+            self.excluded[job.name] = "gained no round"
+        if end == Status.DONE:
+            line = f", {headline(store.read(job.folder / 'result.json'))}"
+        else:
+            line = f" after {state.rounds} of {job.rounds} rounds{f': {why}' if why else ''}"
+        self.display.say(f"{job.name}: {end}{line}  ({summary.format_seconds(seconds)})")
 
-    def ended(self, job: RunningJob) -> tuple[str, str]:
-        """How a command that is not done ended, and why."""
-        code = job.child.returncode
-        said = (job.piece.folder / "log.txt").read_bytes()[job.log :].decode("utf-8", errors="replace")
-        if (
-            code == EX_TEMPFAIL or f"\n{DEADLINE_PREFIX}" in f"\n{said}"
-        ):  # told to end it may be, while it was ending by itself
-            return PAUSED, ""
-        if job.told or code in (130, -signal.SIGTERM, -signal.SIGINT):
-            return STOPPED, ""
+    def find_end(self, running: RunningJob) -> tuple[str, str]:
+        """End of an unfinished job's session, and the reason of a failure."""
+        code = running.process.returncode
+        output = (running.job.folder / "log.txt").read_bytes()[running.log_start :].decode("utf-8", errors="replace")
+        # a command may be asked to stop while it ends by itself: what it printed then counts
+        if code == EX_TEMPFAIL or f"\n{DEADLINE_PREFIX}" in f"\n{output}":
+            return Status.PAUSED, ""
+        if running.asked_to_stop or code in (130, -signal.SIGTERM, -signal.SIGINT):
+            return Status.STOPPED, ""
         if code < 0:
-            return FAILED, f"ended by signal {-code}"
-        return FAILED, summary.reason(said) or f"exit code {code}"
+            return Status.FAILED, f"ended by signal {-code}"
+        return Status.FAILED, summary.failure_reason(output) or f"exit code {code}"
 
     def enforce_deadline(self) -> None:
-        """Tells commands to end where the time is nearly up, and ends them where it is."""
-        if self.end is None:
+        """Ask commands to stop half-way through the margin, and kill them at three quarters of it."""
+        if self.deadline is None:
             return
-        now = time.monotonic()
-        for job in self.jobs:
-            if not job.told and now > self.end - self.margin / 2:
-                job.told = True
-                job.child.terminate()
-            elif now > self.end - self.margin / 4:
-                job.child.kill()
+        remaining = self.deadline - time.monotonic()
+        for running in self.running:
+            if not running.asked_to_stop and remaining < self.margin / 2:
+                running.ask_to_stop()
+            elif remaining < self.margin / 4:
+                running.process.kill()
 
     def stop(self) -> None:
-        """Ends every command: first asked, then forced."""
-        if self.jobs:
-            self.display.say(f"ending {len(self.jobs)} runs; their finished rounds are safe")
-        for job in self.jobs:
-            job.told = True
-            job.child.terminate()
-        until = time.monotonic() + 10
-        while self.jobs:
+        """End every command: ask it to stop, kill it after STOP_TIMEOUT or at a second Ctrl-C."""
+        if self.running:
+            self.display.say(f"ending {len(self.running)} runs; their finished rounds are safe")
+        for running in self.running:
+            running.ask_to_stop()
+        kill_at = time.monotonic() + STOP_TIMEOUT
+        while self.running:
             try:
-                for job in list(self.jobs):
-                    if job.child.poll() is not None:
-                        self.close(job)
-                    elif time.monotonic() > until:
-                        job.child.kill()
-                time.sleep(LOOK if self.jobs else 0)
-            except KeyboardInterrupt:  # once more: somebody does not want to wait
-                until = 0.0
+                for running in list(self.running):
+                    if running.process.poll() is not None:
+                        self.finish(running)
+                    elif time.monotonic() > kill_at:
+                        running.process.kill()
+                time.sleep(POLL_INTERVAL if self.running else 0)
+            except KeyboardInterrupt:
+                kill_at = 0.0
 
-    def tell(self) -> None:
-        """Progress over the campaign, from time to time."""
-        if time.monotonic() - self.said < (SHOW if self.display.live else SAY):
+    def show_progress(self) -> None:
+        """Show the progress of the campaign from time to time."""
+        interval = LIVE_PROGRESS_INTERVAL if self.display.live else PROGRESS_INTERVAL
+        if time.monotonic() - self.last_progress < interval:
             return
-        self.said = time.monotonic()
-        states = [self.look(piece) for piece in self.pieces]
-        line = summary.progress(self.pieces, states, self.expected(), len(self.on.devices))
-        line += f", {summary.span(max(0.0, self.left()))} of the budget left" if self.end is not None else ""
-        now = {job.piece.name: (played(job.piece.folder), job.piece.rounds) for job in self.jobs}
-        self.display.overview(sum(state.kind == DONE for state in states), line, now)
+        self.last_progress = time.monotonic()
+        states = [self.job_state(job) for job in self.jobs]
+        line = summary.progress(self.jobs, states, self.estimates(), len(self.machine.devices))
+        if self.deadline is not None:
+            line += f", {summary.format_seconds(max(0.0, self.seconds_left()))} of the budget left"
+        rounds = {r.job.name: (count_rounds(r.job.folder), r.job.rounds) for r in self.running}
+        self.display.overview(sum(state.kind == Status.DONE for state in states), line, rounds)

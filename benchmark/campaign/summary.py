@@ -1,4 +1,4 @@
-"""A campaign in words: its plan, how far it is, what it has settled."""
+"""Text output of a campaign: its plan, its progress, and what it has settled."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,100 +7,97 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import BUSY, DONE, FAILED, HALF, OPEN, Job, State
-
-UNKNOWN = "?"
+from benchmark.campaign.jobs import Job, State, Status
 
 
-def span(seconds: float | None) -> str:
-    """A time in the largest unit that says something."""
+def format_seconds(seconds: float | None) -> str:
+    """A time in hours, minutes or seconds; ? if unknown."""
     if seconds is None:
-        return UNKNOWN
+        return "?"
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def cells(pieces: Sequence[Job], states: Sequence[State]) -> tuple[int, int]:
-    """Published numbers that some finished run stands beside, and those that all of the pieces would settle."""
-    every = {cell.place for piece in pieces for cell in piece.cells}
-    settled = {c.place for piece, state in zip(pieces, states, strict=True) if state.kind == DONE for c in piece.cells}
-    return len(settled), len(every)
+def count_cells(jobs: Sequence[Job], states: Sequence[State]) -> tuple[int, int]:
+    """Published numbers that finished runs settle, and those that all of the jobs would settle."""
+    settled = {c.place for job, state in zip(jobs, states, strict=True) if state.kind == Status.DONE for c in job.cells}
+    return len(settled), len({cell.place for job in jobs for cell in job.cells})
 
 
-def left(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
-    """Seconds that what is left would take on one device, and of how many pieces nobody knows."""
-    todo = [(p, s) for p, s in zip(pieces, states, strict=True) if s.kind in (HALF, OPEN, BUSY)]
-    each = [estimates.seconds(piece, state) for piece, state in todo]
-    return sum(one for one in each if one is not None), each.count(None)
+def time_left(jobs: Sequence[Job], states: Sequence[State], estimates: Estimates) -> tuple[float, int]:
+    """Seconds of the unfinished work on one device, and the number of jobs whose time is unknown."""
+    unfinished = [(j, s) for j, s in zip(jobs, states, strict=True) if s.runnable or s.kind == Status.BUSY]
+    seconds = [estimates.seconds(job, state) for job, state in unfinished]
+    return sum(known for known in seconds if known is not None), seconds.count(None)
 
 
-def progress(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates, devices: int) -> str:
+def progress(jobs: Sequence[Job], states: Sequence[State], estimates: Estimates, devices: int) -> str:
     """One line: runs done and failed, published numbers settled, the time left on so many devices."""
-    settled, every = cells(pieces, states)
-    seconds, unknown = left(pieces, states, estimates)
+    settled, cells = count_cells(jobs, states)
+    seconds, unknown = time_left(jobs, states, estimates)
     kinds = Counter(state.kind for state in states)
-    said = [f"{kinds[DONE]} of {len(pieces)} runs done"]
-    said += [f"{kinds[FAILED]} failed"] if kinds[FAILED] else []
-    said += [f"{settled} of {every} published cells settled"] if every else []
+    phrases = [f"{kinds[Status.DONE]} of {len(jobs)} runs done"]
+    if kinds[Status.FAILED]:
+        phrases.append(f"{kinds[Status.FAILED]} failed")
+    if cells:
+        phrases.append(f"{settled} of {cells} published cells settled")
     if seconds or not unknown:
-        said.append(f"{span(seconds / devices)} of work left{f' on {devices} devices' if devices > 1 else ''}")
-    said += [f"{unknown} runs not yet timed here (speed=IMAGES/S gives a guess)"] if unknown else []
-    return ", ".join(said)
+        phrases.append(f"{format_seconds(seconds / devices)} of work left{f' on {devices} devices' * (devices > 1)}")
+    if unknown:
+        phrases.append(f"{unknown} runs not yet timed here (speed=IMAGES/S gives a guess)")
+    return ", ".join(phrases)
 
 
-def plan(pieces: Sequence[Job], states: Sequence[State], estimates: Estimates) -> Table:
-    """Every piece in its order: how far it is, what it settles, how long it will take on one device."""
+def plan(jobs: Sequence[Job], states: Sequence[State], estimates: Estimates) -> Table:
+    """Every job in order: its state, the cells it settles, its expected time on one device."""
     numeric = [Column(name, justify="right") for name in ("seed", "rounds", "cells", "time")]
     named = [Column(name, overflow="fold") for name in ("scenario", "row")]  # cut they would look alike
     table = Table("", *named, *numeric, Column("state", no_wrap=True), box=SIMPLE_HEAD)
-    for number, (piece, state) in enumerate(zip(pieces, states, strict=True), 1):
-        config = piece.config
-        expected = "" if state.kind in (DONE, FAILED) else span(estimates.seconds(piece, state))
-        rounds = f"{state.rounds}/{piece.rounds}"
-        numbers = (str(config.seed), rounds, str(len(piece.cells)), expected)
-        table.add_row(str(number), config.scenario, config.row, *numbers, state.kind)
+    for index, (job, state) in enumerate(zip(jobs, states, strict=True), 1):
+        config = job.config
+        expected = "" if state.kind in (Status.DONE, Status.FAILED) else format_seconds(estimates.seconds(job, state))
+        numbers = (str(config.seed), f"{state.rounds}/{job.rounds}", str(len(job.cells)), expected)
+        table.add_row(str(index), config.scenario, config.row, *numbers, state.kind)
     return table
 
 
-def failures(pieces: Sequence[Job], states: Sequence[State]) -> list[str]:
-    """A line for each reason, with the runs that failed for it."""
+def failures(jobs: Sequence[Job], states: Sequence[State]) -> list[str]:
+    """A line for each reason of failure, with the runs that failed for it."""
     names: dict[str, list[str]] = {}
-    for piece, state in zip(pieces, states, strict=True):
-        if state.kind == FAILED:
-            names.setdefault(state.why, []).append(piece.name)
-    lines = [f"failed: {', '.join(those)}: {why}" for why, those in names.items()]
+    for job, state in zip(jobs, states, strict=True):
+        if state.kind == Status.FAILED:
+            names.setdefault(state.why, []).append(job.name)
+    lines = [f"failed: {', '.join(failed)}: {why}" for why, failed in names.items()]
     return [*lines, "retry=true tries failed runs again"] if lines else []
 
 
 def summary(
-    pieces: Sequence[Job], before: Sequence[State], after: Sequence[State], estimates: Estimates, devices: int
+    jobs: Sequence[Job], before: Sequence[State], after: Sequence[State], estimates: Estimates, devices: int
 ) -> list[str]:
-    """Lines: what was settled, what is half done and how long it will take, what failed, what is next."""
+    """Lines on the runs that were finished, are half done with the time they need, failed, or come next."""
+    pairs = list(zip(jobs, after, strict=True))
     lines = []
-    now = list(zip(pieces, before, after, strict=True))
-    for piece, was, state in now:
-        if state.kind == DONE and was.kind != DONE:
-            settles = f", {len(piece.cells)} published cells" if piece.cells else ""
-            lines.append(f"done: {piece.name}{settles}")
-    for piece, _, state in now:
-        if state.kind == HALF:
-            more = span(estimates.seconds(piece, state))
-            lines.append(f"half done: {piece.name}, {state.rounds} of {piece.rounds} rounds, {more} more")
-    lines += failures(pieces, after)
-    lines += [f"elsewhere: {piece.name}" for piece, _, state in now if state.kind == BUSY]
-    ahead = [piece for piece, _, state in now if state.kind in (HALF, OPEN)]
-    lines += [f"next: {ahead[0].name}"] if ahead else []
-    return [*lines, progress(pieces, after, estimates, devices)]
+    for (job, state), old in zip(pairs, before, strict=True):
+        if state.kind == Status.DONE and old.kind != Status.DONE:
+            lines.append(f"done: {job.name}{f', {len(job.cells)} published cells' if job.cells else ''}")
+    for job, state in pairs:
+        if state.kind == Status.HALF:
+            seconds = format_seconds(estimates.seconds(job, state))
+            lines.append(f"half done: {job.name}, {state.rounds} of {job.rounds} rounds, {seconds} more")
+    lines += failures(jobs, after)
+    lines += [f"elsewhere: {job.name}" for job, state in pairs if state.kind == Status.BUSY]
+    lines += [f"next: {job.name}" for job, state in pairs if state.runnable][:1]
+    return [*lines, progress(jobs, after, estimates, devices)]
 
 
-def reason(said: str) -> str:
-    """Why a command failed, from what it printed: our line for it, what was raised, or else its last line."""
-    lines = [line for line in said.splitlines() if line.strip()]
+def failure_reason(output: str) -> str:
+    """Why a command failed, from its output: its error line, else the exception's message, else its last line."""
+    lines = [line for line in output.splitlines() if line.strip()]
     if errors := [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]:
         return errors[-1]
-    raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
-    if "Traceback (most" in said:  # a message may go on for lines
-        return next((line for line in raised if line and not line.startswith(" ")), "")
+    _, traceback, rest = output.rpartition("Traceback (most recent call last):")
+    if traceback:  # the exception's name and message follow the indented lines; the message may have several lines
+        return next((line for line in rest.splitlines()[1:] if line and not line.startswith(" ")), "")
     return lines[-1] if lines else ""

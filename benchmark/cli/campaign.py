@@ -15,11 +15,11 @@ SUBMIT = "submit."
 
 
 def campaign(words: list[str], console: Console) -> None:
-    """Play the runs of a campaign in order of worth for as long as there is time; plan=true says what that means."""
+    """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
     from benchmark.campaign import summary
-    from benchmark.campaign.devices import machine
-    from benchmark.campaign.estimates import Estimates, neighbours
-    from benchmark.campaign.jobs import WORDS, jobs, look, unknown
+    from benchmark.campaign.devices import find_machine
+    from benchmark.campaign.estimates import Estimates, other_sessions
+    from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
     from benchmark.campaign.scheduler import Scheduler
     from benchmark.distributed.launch import launched
     from benchmark.tracking.progress import Display
@@ -27,79 +27,78 @@ def campaign(words: list[str], console: Console) -> None:
     names, overrides = split(words)
     if not names:
         raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
-    own, rest = take_keys(overrides, *WORDS)
-    options = {word for word in rest if word.startswith(SUBMIT)}
-    rest = [word for word in rest if word not in options]
-    _check(own, options)
-    minutes, retry, speed = own.get("minutes"), own.get("retry", False), own.get("speed")
-    every = jobs(names, rest)
-    where = parse(rest)
-    if "cluster" in own and not own.get("plan"):
-        _submit(own, [*names, *rest, *(["retry=true"] if retry else [])], options, where, console)
+    options, overrides = take_keys(overrides, *COMMAND_KEYS)
+    submit_options = [word for word in overrides if word.startswith(SUBMIT)]
+    overrides = [word for word in overrides if word not in submit_options]
+    _check(options, submit_options)
+    retry = options.get("retry", False)
+    jobs = load_jobs(names, overrides)
+    placement = parse(overrides)
+    output = Path(str(placement.get("output", "runs"))).expanduser()
+    if "cluster" in options and not options.get("plan"):
+        arguments = [*names, *overrides, *(["retry=true"] if retry else [])]
+        console.print(_submit(options, arguments, submit_options, output / "submitit"), highlight=False)
         return
-    on = machine(own.get("devices", "auto"), where.get("accelerator", "auto"))
-    before = [look(piece, retry) for piece in every]
-    others = neighbours(_output(where), every)
+    machine = find_machine(options.get("devices", "auto"), placement.get("accelerator", "auto"))
+    devices = len(machine.devices)
+    before = [job_state(job, retry) for job in jobs]
+    others = other_sessions(output, jobs)
 
-    def expected() -> Estimates:
-        return Estimates(every, on.name, speed, others)
+    def estimates() -> Estimates:
+        return Estimates(jobs, machine.name, options.get("speed"), others)
 
-    estimates, many = expected(), len(on.devices)
-    if own.get("plan"):
-        console.print(summary.plan(every, before, estimates))
-        for line in summary.failures(every, before):
+    if options.get("plan"):
+        console.print(summary.plan(jobs, before, estimates()))
+        for line in summary.failures(jobs, before):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for line in [line for name in names for line in unknown(name)]:
+        for line in [line for name in names for line in open_questions(name)]:
             console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
-        console.print(summary.progress(every, before, estimates, many), highlight=False)
+        console.print(summary.progress(jobs, before, estimates(), devices), highlight=False)
         return
-    display = Display(console, len(every))
-    crew = Scheduler(every, rest, on, display, expected, minutes=minutes, retry=retry)
+    display = Display(console, len(jobs))
+    minutes = options.get("minutes")
+    scheduler = Scheduler(jobs, overrides, machine, display, estimates, minutes=minutes, retry=retry)
     try:
         with display:
-            display.say(summary.progress(every, before, estimates, many))
-            crew.work()
+            display.say(summary.progress(jobs, before, estimates(), devices))
+            scheduler.run()
     finally:
-        after = [crew.verdict(piece) for piece in every]
-        for line in summary.summary(every, before, after, expected(), many):
+        after = [scheduler.final_state(job) for job in jobs]
+        for line in summary.summary(jobs, before, after, estimates(), devices):
             display.say(line)
         if any(state.rounds for state in after):
-            display.say(f"python -m benchmark board collect={_output(where)} takes them onto the board")
-    if crew.failed and launched() is None:  # a launcher would end the other campaigns with this one
-        raise ConfigError(f"{len(crew.failed)} of {len(every)} runs failed or could not begin; why is said above")
+            display.say(f"python -m benchmark board collect={output} takes them onto the board")
+    if scheduler.failed and launched() is None:  # a launcher would end the other campaigns with this one
+        raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
 
 
-def _check(own: dict[str, Any], options: set[str]) -> None:
-    """Refuses values that cannot be."""
-    for key in ("minutes", "speed"):
-        if key in own and not (fits(own[key], float) and own[key] > 0):
-            raise ConfigError(f"{key}={own[key]}: give a number above 0")
-    for key in ("plan", "retry"):
-        if key in own and not isinstance(own[key], bool):
-            raise ConfigError(f"{key}={own[key]}: give true or false")
-    if "cluster" in own and "minutes" not in own:
-        raise ConfigError(f"cluster={own['cluster']}: give minutes= too, the time of each job")
-    alone = [*sorted(options), *([f"jobs={own['jobs']}"] if "jobs" in own else [])]
-    if alone and "cluster" not in own:
-        raise ConfigError(f"{alone[0]}: of which cluster? give cluster=slurm or cluster=local too")
-    if "jobs" in own and not (fits(own["jobs"], int) and own["jobs"] >= 1):
-        raise ConfigError(f"jobs={own['jobs']}: give a whole number of at least 1")
+def _check(options: dict[str, Any], submit_options: list[str]) -> None:
+    """Raise ConfigError for values that are not allowed."""
+    rules = {
+        **dict.fromkeys(("minutes", "speed"), (lambda value: fits(value, float) and value > 0, "a number above 0")),
+        **dict.fromkeys(("plan", "retry"), (lambda value: isinstance(value, bool), "true or false")),
+        "jobs": (lambda value: fits(value, int) and value >= 1, "a whole number of at least 1"),
+    }
+    for key, (allowed, what) in rules.items():
+        if key in options and not allowed(options[key]):
+            raise ConfigError(f"{key}={options[key]}: give {what}")
+    if "cluster" in options and "minutes" not in options:
+        raise ConfigError(f"cluster={options['cluster']}: give minutes= too, the time of each job")
+    of_cluster = [*sorted(submit_options), *([f"jobs={options['jobs']}"] if "jobs" in options else [])]
+    if of_cluster and "cluster" not in options:
+        raise ConfigError(f"{of_cluster[0]}: of which cluster? give cluster=slurm or cluster=local too")
 
 
-def _output(where: dict[str, Any]) -> Path:
-    return Path(str(where.get("output", "runs"))).expanduser()
-
-
-def _submit(own: dict[str, Any], words: list[str], options: set[str], where: dict[str, Any], console: Console) -> None:
+def _submit(options: dict[str, Any], words: list[str], submit_options: list[str], folder: Path) -> str:
+    """Submit the campaign; returns a line on its jobs."""
     from benchmark.campaign.slurm import submit
     from benchmark.distributed.launch import cores
 
-    folder = _output(where) / "submitit"
-    given = parse([word.removeprefix(SUBMIT) for word in sorted(options)])
-    jobs, devices = own.get("jobs", 1), own.get("devices", "auto")
-    if devices == "auto" and jobs > 1 and own["cluster"] == "local":  # its jobs share the cores of this machine
+    given = parse([word.removeprefix(SUBMIT) for word in sorted(submit_options)])
+    cluster, minutes, jobs = str(options["cluster"]), options["minutes"], options.get("jobs", 1)
+    devices = options.get("devices", "auto")
+    if devices == "auto" and jobs > 1 and cluster == "local":  # its jobs share the cores of this machine
         devices = max(1, cores() // jobs)
-    words.append(f"devices={devices}")
-    ids = submit(words, folder, cluster=str(own["cluster"]), jobs=jobs, minutes=own["minutes"], options=given)
-    what = f"{len(ids)} job{'s' if len(ids) > 1 else ''} of {own['minutes']:g} minutes"
-    console.print(f"{what}: {', '.join(ids)}; logs in {folder}", highlight=False)
+    words = [*words, f"devices={devices}"]
+    ids = submit(words, folder, cluster=cluster, jobs=jobs, minutes=minutes, options=given)
+    return f"{len(ids)} job{'s' if len(ids) > 1 else ''} of {minutes:g} minutes: {', '.join(ids)}; logs in {folder}"

@@ -1,6 +1,7 @@
 """Locks that reserve a run folder for one process; the system releases the locks of a dead process."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,9 @@ from lightning.fabric import Fabric
 
 from benchmark.distributed.collectives import raise_on_all_ranks
 from benchmark.errors import BusyError
+
+LOCKED_BY_PARENT = "FULCRUM_LOCKED_BY_PARENT"
+"""Environment variable: the run folder that a campaign has locked for this process."""
 
 
 def try_lock(file: IO[str]) -> bool:
@@ -48,7 +52,7 @@ def is_locked(path: Path) -> bool:
 def lock_folder(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Reserves a run folder for this run: two processes in one would delete each other's client states."""
     with raise_on_all_ranks(fabric), ExitStack() as stack:
-        if fabric.global_rank == 0:
+        if fabric.global_rank == 0 and os.environ.get(LOCKED_BY_PARENT) != str(folder.resolve()):
             folder.mkdir(parents=True, exist_ok=True)
             if not try_lock(stack.enter_context((folder / "lock").open("w"))):
                 raise BusyError(f"{folder} is being used by another process: wait for it, or stop it")

@@ -1,130 +1,219 @@
-"""The terms from which docs/scale.md derives a million clients and images of ImageNet's size."""
+"""Microbenchmarks: the terms of docs/scale.md, and the evaluation protocols on cached features.
+
+Features are 50,000 for training and 10,000 for testing, 512 wide, of ten classes of three clusters each, mixed so that
+a linear probe has much to solve and something to miss. An author's probe feeds `nn.Linear` and `torch.optim.Adam` from
+a DataLoader over a TensorDataset; one of its epochs is timed and multiplied by their number. scikit-learn's logistic
+regression sees the features standardised as `linear-lbfgs/v1` does it, at the strength that probe chose.
+"""
 
 import io
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState
 from benchmark.rng import Streams
-from benchmark.speed.timing import Line, Say, seconds, spread
+from benchmark.speed.timing import Line, Log, interleaved, ratio, seconds, spread
 from datamodules.partition import Parts, iid
 from datamodules.recipe import Recipe
 from datamodules.views import augment
+from eval.features import Features, accuracy
+from eval.linear import Probe, fit_linear, lbfgs_probe, standardised
+from eval.logistic_regression import fit_lbfgs, split
+from eval.protocol import PROTOCOLS, Subject
 from methods.networks import resnet18
 from methods.objectives.simclr import SimCLR
 
-TITLE = "Terms of a million clients, and of large images"
-CLIENTS, EACH = 1_000_000, 10
+CLIENTS, IMAGES_PER_CLIENT = 1_000_000, 10
 FILES = 20_000
 SIDE = 224
 
+TRAIN, TEST, WIDTH, CLASSES = 50_000, 10_000, 512, 10
+LINEAR, SOLVED, NEIGHBOURS = "linear/v1", "linear-lbfgs/v1", "knn/v1"
+LOADER, FEDX, SKLEARN = "loader, batch 512", "loader, batch 64", "scikit-learn"
 
-def measure(repetitions: int, say: Say) -> list[Line]:
-    """Each term on its own."""
+
+def terms(repetitions: int, log: Log) -> list[Line]:
+    """Each term of a million clients and of large images."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = [*_clients(repetitions), *_memories(Path(folder), repetitions), *_images(repetitions)]
-    return lines
+        return [*_client_terms(repetitions), *_memory_terms(Path(folder), repetitions), *_image_terms(repetitions)]
 
 
-def _line(what: str, unit: str, repetitions: int, figure: Callable[[], float]) -> Line:
-    return Line(what, spread(figure() for _ in range(repetitions)), unit)
+def _line(what: str, unit: str, repetitions: int, function: Callable[[], float]) -> Line:
+    return Line(what, spread(function() for _ in range(repetitions)), unit)
 
 
-def _clients(repetitions: int) -> list[Line]:
-    """Drawing a cohort, and holding who has what."""
-    streams = Streams(0)
-    labels = np.zeros(CLIENTS * EACH, dtype=np.int64)
-    held: list[Parts] = []
+def _milliseconds(function: Callable[[], object]) -> float:
+    return 1000 * seconds(function)
 
-    def deal() -> float:
-        held.clear()
-        return seconds(lambda: held.append(Parts(iid(labels, CLIENTS, seed=0))))
 
+def _client_terms(repetitions: int) -> list[Line]:
+    """Drawing a cohort, and storing which client has which images."""
+    labels = np.zeros(CLIENTS * IMAGES_PER_CLIENT, dtype=np.int64)
+    draw = partial(Streams(0).cohort, 0, CLIENTS, 100 / CLIENTS)
+    parts = Parts(iid(labels, CLIENTS, seed=0))
+    size = (parts.indices.nbytes + parts.sizes.nbytes + parts.ends.nbytes) / 2**20
+    del parts
+    partition = partial(seconds, lambda: Parts(iid(labels, CLIENTS, seed=0)))
     return [
-        _line(
-            f"a cohort of 100 drawn from {CLIENTS:,}",
-            "ms",
-            repetitions,
-            lambda: 1000 * seconds(lambda: streams.cohort(0, CLIENTS, 100 / CLIENTS)),
-        ),
-        _line(f"{CLIENTS * EACH:,} images dealt to {CLIENTS:,} clients", "s", min(3, repetitions), deal),
-        _line(
-            "the lists of that",
-            "MiB",
-            1,
-            lambda: (held[0].indices.nbytes + held[0].sizes.nbytes + held[0].ends.nbytes) / 2**20,
-        ),
+        _line(f"a cohort of 100 drawn from {CLIENTS:,}", "ms", repetitions, partial(_milliseconds, draw)),
+        _line(f"{len(labels):,} images dealt to {CLIENTS:,} clients", "s", min(3, repetitions), partition),
+        Line("the lists of that", spread([size]), "MiB"),
     ]
 
 
-def _memories(folder: Path, repetitions: int) -> list[Line]:
-    """What a stateful method pays for each client, and for all of them each round."""
-    kept = {"memory": {name: p.detach() for name, p in resnet18().named_parameters()}}
-    memory = ClientState(folder / "memory")
+def _memory_terms(folder: Path, repetitions: int) -> list[Line]:
+    """What a stateful method costs for each client, and for all of them in each round."""
+    tree = {"memory": {name: parameter.detach() for name, parameter in resnet18().named_parameters()}}
+    memory, checkpoint = ClientState(folder / "memory"), Checkpoint(folder, "terms")
+    index = {client: f"client{client}-round{client}-fit.pt" for client in range(CLIENTS)}
 
-    def write() -> float:
-        return 1000 * seconds(lambda: memory.stage({0: memory.write(0, 0, "fit", kept)}))
+    def write() -> None:
+        memory.stage({0: memory.write(0, 0, "fit", tree)})
 
     lines = [
-        _line("resnet18's memory of a client written", "ms", repetitions, write),
-        _line("and read", "ms", repetitions, lambda: 1000 * seconds(lambda: memory[0])),
+        _line("resnet18's memory of a client written", "ms", repetitions, partial(_milliseconds, write)),
+        _line("and read", "ms", repetitions, partial(_milliseconds, lambda: memory[0])),
     ]
-    for client in range(FILES):
-        (memory.folder / f"client{client}-round0-fit.pt").touch()
     memory.index = {client: f"client{client}-round0-fit.pt" for client in range(FILES)}
-    lines.append(
-        _line(f"clearing up among {FILES:,} memories", "ms", repetitions, lambda: 1000 * seconds(memory.commit))
-    )
-    checkpoint = Checkpoint(folder, "terms")
-    index = {client: f"client{client}-round{client}-fit.pt" for client in range(CLIENTS)}
-    lines.append(
-        _line(
-            f"a checkpoint that names {CLIENTS:,} memories",
-            "s",
-            repetitions,
-            lambda: seconds(lambda: checkpoint.save({"memory": index})),
-        )
-    )
-    return lines
+    for name in memory.index.values():
+        (memory.folder / name).touch()
+    clear = partial(_milliseconds, memory.commit)
+    save = partial(seconds, lambda: checkpoint.save({"memory": index}))
+    return [
+        *lines,
+        _line(f"clearing up among {FILES:,} memories", "ms", repetitions, clear),
+        _line(f"a checkpoint that names {CLIENTS:,} memories", "s", repetitions, save),
+    ]
 
 
-def _images(repetitions: int) -> list[Line]:
+def _image_terms(repetitions: int) -> list[Line]:
     """Decoding, views and steps at SIDE pixels."""
     generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
-    photograph = io.BytesIO()
-    rough = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
-    rough.resize((500, 375), Image.Resampling.BICUBIC).save(photograph, "JPEG", quality=90)
-
-    def decode() -> float:
-        photograph.seek(0)
-        return 1000 * seconds(lambda: Image.open(photograph).convert("RGB").resize((SIDE, SIDE)))
-
+    file = io.BytesIO()
+    coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+    coarse.resize((500, 375), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
     images = torch.from_numpy(rng.integers(0, 256, (64, 3, SIDE, SIDE), dtype=np.uint8))
-    recipe = Recipe(SIDE)
     model = SimCLR(resnet18(stem="imagenet"), projector=(512, 128)).to(memory_format=torch.channels_last)
+
+    def decode() -> None:
+        file.seek(0)
+        Image.open(file).convert("RGB").resize((SIDE, SIDE))
+
+    def augmented() -> float:
+        return len(images) / seconds(lambda: augment(images, Recipe(SIDE), generator))
 
     def step(precision: torch.dtype) -> float:
         views = [torch.rand(16, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last) for _ in range(2)]
-        began = time.perf_counter()
-        with torch.autocast("cpu", dtype=precision, enabled=precision != torch.float32):
-            out = model(*views)
-        model.loss(out, None).backward()  # type: ignore[arg-type] # it looks at the embeddings alone
-        return 16 / (time.perf_counter() - began)
+
+        def forward_and_back() -> None:
+            with torch.autocast("cpu", dtype=precision, enabled=precision != torch.float32):
+                out = model(*views)
+            model.loss(out, None).backward()  # type: ignore[arg-type] # it needs the embeddings alone
+
+        return 16 / seconds(forward_and_back)
 
     step(torch.float32)
     return [
-        _line("a photograph of 500 x 375 decoded and resized", "ms", repetitions, decode),
-        _line(
-            f"views of {SIDE} pixels", "a second", repetitions,
-            lambda: len(images) / seconds(lambda: augment(images, recipe, generator)),
-        ),
-        _line(f"resnet18 at {SIDE} pixels, fp32", "images/s", repetitions, lambda: step(torch.float32)),
-        _line(f"resnet18 at {SIDE} pixels, bf16", "images/s", repetitions, lambda: step(torch.bfloat16)),
-    ]  # fmt: skip
+        _line("a photograph of 500 x 375 decoded and resized", "ms", repetitions, partial(_milliseconds, decode)),
+        _line(f"views of {SIDE} pixels", "a second", repetitions, augmented),
+        _line(f"resnet18 at {SIDE} pixels, fp32", "images/s", repetitions, partial(step, torch.float32)),
+        _line(f"resnet18 at {SIDE} pixels, bf16", "images/s", repetitions, partial(step, torch.bfloat16)),
+    ]
+
+
+def evaluation(repetitions: int, log: Log) -> list[Line]:
+    """Probes by the suite and by loaders, their agreement with scikit-learn, and kNN."""
+    small, features = make_features(600, 200), make_features(TRAIN, TEST)
+    for warm_up in _probes(small, 1e-3).values():
+        warm_up()
+    strength = lbfgs_probe(features, torch.Generator().manual_seed(0))["strength"]
+    log(f"{TRAIN} x {WIDTH} features, {torch.get_num_threads()} threads, strength {strength:g}")
+    values = interleaved(_probes(features, strength), repetitions, log)
+    return [
+        Line("loader at batch 64, 100 epochs (from 1) / linear-lbfgs/v1", ratio(values, FEDX, SOLVED), goal=">= 10"),
+        Line("loader at batch 512, 200 epochs (from 1) / linear/v1", ratio(values, LOADER, LINEAR)),
+        Line("scikit-learn, one strength / linear-lbfgs/v1, five and a last", ratio(values, SKLEARN, SOLVED)),
+        *(Line(name, spread(values[name]), "s") for name in (SOLVED, LINEAR, FEDX, LOADER, SKLEARN)),
+        *_agreement(features, strength),
+        Line("knn/v1: 200 neighbours", spread(values[NEIGHBOURS]), "s"),
+    ]
+
+
+def make_features(train: int, test: int) -> Features:
+    """Features of ten classes of three clusters in 32 dimensions, squashed, mixed into WIDTH, blurred and rectified."""
+    generator = torch.Generator().manual_seed(0)
+    noise = partial(torch.randn, generator=generator)
+    clusters, squash, mix = 0.75 * noise(CLASSES, 3, 32), noise(32, WIDTH) / 32**0.5, noise(WIDTH, WIDTH) / WIDTH**0.5
+    n = train + test
+    y, cluster = (torch.randint(high, (n,), generator=generator) for high in (CLASSES, 3))
+    x = ((clusters[y, cluster] + noise(n, 32)) @ squash).tanh() @ mix + 0.3 * noise(n, WIDTH)
+    x = x.relu()
+    clients = torch.arange(train) % 10
+    return Features(
+        train_x=x[:train], train_y=y[:train], train_clients=clients, test_x=x[train:], test_y=y[train:],
+        view_a=None, view_b=None, view_clients=None, num_classes=CLASSES,
+    )  # fmt: skip
+
+
+def _probes(features: Features, strength: float) -> dict[str, Callable[[], float]]:
+    """Functions that return the seconds of each probe, those of loaders for all their epochs."""
+
+    def run(protocol: str) -> None:
+        PROTOCOLS[protocol].run(Subject(features=features), torch.Generator().manual_seed(0))
+
+    return {
+        **{name: partial(seconds, partial(run, name)) for name in (SOLVED, LINEAR, NEIGHBOURS)},
+        FEDX: lambda: 100 * seconds(partial(_loader_epoch, features, 64, 1e-3, 1e-6)),
+        LOADER: lambda: 200 * seconds(partial(_loader_epoch, features, 512, 3e-3, 0.0)),
+        SKLEARN: partial(seconds, partial(_by_scikit_learn, features, strength)),
+    }
+
+
+def _loader_epoch(features: Features, batch_size: int, lr: float, weight_decay: float) -> None:
+    """One epoch of a linear probe, as it is commonly written."""
+    loader = DataLoader(TensorDataset(features.train_x, features.train_y), batch_size, shuffle=True)
+    layer = nn.Linear(WIDTH, CLASSES)
+    optimizer = torch.optim.Adam(layer.parameters(), lr, weight_decay=weight_decay)
+    for x, y in loader:
+        loss = F.cross_entropy(layer(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def _by_scikit_learn(features: Features, strength: float) -> Tensor:
+    """Predictions of scikit-learn's logistic regression of the same objective, which it divides by the strength."""
+    x, test_x, _ = standardised(features)
+    model = LogisticRegression(C=1 / (strength * len(x)), max_iter=1000)
+    model.fit(x.numpy(), features.train_y.numpy())
+    return torch.from_numpy(model.predict(test_x.numpy()))
+
+
+def _agreement(features: Features, strength: float) -> list[Line]:
+    """Percent of test rows to which each of our probes gives scikit-learn's class; and all accuracies."""
+    x, test_x, gram = standardised(features)
+    solution = split(fit_lbfgs(x, features.train_y, CLASSES, strength, gram=gram), CLASSES)
+    probe = Probe("adam", lr=3e-3, epochs=200, batch_size=512)
+    trained = fit_linear(features.train_x, features.train_y, CLASSES, probe, torch.Generator().manual_seed(0))
+    predictions = {
+        SOLVED: F.linear(test_x, *solution).argmax(dim=1),
+        LINEAR: F.linear(features.test_x, *trained).argmax(dim=1),
+        SKLEARN: _by_scikit_learn(features, strength),
+    }
+    agreement = {name: spread([accuracy(predictions[name], predictions[SKLEARN])]) for name in (SOLVED, LINEAR)}
+    return [
+        Line(f"predictions equal to scikit-learn's, {SOLVED}", agreement[SOLVED], "%", ">= 99.5"),
+        Line(f"predictions equal to scikit-learn's, {LINEAR}", agreement[LINEAR], "%"),
+        *(Line(f"accuracy, {name}", spread([accuracy(p, features.test_y)]), "%") for name, p in predictions.items()),
+    ]

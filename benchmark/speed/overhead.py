@@ -1,14 +1,16 @@
-"""A round against the floor, a bare PyTorch loop over the same clients, batches and views; and one without training.
+"""Overhead of a run: rounds against a bare PyTorch loop, layouts and precisions, start-up, and the monitor.
 
-The bare loop has what its writer would tune: the allocator set, one model, weights copied and added up tensor list by
-tensor list, nothing checked, nothing saved. It must come to the same weights, or it did not do the same work. Our round
-is timed from the end of one to the end of the next, its checkpoint included.
+The bare loop has what its writer would tune: the allocator set, one model, weights copied and added as lists of
+tensors; it checks and saves nothing. It must end at the same weights, or it did not do the same work. Our round is
+timed from the end of one to the end of the next, its checkpoint included.
 """
 
 import io
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,96 +19,196 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmark.configuration.compose import compose
+from benchmark.evaluation.monitor import Monitor
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.run import Run
 from benchmark.federation.loop import FederatedLoop
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import Line, Say, ratio, seconds, spread
+from benchmark.speed.timing import (
+    Line,
+    Log,
+    Spread,
+    arrival_times,
+    interleaved,
+    ratio,
+    run_command,
+    run_process,
+    seconds,
+    spread,
+)
 from benchmark.tracking.progress import Display
 from methods.base import FederatedMethod, Mean, Phase
 from methods.maths import nt_xent
 
-TITLE = "A round against a bare loop, and without training"
-RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,128]")
-TRAINED = {
+LAST = "training.channels_last=true"
+RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,128]", "training.batch_size=32")
+FLOORS = {
     "convnet, batch 16": (("training.batch_size=16",), "<= 1.10"),
     "convnet, batch 64": (("training.batch_size=64",), "<= 1.10"),
-    "resnet18, batch 32": (
-        (*RESNET, "training.batch_size=32", "training.steps=4", "federation.participation=0.06"),
-        "<= 1.03",
-    ),
+    "resnet18, batch 32": ((*RESNET, "training.steps=4", "federation.participation=0.06"), "<= 1.03"),
 }
-IDLE = {"convnet": ((), "<= 1"), "resnet18": (RESNET, "<= 10")}
-LAST = "training.channels_last=true"
-AGREE = 1e-3
-"""Largest difference of weights after the first round: float32 sums in another order, amplified by training."""
+VISITS = {"convnet": ((), "<= 1"), "resnet18": (RESNET, "<= 10")}
+MAX_DIFFERENCE = 1e-3
+"""Of weights after the first round: float32 sums in another order, amplified by training."""
+
+PLAIN = "fp32"
+NETWORKS = {
+    "convnet, batch 64": ("training.batch_size=64",),
+    "resnet18, batch 32": (*RESNET, "training.steps=2", "federation.participation=0.04"),
+}
+VARIANTS = {
+    PLAIN: ("training.channels_last=false",),
+    "fp32, channels last": (LAST,),
+    "bf16, channels last": (LAST, "training.precision=bf16-mixed"),
+    "fp32, compiled": ("training.channels_last=false",),
+}
 
 
 class Idle(FederatedMethod):
-    """FedAvg whose clients send back the weights as they came."""
+    """FedAvg whose clients send back the weights unchanged."""
 
     phases = (Phase("fit", work="none", uplink={"weights": Mean("examples")}),)
 
 
-def measure(repetitions: int, say: Say) -> list[Line]:
-    """Ratios of rounds, and milliseconds of a visit without work."""
+def floor(repetitions: int, log: Log) -> list[Line]:
+    """Ratios of rounds to the bare loop's, and milliseconds of a visit without work."""
     lines = []
-    for name, (overrides, goal) in TRAINED.items():
-        say(name)
+    for name, (overrides, goal) in FLOORS.items():
+        log(name)
         with tempfile.TemporaryDirectory() as folder:
-            loop = prepared(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
-            against = Against(loop)
-            loop.callbacks = [against]
+            loop = build_loop(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
+            comparison = Comparison(loop)
+            loop.callbacks = [comparison]
             loop.fit()
-        figures = {"ours": against.ours[1:], "bare": against.bare[1:]}  # the first round warms up
-        lines.append(Line(f"{name}: our round / bare loop", ratio(figures, "ours", "bare"), "x", goal))
-    for name, (overrides, goal) in IDLE.items():
+        values = {"ours": comparison.ours[1:], "bare": comparison.bare[1:]}  # the first round warms up
+        lines.append(Line(f"{name}: our round / bare loop", ratio(values, "ours", "bare"), goal=goal))
+    for name, (overrides, goal) in VISITS.items():
         with tempfile.TemporaryDirectory() as folder:
             idle = ("method.class=benchmark.speed.overhead.Idle", f"federation.rounds={10 * repetitions}")
-            loop = prepared(Path(folder), LAST, *overrides, *idle)
+            loop = build_loop(Path(folder), LAST, *overrides, *idle)
             loop.start()
-            taken = [seconds(lambda: loop.run_round(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
-            saved = [seconds(loop.save) for _ in range(repetitions)]
-        a_visit = spread(1000 * taking / 10 for taking in taken)
-        lines.append(Line(f"{name}: a visit without work", a_visit, "ms", goal))
-        lines.append(Line(f"{name}: saving the round", spread(1000 * one for one in saved), "ms"))
+            rounds = [seconds(lambda: loop.run_round(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
+            saves = [seconds(loop.save) for _ in range(repetitions)]
+        lines += [
+            Line(f"{name}: a visit without work", spread(1000 * duration / 10 for duration in rounds), "ms", goal),
+            Line(f"{name}: saving the round", spread(1000 * duration for duration in saves), "ms"),
+        ]
     return lines
 
 
-def prepared(folder: Path, *overrides: str) -> FederatedLoop:
-    """A federation ready to play, in this process."""
+def precision(repetitions: int, log: Log) -> list[Line]:
+    """Speed of the same round in other layouts and precisions, over plain fp32."""
+    lines = []
+    for network, overrides in NETWORKS.items():
+        log(network)
+        with tempfile.TemporaryDirectory() as folder:
+            loops = {name: build_loop(Path(folder) / name, *overrides, *own) for name, own in VARIANTS.items()}
+            loops["fp32, compiled"].method.objective.compile()
+            for loop in loops.values():
+                loop.start()
+                loop.run_round(0)  # warms up, and compiles
+            contenders = {name: partial(seconds, partial(loop.run_round, 0)) for name, loop in loops.items()}
+            values = interleaved(contenders, repetitions, log)
+        others = [name for name in VARIANTS if name != PLAIN]
+        lines += [Line(f"{network}: {name}, speed over {PLAIN}", ratio(values, PLAIN, name)) for name in others]
+    return lines
+
+
+def startup(repetitions: int, log: Log) -> list[Line]:
+    """From the command until the first round, of one client and one step, is on disk; over the imports alone."""
+    values = interleaved({"first step": _first_step, "imports": _imports}, repetitions, log)
+    first = ratio(values, "first step", "imports")
+    return [
+        Line("digits: first step / `import torch, lightning`", first, goal="<= 2.50"),
+        *(Line(name, spread(values[name]), "s") for name in values),
+    ]
+
+
+def _imports() -> float:
+    """Seconds until the two largest imports are done."""
+    start = time.time()
+    command = [sys.executable, "-c", "import torch, lightning, time; print(time.time())"]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) - start
+
+
+def _first_step() -> float:
+    """Seconds until the first line of `rounds.jsonl`, which follows the checkpoint."""
+    short = ("federation.rounds=1", "federation.participation=0.1", "training.steps=1")
+    with run_command("digits", *short) as (command, folder), arrival_times(folder / "rounds.jsonl") as times:
+        run_process(command)
+    return times[0]
+
+
+class TimedMonitor(Monitor):
+    """A monitor that records its own seconds, and the round's."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.values: dict[str, list[float]] = {"a look": [], "a round": []}
+
+    def on_round_scored(self, loop: Any, row: dict[str, Any]) -> None:
+        """As the monitor's."""
+        self.values["a look"].append(seconds(lambda: super(TimedMonitor, self).on_round_scored(loop, row)))
+        self.values["a round"].append(row["seconds"])
+
+
+def monitor(repetitions: int, log: Log) -> list[Line]:
+    """Cost of the monitor on `cifar10-mini` with synthetic images, in every round and as often as shipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        images = ("data.name=synthetic", "data.image_size=32", "data.options={examples: 62500, classes: 10}")
+        placement = (f"output={folder}", "logger=csv", "accelerator=cpu", "devices=1")
+        config = compose("cifar10-mini", "fedavg", [*images, *placement, f"federation.rounds={repetitions + 1}"])
+        log(f"{repetitions + 1} rounds, {torch.get_num_threads()} threads")
+        with Display(Console(quiet=True)) as display:
+            run = Run(config, display)
+            with run.prepared() as loop:
+                timed = TimedMonitor(run.evaluator, 1, run.recalibrated)
+                loop.callbacks = [timed]
+                loop.fit()
+    values = {name: durations[1:] for name, durations in timed.values.items()}  # the first round warms up
+    fraction, every = ratio(values, "a look", "a round"), config.evaluation.every
+    shipped = Spread(fraction.median / every, fraction.low / every, fraction.high / every, fraction.repetitions)
+    return [
+        Line(f"a look every {every} rounds, as shipped: of the rounds' time", shipped, goal="<= 0.05"),
+        Line("a look / its round", fraction),
+        *(Line(name, spread(durations), "s") for name, durations in values.items()),
+    ]
+
+
+def build_loop(folder: Path, *overrides: str) -> FederatedLoop:
+    """A loop of the peers' scenario in this process, ready to start."""
     common = (f"output={folder}", "logger=csv", "devices=1", "evaluation.every=0")
     run = Run(compose(str(PATH), "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
     run.prepare()
     return run.loop
 
 
-class Against:
-    """Plays each round once more, barely, right after it; keeps the seconds of both.
+class Comparison:
+    """Callback that repeats each round in the bare loop and records the seconds of both.
 
     Raises:
-        RuntimeError: after the first round both hold other weights.
+        RuntimeError: after the first round the weights differ.
     """
 
     def __init__(self, loop: FederatedLoop) -> None:
         self.bare_loop = BareLoop(loop)
         self.ours: list[float] = []
         self.bare: list[float] = []
-        self.since = 0.0
+        self.start = 0.0
 
     def on_run_start(self, loop: FederatedLoop) -> None:
-        """Starts the clock."""
-        self.since = time.perf_counter()
+        """Start the clock."""
+        self.start = time.perf_counter()
 
     def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
-        """Stops it for as long as the bare loop takes."""
-        self.ours.append(time.perf_counter() - self.since)
+        """Stop the clock while the bare loop runs."""
+        self.ours.append(time.perf_counter() - self.start)
         self.bare.append(seconds(lambda: self.bare_loop.run_round(row["round"] - 1)))
         if row["round"] == 1:
-            apart = self.bare_loop.apart(loop.server["weights"])
-            if not apart < AGREE:
-                raise RuntimeError(f"the bare loop's weights are {apart} away from ours: not the same work")
-        self.since = time.perf_counter()
+            difference = self.bare_loop.difference(loop.server["weights"])
+            if not difference < MAX_DIFFERENCE:
+                raise RuntimeError(f"the bare loop's weights differ from ours by {difference}: not the same work")
+        self.start = time.perf_counter()
 
 
 class BareLoop:
@@ -114,12 +216,17 @@ class BareLoop:
 
     def __init__(self, loop: FederatedLoop) -> None:
         assert isinstance(loop.work, SequentialExecutor)
-        self.loop, self.work = loop, loop.work
-        self.method = loop.method
-        self.encoder, self.projector = self.method.objective.encoder, self.method.objective.projector
-        self.parameters = [*self.encoder.parameters(), *self.projector.parameters()]
-        buffers = [*self.encoder.buffers(), *self.projector.buffers()]
-        self.tensors: list[Tensor] = [*self.parameters, *(one for one in buffers if one.is_floating_point())]
+        self.loop, self.work, self.method = loop, loop.work, loop.method
+        parts = {name: getattr(self.method.objective, name) for name in ("encoder", "projector")}
+        self.encoder, self.projector = parts.values()
+        self.parameters = [parameter for module in parts.values() for parameter in module.parameters()]
+        named: dict[tuple[str, str], Tensor] = {
+            (part, name): tensor
+            for part, module in parts.items()
+            for name, tensor in (*module.named_parameters(), *module.named_buffers())
+            if tensor.is_floating_point()
+        }
+        self.names, self.tensors = list(named), list(named.values())
         self.weights = [tensor.detach().clone() for tensor in self.tensors]
 
     def run_round(self, round: int) -> None:
@@ -142,14 +249,10 @@ class BareLoop:
         optimizer = self.method.make_optimizer(self.parameters)
         self.method.train()
         key: dict[str, Any] = {"round": round, "phase": "fit", "client": client}
+        order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
+        names, epochs, steps = ("augment", "augment"), pace.epochs, pace.steps
         for batch in self.work.data.batches(
-            client,
-            ("augment", "augment"),
-            pace.batch_size,
-            epochs=pace.epochs,
-            steps=pace.steps,
-            order=streams.generator("order", **key),
-            views=streams.generator("views", **key),
+            client, names, pace.batch_size, epochs=epochs, steps=steps, order=order, views=views
         ):
             z = self.projector(self.encoder(torch.cat(batch.views)))
             loss = nt_xent(*z.chunk(2), self.method.objective.temperature)
@@ -157,13 +260,7 @@ class BareLoop:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def apart(self, weights: dict[str, dict[str, Tensor]]) -> float:
-        """Largest difference from another's weights."""
-        own = {**dict(zip(self.tensors, self.weights, strict=True))}
-        named: Sequence[tuple[Tensor, Tensor]] = [
-            (own[tensor], weights[part][name])
-            for part, module in (("encoder", self.encoder), ("projector", self.projector))
-            for name, tensor in (*module.named_parameters(), *module.named_buffers())
-            if tensor.is_floating_point()
-        ]
-        return max(float((one - other).abs().max()) for one, other in named)
+    def difference(self, weights: dict[str, dict[str, Tensor]]) -> float:
+        """Largest difference from other weights."""
+        pairs = zip(self.names, self.weights, strict=True)
+        return max(float((weight - weights[part][name]).abs().max()) for (part, name), weight in pairs)

@@ -1,6 +1,6 @@
 """The suite against Flower and pfl-research: the same clients, network, loss and two cores, each as it ships.
 
-A user's whole run is timed, from the start of the process: ours is `python -m benchmark run`, the others' are the
+The whole run of a user is timed, from the start of the process: ours is `python -m benchmark run`, the others' are the
 programs in `peer/`, run by a Python of their own that sees this suite's torch. The workload is `peer/scenario.yaml`;
 views are either an image and its mirror image, which leaves the engine's own cost, or SimCLR's, which the others' users
 make with torchvision, image by image. Allocators are left as each framework has them; telemetry is off. Two cores are
@@ -25,9 +25,18 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
-from benchmark.speed.timing import Line, Process, Say, arrivals, interleaved, process, ratio, spread
-
-TITLE = "Whole runs beside Flower and pfl-research, as shipped, on two CPU cores"
+from benchmark.speed.timing import (
+    ON_CPU,
+    Line,
+    Log,
+    Process,
+    arrival_times,
+    interleaved,
+    ratio,
+    run_command,
+    run_process,
+    spread,
+)
 
 PEER = PATH.parent
 REPOSITORY = PEER.parents[2]
@@ -37,11 +46,8 @@ OURS, FLOWER, PFL = "Fulcrum", "Flower", "pfl-research"
 PROGRAMS = {FLOWER: "benchmark.speed.peer.flower", PFL: "benchmark.speed.peer.pfl_research"}
 BATCHES = (16, 64)
 
-SETTINGS = (
-    f"devices={CORES}", "threads=1", "accelerator=cpu", "training.channels_last=true", "logger=csv",
-    "evaluation.protocols=[]", "evaluation.every=0", "scenario=peers", "row=fulcrum",
-)  # fmt: skip
-"""Of our run, whatever the views and the batch."""
+SETTINGS = (f"devices={CORES}", "threads=1", "training.channels_last=true", *ON_CPU)
+"""Overrides of our run for all views and batch sizes."""
 
 VIEWS = {
     "mirrored": (
@@ -70,10 +76,10 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Played:
-    """A finished run.
+class FinishedRun:
+    """Times and memory of a run.
 
-    ends: when each round was over, seconds since the start of the process. peak_mib: proportional, of all processes.
+    ends: of its rounds, in seconds since the start of the process. peak_mib: proportional set size of all processes.
     """
 
     ends: tuple[float, ...]
@@ -82,7 +88,7 @@ class Played:
     @property
     def round(self) -> float:
         """Seconds of a round: the median of all but the first."""
-        return statistics.median(end - began for began, end in pairwise(self.ends))
+        return statistics.median(end - start for start, end in pairwise(self.ends))
 
     @property
     def first(self) -> float:
@@ -90,107 +96,105 @@ class Played:
         return self.ends[0]
 
 
-def measure(repetitions: int, say: Say) -> list[Line]:
-    """Everyone in turn, for each kind of views and each batch size; a run gives its times and its memory.
+def peers(repetitions: int, log: Log) -> list[Line]:
+    """All frameworks in turn, for each kind of views and each batch size; a run gives its times and its memory.
 
     Raises:
         RuntimeError: the others cannot be installed, or a run failed.
     """
-    python = install(say)
-    source()  # decoded now, so that nobody's run pays for it
+    python = install(log)
+    source()  # decodes the images before the runs that are timed
     lines = []
     for views in VIEWS:
         for batch in BATCHES:
-            say(f"{views} views, batch {batch}, seconds a round:")
-            plays: dict[str, Callable[[], Played]] = {OURS: partial(play, views, batch)}
-            plays |= {name: partial(play_peer, python, module, views, batch) for name, module in PROGRAMS.items()}
-            lines += compare(views, batch, contest(plays, repetitions, say))
+            log(f"{views} views, batch {batch}, seconds a round:")
+            runs: dict[str, Callable[[], FinishedRun]] = {OURS: partial(run_ours, views, batch)}
+            runs |= {name: partial(run_peer, python, module, views, batch) for name, module in PROGRAMS.items()}
+            lines += compare(views, batch, run_all(runs, repetitions, log))
     return lines
 
 
-def contest(plays: Mapping[str, Callable[[], Played]], repetitions: int, say: Say) -> dict[str, list[Played]]:
-    """Name -> its runs, one a repetition, all contenders in turn."""
-    played: dict[str, list[Played]] = {name: [] for name in plays}
+def run_all(runs: Mapping[str, Callable[[], FinishedRun]], repetitions: int, log: Log) -> dict[str, list[FinishedRun]]:
+    """Name -> its runs, one a repetition, all frameworks in turn."""
+    finished: dict[str, list[FinishedRun]] = {name: [] for name in runs}
 
-    def once(name: str) -> float:
-        played[name].append(plays[name]())
-        return played[name][-1].round
+    def run_once(name: str) -> float:
+        finished[name].append(runs[name]())
+        return finished[name][-1].round
 
-    interleaved({name: partial(once, name) for name in plays}, repetitions, say)
-    return played
+    interleaved({name: partial(run_once, name) for name in runs}, repetitions, log)
+    return finished
 
 
-def compare(views: str, batch: int, played: Mapping[str, Sequence[Played]]) -> list[Line]:
-    """For each quantity our ratio to each of the others, then everyone's own."""
+def compare(views: str, batch: int, runs: Mapping[str, Sequence[FinishedRun]]) -> list[Line]:
+    """For each quantity our ratio to each of the others, then the value of each."""
     lines = []
     for quantity, (what, unit) in QUANTITIES.items():
-        figures = {name: [getattr(run, quantity) for run in runs] for name, runs in played.items()}
+        values = {name: [getattr(run, quantity) for run in finished] for name, finished in runs.items()}
         where = f"{what}, {views} views, batch {batch}"
         lines += [
-            Line(f"{where}: {OURS} / {name}", ratio(figures, OURS, name), goal=GOALS.get((quantity, views, name), ""))
+            Line(f"{where}: {OURS} / {name}", ratio(values, OURS, name), goal=GOALS.get((quantity, views, name), ""))
             for name in PROGRAMS
         ]
-        lines += [Line(f"{where}: {name}", spread(values), unit) for name, values in figures.items()]
+        lines += [Line(f"{where}: {name}", spread(measured), unit) for name, measured in values.items()]
     return lines
 
 
-def play(views: str, batch: int) -> Played:
+def run_ours(views: str, batch: int) -> FinishedRun:
     """Our run, as a user starts it."""
-    with tempfile.TemporaryDirectory() as scratch:
-        given = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}", f"output={scratch}")
-        command = (sys.executable, "-m", "benchmark", "run", str(PATH), "fedavg", *given)
-        with arrivals(Path(scratch) / "peers" / "fulcrum" / "seed0" / "rounds.jsonl") as ends:
-            run = started(command, scratch)
-    return checked(ends, run)
+    overrides = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}")
+    with run_command(PATH, *overrides) as (command, folder), arrival_times(folder / "rounds.jsonl") as ends:
+        process = _run(command)
+    return check_rounds(ends, process)
 
 
-def play_peer(python: Path, module: str, views: str, batch: int) -> Played:
-    """A run of one of the others; its program says when its rounds were over."""
-    with tempfile.TemporaryDirectory() as scratch:
-        run = started((str(python), "-m", module, views, str(batch)), scratch)
-    said = re.findall(r'\{"ends": \[.*?\]\}', run.output)
-    return checked(json.loads(said[-1])["ends"] if said else [], run)
+def run_peer(python: Path, module: str, views: str, batch: int) -> FinishedRun:
+    """A run of one of the others; its program prints the times at which its rounds ended."""
+    process = _run((str(python), "-m", module, views, str(batch)))
+    printed = re.findall(r'\{"ends": \[.*?\]\}', process.output)
+    return check_rounds(json.loads(printed[-1])["ends"] if printed else [], process)
 
 
-def started(command: Sequence[str], scratch: str) -> Process:
-    """A whole process; `T0` tells it when it was started, and what it leaves behind goes to the scratch folder."""
-    places = {"PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": scratch, "FLWR_HOME": scratch}
-    return process(command, env={**places, "T0": repr(time.time())}, cwd=Path(scratch))
+def _run(command: Sequence[str]) -> Process:
+    """Run a command in a temporary folder, with the time of its start as `T0` in its environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": folder, "FLWR_HOME": folder}
+        return run_process(command, env={**places, "T0": repr(time.time())}, cwd=Path(folder))
 
 
-def checked(ends: Sequence[float], run: Process) -> Played:
-    """The run, if it played every round."""
+def check_rounds(ends: Sequence[float], process: Process) -> FinishedRun:
+    """The run's times and memory; RuntimeError unless it finished every round."""
     if len(ends) != ROUNDS:
-        raise RuntimeError(f"{len(ends)} of {ROUNDS} rounds were seen; the run said: {run.output[-2000:]}")
-    return Played(tuple(ends), run.peak_mib)
+        raise RuntimeError(f"{len(ends)} of {ROUNDS} rounds were seen; the run's output: {process.output[-2000:]}")
+    return FinishedRun(tuple(ends), process.peak_mib)
 
 
-def install(say: Say) -> Path:
-    """The others' Python, made the first time and whenever `peer/requirements.txt` or our own environment is another.
+def install(log: Log) -> Path:
+    """Create the others' Python environment, unless `peer/requirements.txt` and our own environment are unchanged.
 
-    A .pth file shows it our packages: everyone runs the very same torch, and it is not downloaded twice.
+    A .pth file makes our packages visible in it, so that all run the same torch, which is not downloaded twice.
 
     Raises:
-        RuntimeError: it cannot be made; one line.
+        RuntimeError: it cannot be created; one line.
     """
     requirements, ours = PEER / "requirements.txt", sysconfig.get_path("purelib")
-    python, stamp, wanted = HOME / "bin" / "python", HOME / "installed.txt", f"{ours}\n{requirements.read_text()}"
-    if stamp.is_file() and stamp.read_text() == wanted:
+    python, stamp, content = HOME / "bin" / "python", HOME / "installed.txt", f"{ours}\n{requirements.read_text()}"
+    if stamp.is_file() and stamp.read_text() == content:
         return python
-    say(f"installing Flower and pfl-research into {HOME}")
+    log(f"installing Flower and pfl-research into {HOME}")
     shutil.rmtree(HOME, ignore_errors=True)
-    _succeed(sys.executable, "-m", "venv", str(HOME))
+    _check_call(sys.executable, "-m", "venv", str(HOME))
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(HOME)}))
     (site / "fulcrum.pth").write_text(f"{ours}\n")
-    _succeed(str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
-    stamp.write_text(wanted)
+    _check_call(str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
+    stamp.write_text(content)
     return python
 
 
-def _succeed(*command: str) -> None:
+def _check_call(*command: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        said = done.stdout.splitlines() or ["it said nothing"]
-        why = next((line for line in said if line.startswith("ERROR:")), said[-1])
+        output = done.stdout.splitlines() or ["no output"]
+        why = next((line for line in output if line.startswith("ERROR:")), output[-1])
         raise RuntimeError(f"Flower and pfl-research cannot be installed into {HOME}: {why}")

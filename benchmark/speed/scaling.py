@@ -1,42 +1,35 @@
 """Ranks: two of one thread against one of two threads, and against one of one thread; whole runs, interleaved."""
 
-import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import Line, Say, a_round, interleaved, process, ratio, spread
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
 
-TITLE = "One rank more"
-WAYS = {
+LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
     "1 rank x 2 threads": ("devices=1", "threads=2"),
     "1 rank x 1 thread": ("devices=1", "threads=1"),
 }
 
 
-def measure(repetitions: int, say: Say) -> list[Line]:
-    """Ratios of speeds, batch 16 and 64."""
+def ranks(repetitions: int, log: Log) -> list[Line]:
+    """Ratios of speeds at batch 16 and 64."""
     lines = []
+    two, threads, single = LAYOUTS
     for size in (16, 64):
-        say(f"batch {size}")
-        ways = {name: partial(rounds, f"training.batch_size={size}", *overrides) for name, overrides in WAYS.items()}
-        figures = interleaved(ways, repetitions, say)
-        two, threads, alone = WAYS
+        network = f"convnet, batch {size}"
+        log(network)
+        contenders = {name: partial(_round, f"training.batch_size={size}", *words) for name, words in LAYOUTS.items()}
+        values = interleaved(contenders, repetitions, log)
         lines += [
-            Line(f"convnet, batch {size}: {two}, speed over {threads}", ratio(figures, threads, two), "x", ">= 1.00"),
-            Line(f"convnet, batch {size}: {two}, speed over {alone}", ratio(figures, alone, two), "x", ">= 1.70"),
-            *(Line(f"convnet, batch {size}: {name}, a round", spread(figures[name]), "s") for name in WAYS),
+            Line(f"{network}: {two}, speed over {threads}", ratio(values, threads, two), goal=">= 1.00"),
+            Line(f"{network}: {two}, speed over {single}", ratio(values, single, two), goal=">= 1.70"),
+            *(Line(f"{network}: {name}, a round", spread(values[name]), "s") for name in LAYOUTS),
         ]
     return lines
 
 
-def rounds(*overrides: str) -> float:
-    """The median seconds of a run's rounds after the first, which warms up."""
-    with tempfile.TemporaryDirectory() as folder:
-        common = (f"output={folder}", "logger=csv", "accelerator=cpu", "training.channels_last=true")
-        run = (str(PATH), "fedavg", "evaluation.every=0", "evaluation.protocols=[]", "scenario=ranks", "row=fedavg")
-        command = [sys.executable, "-m", "benchmark", "run", *run, *common, *overrides]
-        process(command)
-        return a_round(Path(folder) / "ranks" / "fedavg" / "seed0")
+def _round(*overrides: str) -> float:
+    with run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
+        run_process(command)
+        return median_round(folder)

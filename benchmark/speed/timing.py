@@ -1,13 +1,15 @@
-"""How speed is measured: contenders run in turn, each repetition gives a ratio, and medians come with their spread.
+"""Timing: contenders run in turn, each repetition gives a ratio, and the median is reported with its spread.
 
-A machine shared with others is slower in one minute than in the next, so an absolute time says little. Contenders that
-run one after another within a repetition meet the same minute; what is reported is the median of their ratios.
+A shared machine is slower in one minute than in the next, so absolute times are hard to compare. Contenders that run
+one after another within a repetition meet the same minute; the result is the median of their ratios.
 """
 
 import json
 import os
 import statistics
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 """Prints one line of progress."""
 
 
@@ -33,7 +35,7 @@ class Spread:
 class Line:
     """One line of a table.
 
-    what: is measured. unit: of the value; "x" for a ratio. goal: such as "<= 1.10", where one is set.
+    what: name of the quantity. unit: of the value; "x" for a ratio. goal: such as "<= 1.10", if one is set.
     """
 
     what: str
@@ -43,7 +45,7 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """Whether the median keeps the goal; None where there is none."""
+        """Whether the median meets the goal; None if there is none."""
         if not self.goal:
             return None
         sign, _, bound = self.goal.partition(" ")
@@ -56,120 +58,129 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
-def interleaved(contenders: Mapping[str, Callable[[], float]], repetitions: int, say: Say) -> dict[str, list[float]]:
-    """Name -> what each contender returned in each repetition, all of them in turn, every other time backwards.
+def interleaved(contenders: Mapping[str, Callable[[], float]], repetitions: int, log: Log) -> dict[str, list[float]]:
+    """Name -> the value of each contender in each repetition; all run in turn, in reverse order every other time.
 
-    A contender returns its own figure (seconds, or units a second), so that it may leave its set-up out.
+    A contender returns its own value (seconds, or units a second), which need not include its set-up.
     """
-    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    values: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for repetition in range(repetitions):
         for name in names if repetition % 2 == 0 else reversed(names):
-            figures[name].append(contenders[name]())
-        say(f"repetition {repetition + 1}/{repetitions}: " + ", ".join(f"{n} {figures[n][-1]:.4g}" for n in names))
-    return figures
+            values[name].append(contenders[name]())
+        log(f"repetition {repetition + 1}/{repetitions}: " + ", ".join(f"{n} {values[n][-1]:.4g}" for n in names))
+    return values
 
 
-def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> Spread:
-    """`one` over `other`, repetition by repetition."""
-    return spread(a / b for a, b in zip(figures[one], figures[other], strict=True))
+def ratio(values: Mapping[str, Sequence[float]], numerator: str, denominator: str) -> Spread:
+    """Ratios of two contenders, repetition by repetition."""
+    return spread(a / b for a, b in zip(values[numerator], values[denominator], strict=True))
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Seconds one call takes."""
-    began = time.perf_counter()
+    """Seconds of one call."""
+    start = time.perf_counter()
     function()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def a_round(folder: Path) -> float:
-    """The median seconds of a run's rounds after the first, which warms up."""
+ON_CPU = ("accelerator=cpu", "logger=csv")
+
+
+@contextmanager
+def run_command(scenario: object, *overrides: str) -> Iterator[tuple[list[str], Path]]:
+    """Command of a FedAvg run without evaluation in a temporary folder, and the folder of its results."""
+    with tempfile.TemporaryDirectory() as output:
+        command = [sys.executable, "-m", "benchmark", "run", str(scenario), "fedavg", f"output={output}", *overrides]
+        command += ["scenario=speed", "row=fedavg", "evaluation.protocols=[]", "evaluation.every=0"]
+        yield command, Path(output) / "speed" / "fedavg" / "seed0"
+
+
+def median_round(folder: Path) -> float:
+    """Median seconds of a run's rounds after the first, which warms up."""
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     return statistics.median(json.loads(line)["seconds"] for line in lines[1:])
 
 
 SAMPLING = 1.0
-"""Seconds between two looks at the memory of a process tree: looking costs milliseconds of a core."""
+"""Seconds between two samples of the memory of a process tree: a sample takes milliseconds of a core."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A finished process: its output, its seconds, and the largest sum of the proportional set sizes of its tree."""
+    """A finished process: its output, and the largest sum of the proportional set sizes of its tree."""
 
     output: str
-    seconds: float
     peak_mib: float
 
 
-def process(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
-    """Runs a command to its end, sampling the memory of it and all its children.
+def run_process(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+    """Run a command to its end, sampling the memory of it and all its children.
 
-    The proportional set size shares a page among the processes that map it, so the sum counts no page twice. Whatever
-    moves to another session (a daemon) is still found, through the environment it inherits.
+    The proportional set size divides a page among the processes that map it, so the sum counts no page twice. A process
+    that moves to another session (a daemon) is still counted, because it inherits an environment variable.
 
     Raises:
         RuntimeError: the command failed; with the end of its output.
     """
-    mark = f"FULCRUM_MEASURED={os.getpid()}-{time.monotonic_ns()}"
-    key, _, value = mark.partition("=")
-    began = time.perf_counter()
+    key, mark = "FULCRUM_MEASURED", f"{os.getpid()}-{time.monotonic_ns()}"
     child = subprocess.Popen(
         list(command),
-        env={**os.environ, **(env or {}), key: value},
+        env={**os.environ, **(env or {}), key: mark},
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    peak, over = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(SAMPLING):
-            peak[0] = max(peak[0], _proportional(mark.encode()))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    output, _ = child.communicate()
-    took = time.perf_counter() - began
-    over.set()
-    watcher.join()
+    samples = [0.0]
+    with _repeat(lambda: samples.append(_proportional_set_size(key, mark)), SAMPLING):
+        output, _ = child.communicate()
     if child.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}: {output[-2000:]}")
-    return Process(output, took, peak[0])
+    return Process(output, max(samples))
 
 
 @contextmanager
-def arrivals(file: Path) -> Iterator[list[float]]:
-    """When each line of a file came, seconds from now, complete once the block is left; looks every 10 ms."""
-    began, ends, over = time.time(), list[float](), threading.Event()
+def arrival_times(file: Path) -> Iterator[list[float]]:
+    """Times at which each line was added to a file, in seconds from now, to 10 ms; complete after the block."""
+    start, times = time.time(), list[float]()
 
-    def look() -> None:
+    def count_lines() -> None:
         lines = file.read_bytes().count(b"\n") if file.exists() else 0
-        ends.extend([time.time() - began] * (lines - len(ends)))
+        times.extend([time.time() - start] * (lines - len(times)))
 
-    def watch() -> None:
-        while not over.wait(0.01):
-            look()
+    with _repeat(count_lines, 0.01):
+        yield times
+    count_lines()
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+
+@contextmanager
+def _repeat(function: Callable[[], object], interval: float) -> Iterator[None]:
+    """Call a function in a thread every so many seconds until the block is left."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(interval):
+            function()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
     try:
-        yield ends
+        yield
     finally:
         over.set()
-        watcher.join()
-        look()
+        thread.join()
 
 
-def _proportional(mark: bytes) -> float:
-    """MiB of all processes whose environment holds the mark."""
+def _proportional_set_size(key: str, mark: str) -> float:
+    """MiB of all processes that have an environment variable of this value."""
+    import psutil  # of the dev extra
+
     total = 0
-    for folder in Path("/proc").glob("[0-9]*"):
+    for process in psutil.process_iter():
         try:
-            if mark not in (folder / "environ").read_bytes().split(b"\0"):
-                continue
-            rollup = (folder / "smaps_rollup").read_text()
-        except OSError:  # it has just ended, or is somebody else's
+            if process.environ().get(key) == mark:
+                total += process.memory_full_info().pss
+        except psutil.Error:  # it has just ended, or belongs to another user
             continue
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total / 1024
+    return total / 2**20

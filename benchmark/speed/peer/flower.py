@@ -1,4 +1,4 @@
-"""The workload in Flower's simulation on Ray, one actor a core: `python -m benchmark.speed.peer.flower VIEWS BATCH`."""
+"""Workload in Flower's simulation on Ray, one actor a core: `python -m benchmark.speed.peer.flower VIEWS BATCH`."""
 
 import os
 import sys
@@ -32,17 +32,17 @@ BACKEND = {
 }
 
 
-class Timed(FedAvg):
-    """FedAvg that notes when a round is over, and does without no client: Flower itself would."""
+class TimedFedAvg(FedAvg):
+    """FedAvg that records when a round ends, and raises an error if a client fails: Flower itself would go on."""
 
     def __init__(self, clock: Clock) -> None:
-        # a share alone would be of the clients that have registered by then, in the first round not all of them
-        share = {"fraction_train": COHORT / CLIENTS, "min_train_nodes": COHORT, "min_available_nodes": CLIENTS}
-        super().__init__(**share, fraction_evaluate=0.0)
+        # a fraction alone counts the clients registered so far, which in the first round are not all of them
+        cohort = {"fraction_train": COHORT / CLIENTS, "min_train_nodes": COHORT, "min_available_nodes": CLIENTS}
+        super().__init__(**cohort, fraction_evaluate=0.0)
         self.clock = clock
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """The clients' mean."""
+        """Mean of the clients' weights."""
         replies = list(replies)
         failed = [reply.error.reason for reply in replies if reply.has_error()]
         if failed or len(replies) != COHORT:
@@ -53,21 +53,21 @@ class Timed(FedAvg):
 
 
 def client(views: str, batch_size: int) -> ClientApp:
-    """Trains the weights it is sent for one epoch."""
+    """A client app that trains the received weights for one epoch."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
-        network, who = Network(), int(context.node_config["partition-id"])
+        network, client_id = Network(), int(context.node_config["partition-id"])
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(network.parameters(), **SGD)
-        for pair in batches(who, views, batch_size):
+        for pair in batches(client_id, views, batch_size):
             optimizer.zero_grad()
             loss = network.loss(*pair)
             loss.backward()
             optimizer.step()
-        metrics = MetricRecord({"loss": loss.item(), "num-examples": len(images(who))})
+        metrics = MetricRecord({"loss": loss.item(), "num-examples": len(images(client_id))})
         content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
         return Message(content=content, reply_to=message)
 
@@ -75,12 +75,12 @@ def client(views: str, batch_size: int) -> ClientApp:
 
 
 def server(clock: Clock) -> ServerApp:
-    """Plays the rounds."""
+    """A server app that runs the rounds."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        Timed(clock).start(grid=grid, initial_arrays=ArrayRecord(Network().state_dict()), num_rounds=ROUNDS)
+        TimedFedAvg(clock).start(grid=grid, initial_arrays=ArrayRecord(Network().state_dict()), num_rounds=ROUNDS)
 
     return app
 

@@ -1,6 +1,6 @@
-"""The workload in pfl-research's simulation, in one process: `python -m benchmark.speed.peer.pfl_research VIEWS BATCH`.
+"""Workload in pfl-research's simulation, in one process: `python -m benchmark.speed.peer.pfl_research VIEWS BATCH`.
 
-In its first round pfl-research looks at every client's data before and after training; there is no setting for that.
+In its first round pfl-research evaluates every client's data before and after training; no setting turns that off.
 """
 
 import os
@@ -38,21 +38,21 @@ from benchmark.speed.peer.workload import (
 
 
 class Model(Network):
-    """The network with what pfl-research asks of one beside `loss`."""
+    """The network with the methods that pfl-research requires beside `loss`."""
 
-    def metrics(self, one: Tensor, other: Tensor) -> dict[str, Any]:
-        """Nothing that costs anything."""
-        return {"images": Weighted(0.0, len(one))}
+    def metrics(self, view_a: Tensor, view_b: Tensor) -> dict[str, Any]:
+        """A constant, so that metrics cost nothing."""
+        return {"images": Weighted(0.0, len(view_a))}
 
 
-class Timed(TrainingProcessCallback):
-    """Notes when a round is over."""
+class RoundTimer(TrainingProcessCallback):
+    """Records when a round ends."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """Goes on."""
+        """Record the time; training continues."""
         self.clock.round_over()
         return False, Metrics()
 
@@ -64,11 +64,11 @@ def dataset(views: str, client: int) -> Any:
     return PyTorchTensorDataset(mirrored(client), user_id=str(client))
 
 
-def play(views: str, batch_size: int, clock: Clock) -> None:
-    """Plays the rounds."""
+def run(views: str, batch_size: int, clock: Clock) -> None:
+    """Run the rounds."""
     network = Model()
-    local = partial(torch.optim.SGD, **{name: value for name, value in SGD.items() if name != "lr"})
-    model = PyTorchModel(network, local, torch.optim.SGD(network.parameters(), lr=1.0))
+    optimizer = partial(torch.optim.SGD, **{name: value for name, value in SGD.items() if name != "lr"})
+    model = PyTorchModel(network, optimizer, torch.optim.SGD(network.parameters(), lr=1.0))
     clients = FederatedDataset(partial(dataset, views), get_user_sampler("random", list(range(CLIENTS))))
     FederatedAveraging().run(
         NNAlgorithmParams(
@@ -78,12 +78,12 @@ def play(views: str, batch_size: int, clock: Clock) -> None:
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=SGD["lr"], local_batch_size=batch_size),
         NNEvalHyperParams(local_batch_size=batch_size),
-        callbacks=[Timed(clock)],
+        callbacks=[RoundTimer(clock)],
     )
 
 
 if __name__ == "__main__":
     torch.set_num_threads(CORES)
     clock = Clock()
-    play(sys.argv[1], int(sys.argv[2]), clock)
+    run(sys.argv[1], int(sys.argv[2]), clock)
     clock.report()

@@ -1,8 +1,8 @@
-"""What every framework plays: the clients, the network and the loss of `scenario.yaml`, written for their own loops.
+"""Workload of all frameworks: the clients, the network and the loss of `scenario.yaml`, for their own loops.
 
-Network and loss are this suite's, so that frameworks are compared and not networks; the images are the suite's cached
-ones. Views come in two kinds: "mirrored" (an image and its mirror image, both tensors, next to no work) and "simclr"
-(crop, flip, jitter, grayscale by torchvision, image by image, as examples for these frameworks have it).
+Network, loss and cached images are this suite's, so that frameworks are compared and not networks. Views come in two
+kinds: "mirrored" (an image and its mirror image, both tensors, almost no work) and "simclr" (crop, flip, jitter,
+grayscale by torchvision, image by image, as in these frameworks' examples).
 """
 
 import functools
@@ -33,7 +33,7 @@ COHORT = round(CLIENTS * SCENARIO["federation"]["participation"])
 ROUNDS: int = SCENARIO["federation"]["rounds"]
 SGD: dict[str, Any] = {name: SCENARIO["optimizer"][name] for name in ("lr", "momentum", "weight_decay")}
 CORES = 2
-"""What every framework may use."""
+"""CPU cores that each framework may use."""
 
 SIMCLR = transforms.Compose(
     [
@@ -55,9 +55,9 @@ class Network(nn.Module):
         self.encoder = convnet(**{key: value for key, value in SCENARIO["encoder"].items() if key != "class"})
         self.projector = mlp((self.encoder.dim, *SCENARIO["heads"]["projector"]), norm=False)
 
-    def loss(self, one: Tensor, other: Tensor) -> Tensor:
+    def loss(self, view_a: Tensor, view_b: Tensor) -> Tensor:
         """NT-Xent of two views `[B, 3, H, W]`, in one pass."""
-        z = self.projector(self.encoder(torch.cat([one, other])))
+        z = self.projector(self.encoder(torch.cat([view_a, view_b])))
         return nt_xent(*z.chunk(2), SCENARIO["adjust"]["simclr"]["objective"]["temperature"])
 
 
@@ -77,7 +77,7 @@ class Augmented(Dataset):
 
 @functools.cache
 def source() -> Source:
-    """The images, memory-mapped; made the first time."""
+    """The images, memory-mapped; created at the first call."""
     data = SCENARIO["data"]
     cache = Path(data["cache"]).expanduser()
     return load(data["name"], root=".", cache=cache, image_size=data["image_size"], **data["options"])
@@ -92,9 +92,9 @@ def images(client: int) -> np.ndarray:
 
 def mirrored(client: int) -> tuple[Tensor, Tensor]:
     """A client's images in random order and their mirror images, `[N, 3, H, W]` float in [0, 1]."""
-    held = torch.from_numpy(images(client))
-    one = held[torch.randperm(len(held))].float().div(255)
-    return one, one.flip(3)
+    unmirrored = torch.from_numpy(images(client))
+    unmirrored = unmirrored[torch.randperm(len(unmirrored))].float().div(255)
+    return unmirrored, unmirrored.flip(3)
 
 
 def batches(client: int, views: str, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -106,15 +106,15 @@ def batches(client: int, views: str, batch_size: int) -> Iterator[tuple[Tensor, 
 
 
 class Clock:
-    """When each round was over, in seconds since the process was started (`T0` in its environment, Unix time)."""
+    """Times at which rounds ended, in seconds since the process was started (`T0` in its environment, Unix time)."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def round_over(self) -> None:
-        """Notes the time."""
+        """Record the time."""
         self.ends.append(time.time() - float(os.environ["T0"]))
 
     def report(self) -> None:
-        """Prints all of them, one JSON line."""
+        """Print all times as one JSON line."""
         print(json.dumps({"ends": self.ends}))  # noqa: T201

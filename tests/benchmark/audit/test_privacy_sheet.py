@@ -63,26 +63,26 @@ def test_a_quantised_matrix_is_values_and_columns():
     assert "the 1 % largest of each row" in entry.protected
 
 
-def test_every_shipped_method_has_its_lines():
+def test_every_shipped_method_is_on_the_sheet():
     assert list(COMMITTED) == available("method"), "write it anew: python -m benchmark privacy"
 
 
 @pytest.mark.parametrize("name", available("method"))
-def test_the_committed_sheet_is_what_the_method_says_today(name):
+def test_the_committed_sheet_is_up_to_date(name):
     assert privacy_sheet.asked(name) == COMMITTED[name], "write it anew: python -m benchmark privacy"
 
 
-def test_the_pages_say_what_the_committed_sheet_says():
+def test_the_page_is_rendered_from_the_committed_sheet():
     page = (ROOT / "docs" / "privacy.md").read_text()
     assert page == filled(page, read(ROOT / "leaderboards" / "privacy.json")), "python -m benchmark privacy"
 
 
-def test_a_scenario_is_named_for_shipped_methods_only():
+def test_scenarios_are_given_for_shipped_methods_only():
     assert set(privacy_sheet.scenarios()) <= set(available("method"))
     assert set(privacy_sheet.scenarios().values()) <= set(available("scenario"))
 
 
-class TestWords:
+class TestDescriptions:
     def test_parts_and_their_running_statistics(self):
         (entry,) = COMMITTED["fedavg"].entries
         assert entry.shape == "encoder, projector: 11,573,952 numbers, 10,624 of them running statistics"
@@ -97,7 +97,7 @@ class TestWords:
         assert R.protected.startswith("mean over the client's images, rows clipped to norm 2, no noise")
         assert (weights.combined, weights.protected) == ("mean over clients, all alike", None)
 
-    def test_what_is_sent_once(self):
+    def test_an_entry_that_is_sent_once(self):
         initialise, weights, centroids = COMMITTED["orchestra"].entries
         assert (initialise.when, initialise.recurs) == ("once, in round 1, by all clients", False)
         assert (centroids.when, centroids.recurs) == (weights.when, weights.recurs) == ("every round", True)
@@ -105,7 +105,7 @@ class TestWords:
         assert centroids.bytes == initialise.bytes == 4 * int(rows) * int(width)
         assert (centroids.combined, centroids.alone) == ("all rows together", True)
 
-    def test_a_mean_that_looks_at_the_replies(self):
+    def test_a_mean_whose_weights_depend_on_the_replies(self):
         first, later = COMMITTED["ldawa"].entries
         assert (first.when, first.alone) == ("in rounds 1 to 3", False)
         assert (later.when, later.alone, later.combined) == (
@@ -114,7 +114,7 @@ class TestWords:
             "mean over clients, weighed by what is in it",
         )
 
-    def test_what_stays_with_the_client(self):
+    def test_the_state_that_stays_with_the_client(self):
         assert COMMITTED["fedavg"].keeps == ()
         assert COMMITTED["scaffold"].keeps == ("c",)
         assert COMMITTED["scaffold"].kept_bytes == 4 * (RESNET + DEFAULT)
@@ -126,7 +126,7 @@ class TestWords:
         assert local.keeps == ("running statistics",)
 
 
-def test_noise_is_told_with_its_cost():
+def test_noise_is_described_with_its_epsilon():
     R, _ = privacy_sheet.asked("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
     cost = epsilon(((0.002 * 5_000 / (2**0.5 * 4), 1),), 1e-4)
     assert R.protected.endswith(
@@ -135,7 +135,7 @@ def test_noise_is_told_with_its_cost():
 
 
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
-def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch):
+def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """On the networks of the tiny scenario, whose clients hold few images: so few clusters, and few public images."""
     few = {"orchestra": ["method.local_clusters=4"], "flesd-two": ["federation.encoders.half.clients=[3]"]}.get(
         name, []
@@ -166,19 +166,16 @@ def test_bytes_are_what_clients_that_work_are_billed(name, tmp_path, monkeypatch
         ([0, 2], ["sampled"] * 4, "in 2 of 4 rounds"),
     ],
 )
-def test_rounds_in_words(rounds, cohorts, words):
+def test_rounds_are_described(rounds, cohorts, words):
     entry = Entry("fit", "x", "1 number", 4, "sum", False, None)
-    found = privacy_sheet.when(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
+    found = privacy_sheet.describe_rounds(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
     assert found == {"when": words, "recurs": len(rounds) > 1}
 
 
-def test_rounds_of_one_plan_are_played_once_but_the_second_by_itself():
-    one, more = (
-        Phase("fit", uplink={"a": Sum()}),
-        Phase("fit", uplink={"b": Sum()}),
-    )
-    assert privacy_sheet.representatives([[one], [one], [one], [more], [one], [more]]) == [0, 1, 1, 3, 1, 3]
-    assert privacy_sheet.representatives([[one]]) == [0]
+def test_rounds_of_one_plan_are_run_once_and_round_0_by_itself():
+    a, b = Phase("fit", uplink={"a": Sum()}), Phase("fit", uplink={"b": Sum()})
+    assert privacy_sheet.representatives([[a], [a], [a], [b], [a], [b]]) == [0, 1, 1, 3, 1, 3]
+    assert privacy_sheet.representatives([[a]]) == [0]
     assert privacy_sheet.representatives([]) == []
 
 
@@ -224,12 +221,12 @@ class Public(FederatedMethod):
         return {"likeness": "of public images alone"}
 
 
-def own(cls):
+def overrides_for(cls):
     return (*SMALL, f"method.class={cls.__module__}.{cls.__name__}", f"row={cls.__name__.lower()}")
 
 
 def test_public_images_and_the_last_rows_but_nothing_that_stays_on_the_server():
-    rows, likeness = privacy_sheet.asked("fedavg", own(Public)).entries
+    rows, likeness = privacy_sheet.asked("fedavg", overrides_for(Public)).entries
     assert rows.shape == "7 x 256"
     assert (likeness.shape, likeness.bytes) == ("5,000 x 5,000, of public images", 4 * 5_000**2)
     assert likeness.protected == "of public images alone"
@@ -250,7 +247,7 @@ class Warm(FederatedMethod):
 
 
 def test_queues_are_full_and_a_warmup_comes_once():
-    method = privacy_sheet.asked("fedavg", [*own(Warm), "objective=moco", "objective.queue_size=64"])
+    method = privacy_sheet.asked("fedavg", [*overrides_for(Warm), "objective=moco", "objective.queue_size=64"])
     hello, weights, queue = method.entries
     assert (hello.shape, hello.when) == ("a 4 numbers, b 2 x 3", "once, in round 1, by all clients")
     assert weights.combined == "mean over clients, by their batches"
@@ -271,9 +268,9 @@ class Silent(FederatedMethod):
     ("cls", "line"),
     [
         (Undeclared, "replied with secret, which phase 'fit' does not declare"),
-        (Silent, "phase 'fit' declares rare, but a client that was asked in round 1 did not send it"),
+        (Silent, "phase 'fit' declares rare, but a client did not send it in round 1"),
     ],
 )
-def test_what_is_not_as_declared_is_refused(cls, line):
+def test_undeclared_and_missing_entries_are_refused(cls, line):
     with pytest.raises(MethodError, match=line):
-        privacy_sheet.asked("fedavg", own(cls))
+        privacy_sheet.asked("fedavg", overrides_for(cls))

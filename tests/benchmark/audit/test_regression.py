@@ -1,4 +1,4 @@
-"""What moved is named with its old and new number; what did not is silent."""
+"""Regression check: changed numbers are named with their old and new value, and nothing else is."""
 
 import json
 import shutil
@@ -40,34 +40,37 @@ def display():
         ),
     ],
 )
-def test_golden_numbers_move_beyond_their_tolerance_only(now, lines):
-    assert golden.moved({"r": NUMBERS}, {"r": now}) == lines
+def test_only_numbers_beyond_their_tolerance_are_listed(now, lines):
+    assert golden.differences({"r": NUMBERS}, {"r": now}) == lines
 
 
-def test_rows_that_come_and_go_are_named():
-    assert golden.moved({"old": NUMBERS}, {"new": NUMBERS}) == [("new", "-", "new row"), ("old", "golden", "gone")]
+def test_added_and_removed_rows_are_named():
+    assert golden.differences({"old": NUMBERS}, {"new": NUMBERS}) == [
+        ("new", "-", "new row"),
+        ("old", "golden", "gone"),
+    ]
 
 
-def test_a_fingerprint_tells_weights_that_changed_places():
-    one, other = {"w": torch.tensor([1.0, 2.0, 3.0])}, {"w": torch.tensor([2.0, 1.0, 3.0])}
-    assert golden.fingerprint(one)["norm"] == golden.fingerprint(other)["norm"]
-    assert golden.fingerprint(one)["wave"] != pytest.approx(golden.fingerprint(other)["wave"], abs=1e-3)
-    assert golden.fingerprint(one) == golden.fingerprint({"w": one["w"].clone()})
+def test_a_fingerprint_differs_for_weights_that_changed_places():
+    weights, swapped = {"w": torch.tensor([1.0, 2.0, 3.0])}, {"w": torch.tensor([2.0, 1.0, 3.0])}
+    assert golden.fingerprint(weights)["norm"] == golden.fingerprint(swapped)["norm"]
+    assert golden.fingerprint(weights)["wave"] != pytest.approx(golden.fingerprint(swapped)["wave"], abs=1e-3)
+    assert golden.fingerprint(weights) == golden.fingerprint({"w": weights["w"].clone()})
     assert golden.fingerprint({}) == {"norm": 0.0, "wave": 0.0}
 
 
-def test_a_row_is_played_as_committed(display):
-    """One row; `make regress` plays all."""
-    found = golden.measured(display, "fedprox")
-    assert golden.moved({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, found) == []
-    assert len(set(found["fedprox"]["loss"])) == 3
+def test_a_row_has_its_committed_numbers(display):
+    """One row; `make regress` checks all."""
+    rows = golden.measure(display, "fedprox")
+    assert golden.differences({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, rows) == []
+    assert len(set(rows["fedprox"]["loss"])) == 3
 
 
-def test_every_row_of_the_suite_is_golden_and_none_is_another():
+def test_every_row_of_the_suite_has_golden_numbers_of_its_own():
     rows = golden.read(ROOT / golden.FILE)
     assert set(rows) == {config.row for config in golden.configs("all", ".")}
     assert len({json.dumps(numbers) for numbers in rows.values()}) == len(rows)
-    assert set(golden.APART) <= set(rows)
+    assert set(golden.ROW_SETTINGS) <= set(rows)
 
 
 def test_the_changelog_names_the_committed_numbers():
@@ -76,7 +79,7 @@ def test_the_changelog_names_the_committed_numbers():
     assert golden.mark(rows) != golden.mark({**rows, "fedavg": rows["fedprox"]})
 
 
-def test_table_4_is_measured_as_committed():
+def test_table_4_has_its_committed_numbers():
     """Two cells of it; `make regress` measures all."""
     cells = [cell for cell in tables.collect() if (cell.paper, cell.table) == ("orchestra", "4")][:2]
     committed = json.loads((ROOT / "leaderboards" / "measured.json").read_text())
@@ -93,7 +96,7 @@ def test_the_table_is_fit_for_a_comment():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout of two records and what they render to, in which nothing has to be trained."""
+    """A checkout with two records and their rendered pages, in which nothing has to be trained."""
     folder = tmp_path / "leaderboards"
     for part in ("published", "golden.json", "measured.json"):
         copy = shutil.copytree if (ROOT / "leaderboards" / part).is_dir() else shutil.copy
@@ -109,13 +112,13 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "docs" / "studies").mkdir()
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(golden, "measured", lambda *_: golden.read())
+    monkeypatch.setattr(golden, "measure", lambda *_: golden.read())
     monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads((folder / "measured.json").read_text()))
     assert main(["board"]) == 0
     return tmp_path
 
 
-def replaced(file, old, new):
+def replace_in(file, old, new):
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
@@ -139,7 +142,7 @@ def test_nothing_moved(checkout, capsys):
     ],
 )
 def test_one_number_changed_is_named(checkout, capsys, file, old, new, named):
-    replaced(checkout / file, old, new)
+    replace_in(checkout / file, old, new)
     assert main(["regress", "table=moved.md"]) == 2
     assert named in (checkout / "moved.md").read_text()
     assert "numbers moved, the first" in capsys.readouterr().err
@@ -149,16 +152,16 @@ def test_a_golden_number_and_a_measured_one_are_named(checkout, monkeypatch, cap
     rows, cells = golden.read(), json.loads((checkout / "leaderboards" / "measured.json").read_text())
     rows["ssd"]["loss"][0] += 0.5
     place = next(iter(cells))
-    monkeypatch.setattr(golden, "measured", lambda *_: rows)
+    monkeypatch.setattr(golden, "measure", lambda *_: rows)
     monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, place: [9.0, *cells[place][1:]]})
     assert main(["regress", "table=moved.md"]) == 2
-    said = (checkout / "moved.md").read_text()
-    assert "golden: ssd loss 1" in said
-    assert f"{place} 0" in said
+    table = (checkout / "moved.md").read_text()
+    assert "golden: ssd loss 1" in table
+    assert f"{place} 0" in table
 
 
 def test_records_of_one_row_at_two_settings_are_refused(checkout, capsys):
-    replaced(
+    replace_in(
         checkout / "leaderboards/results/cifar10-micro/ssd/seed1.json", '"optimizer.lr": 0.1', '"optimizer.lr": 0.2'
     )
     assert main(["regress"]) == 2
@@ -166,7 +169,7 @@ def test_records_of_one_row_at_two_settings_are_refused(checkout, capsys):
 
 
 def test_a_page_that_lost_its_mark_or_is_gone_is_named(checkout, capsys):
-    replaced(checkout / "docs/methods/ssd.md", "<!-- ours", "<!-- Ours")
+    replace_in(checkout / "docs/methods/ssd.md", "<!-- ours", "<!-- Ours")
     assert main(["regress"]) == 2
     assert "docs/methods/ssd.md: no mark <!-- ours" in capsys.readouterr().err
     (checkout / "docs/methods/ssd.md").unlink()
@@ -176,6 +179,6 @@ def test_a_page_that_lost_its_mark_or_is_gone_is_named(checkout, capsys):
 
 
 @pytest.mark.parametrize("words", [["capture=why"], ["x"], ["tabel=x"]])
-def test_words_it_does_not_know_are_refused(words, capsys):
+def test_unknown_words_are_refused(words, capsys):
     assert main(["regress", *words]) == 2
     assert "regress takes capture=true or table=FILE" in capsys.readouterr().err

@@ -186,7 +186,7 @@ def test_flesds_studies_keep_the_local_epochs_in_all(name):
     configs = suite(name, {"scenarios": read("suite", name)["scenarios"][:6]}, [])
     assert len({(config.scenario, config.row) for config in configs}) == len(configs)
     training = [one for one in configs if one.method.name != "centralized"]
-    assert {one.loop.rounds * one.training.epochs for one in training} == {200}
+    assert {one.federation.rounds * one.training.epochs for one in training} == {200}
 
 
 def test_flesds_heads_are_the_papers():

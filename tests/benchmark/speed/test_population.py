@@ -1,4 +1,4 @@
-"""Peak memory of a run does not grow with the number of clients."""
+"""The peak memory of a run does not grow with the number of clients."""
 
 import resource
 from pathlib import Path
@@ -14,8 +14,8 @@ OVERRIDES = (
 """3,200 training images; 350,000 weights, so that a copy for each of 1,000 clients would be 1.4 GB."""
 
 
-def peak(folder: Path, method: str, clients: int) -> None:
-    """Plays two rounds with 10 clients each and writes down the process's largest resident set, in MiB."""
+def write_peak(folder: Path, method: str, clients: int) -> None:
+    """Run two rounds of 10 clients each and write the process's largest resident set in MiB to a file."""
     run = run_helpers.train_run(
         folder, method, *OVERRIDES, f"partition.clients={clients}", f"federation.participation={10 / clients}"
     )
@@ -28,7 +28,7 @@ def test_a_thousand_clients_take_the_memory_of_ten(tmp_path, method):
     measured = {}
     for clients in (10, 1000):
         folder = tmp_path / str(clients)
-        assert run_helpers.finish(run_helpers.in_child(peak, folder, method, clients)) == 0
+        assert run_helpers.finish(run_helpers.in_child(write_peak, folder, method, clients)) == 0
         measured[clients] = float((folder / "peak").read_text())
     few, many = measured.values()
     assert many < 1.1 * few, f"{method}: 10 clients peak at {few:.0f} MiB, 1,000 clients at {many:.0f} MiB"
