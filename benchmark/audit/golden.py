@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmark.configuration.compose import merge
 from benchmark.configuration.suites import suite
 from benchmark.errors import ConfigError
-from benchmark.experiment.run import Run
+from benchmark.experiment.experiment import Experiment
 from benchmark.federation.client_state import LocalParts
 from benchmark.tracking.progress import Display
 from methods import trees
@@ -76,9 +76,10 @@ def _train(methods: str) -> Iterator[Any]:
         runs = configs(methods, folder)
         yield len(runs)
         for config in runs:
-            with Run(config, silent).prepared() as loop:
+            with Experiment(config, silent).open() as run:
+                loop = run.loop
                 loop.fit()
-                exported = loop.method.export(loop.server, LocalParts(loop.memory))
+                exported = loop.method.export(loop.server, LocalParts(loop.client_state))
                 losses = {key: [line.get(key) for line in loop.history] for key in ("loss", "server_loss")}
                 final = {"server": fingerprint(loop.server), "encoders": fingerprint(dict(exported))}
             yield config.row, {key: values for key, values in losses.items() if set(values) != {None}} | final

@@ -18,15 +18,16 @@ import yaml
 from omegaconf import DictConfig
 from torch import Tensor
 
-from benchmark.configuration.compose import compose
+from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.files import CONFIGS
-from benchmark.distributed.launch import RankLayout
+from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import DELTA, epsilon
+from benchmark.federation.accountant import DELTA, PrivacyAccountant, epsilon
+from benchmark.federation.callback import Callback
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams
@@ -88,7 +89,7 @@ def _repeat_rows(tree: Tree, how: Sum | Cat, times: float) -> Tree:
     return trees.map(repeat, tree)
 
 
-class ReplyRecorder:
+class ReplyRecorder(Callback):
     """Callback that records the entries of the client's replies by round, and the state it keeps at the end.
 
     Args:
@@ -101,23 +102,23 @@ class ReplyRecorder:
         self.entries: dict[int, list[Entry]] = {}
         self.client_state: Tree = {}
 
-    def on_visit_end(self, loop: FederatedLoop, done: VisitResult) -> None:
+    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
         """Record every entry of a client's reply; replies of the server's own seats stay on the server."""
-        phase, round = done.visit.phase, done.visit.round
+        phase, round = result.visit.phase, result.visit.round
         if phase.where == "server":
             return
-        self.client_state = done.kept
-        if missing := sorted(set(phase.uplink) - set(done.message)):
+        self.client_state = result.kept
+        if missing := sorted(set(phase.uplink) - set(result.message)):
             raise MethodError(
                 f"phase {phase.name!r} declares {', '.join(missing)}, but a client did not send it in round {round + 1}"
                 ": the privacy sheet lacks its shape"
             )
         statistics = {path for path, _ in trees.leaves(self.method.statistics())}
-        for entry, size in sizes(done.message).items():
-            content = describe_content(done.message[entry], statistics)
+        for entry, size in sizes(result.message).items():
+            content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
             combined, alone = describe_reduction(phase.uplink[entry])
-            protected = self.protection(entry, done.visit)
+            protected = self.protection(entry, result.visit)
             record = Entry(phase.name, entry, content, size, combined, alone, protected)
             self.entries.setdefault(round, []).append(record)
 
@@ -156,8 +157,8 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
     channels_last = config.training.channels_last
     data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
-    fabric, streams = factory.fabric(config, RankLayout(1, 1, True)), Streams(config.seed)
-    work = DryRunExecutor(fabric, method, data, factory.pace(config), streams)
+    fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
+    work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
     recorder = ReplyRecorder(method, config.privacy.get("delta", DELTA))
     with tempfile.TemporaryDirectory() as folder:
         loop = FederatedLoop(
@@ -170,9 +171,10 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             participation=1.0,
             folder=Path(folder),
             config_hash="",
+            accountant=PrivacyAccountant(method, delta=DELTA, budget=None),
         )
         loop.callbacks = [recorder]
-        loop.start()
+        loop.restore()
         plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
         run_instead = representatives(plans)
         for round in sorted(set(run_instead)):

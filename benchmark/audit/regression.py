@@ -51,9 +51,9 @@ def capture(display: Display) -> None:
     with display.during(TABLE_4):
         cells = heterogeneity(tables.collect())
     (FOLDER / generate.MEASURED).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
-    display.say(f"{golden.FILE} and {FOLDER / generate.MEASURED} are written")
+    display.print(f"{golden.FILE} and {FOLDER / generate.MEASURED} are written")
     if (name := golden.mark(rows)) not in CHANGELOG.read_text(encoding="utf-8"):
-        display.say(f"add to {CHANGELOG}, under what changes numbers, the reason for: {name}")
+        display.print(f"add to {CHANGELOG}, under what changes numbers, the reason for: {name}")
 
 
 def regress(display: Display) -> list[Moved]:

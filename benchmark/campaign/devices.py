@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from benchmark.distributed.launch import cores, end_with, launched, under_srun
+from benchmark.distributed.launch import cores, end_with_parent, launched_layout, under_srun
 from benchmark.errors import ConfigError
 from benchmark.tracking.provenance import processor
 
@@ -62,11 +62,11 @@ def find_machine(devices: object, accelerator: str) -> Machine:
         raise ConfigError(
             f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
         )
-    layout, processes = launched(), 1
-    if layout is not None and not bound and len(ids) >= layout.here:  # bound devices are this process's own already
-        processes = layout.here
+    layout, processes = launched_layout(), 1
+    if layout is not None and not bound and len(ids) >= layout.ranks_per_node:  # bound devices are this process's own already
+        processes = layout.ranks_per_node
         local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
-        ids = ids[local_rank :: layout.here]
+        ids = ids[local_rank :: layout.ranks_per_node]
     if devices != "auto":
         if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= len(ids):
             kind = "GPUs" if gpu else "cores"
@@ -105,7 +105,7 @@ def start_command(
         stderr=subprocess.STDOUT,
         pass_fds=(lock.fileno(),),
         start_new_session=True,  # a terminal's Ctrl-C goes to the campaign, which ends its commands
-        preexec_fn=lambda: end_with(parent),
+        preexec_fn=lambda: end_with_parent(parent),
     )
 
 

@@ -22,7 +22,7 @@ from benchmark.configuration.suites import joined, listed
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
-from benchmark.experiment.lock import locked
+from benchmark.experiment.lock import is_locked
 from leaderboards import schema, store
 from leaderboards.papers import tables
 from leaderboards.papers.tables import Published
@@ -196,7 +196,7 @@ def job_state(job: Job, retry: bool = False, check_lock: bool = True) -> State:
         rounds, missing = record["rounds"]["done"], tuple(set(job.protocols) - set(record["scores"]))
         if not missing:
             return State(Status.DONE, rounds)
-    if check_lock and locked(job.folder / LOCK):
+    if check_lock and is_locked(job.folder / LOCK):
         return State(Status.BUSY, rounds)
     last = (read_sessions(job.folder) or [{}])[-1]
     if last.get("end") == Status.FAILED and not retry:

@@ -21,8 +21,7 @@ from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, co
 from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
 from benchmark.experiment.data import source
-from benchmark.experiment.lock import LOCKED_BY_PARENT, locks
-from benchmark.runtime import began
+from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
 from benchmark.tracking.progress import Display
 from benchmark.tracking.record import headline
 from datamodules.sources import DataError
@@ -79,7 +78,7 @@ class Scheduler:
 
     Args:
         jobs: in order of importance. overrides: for every command. estimates: returns up-to-date estimates.
-        minutes: the budget, from the start of the campaign's command; None: until all is done.
+        deadline: end of the campaign, by `time.monotonic`; None: until all is done.
         retry: try failed jobs again.
     """
 
@@ -91,13 +90,14 @@ class Scheduler:
         display: Display,
         estimates: Callable[[], Estimates],
         *,
-        minutes: float | None = None,
+        deadline: float | None = None,
         retry: bool = False,
     ) -> None:
         self.jobs, self.overrides, self.machine, self.display = jobs, list(overrides), machine, display
         self.estimates = estimates
-        self.deadline = None if minutes is None else began() + 60 * minutes
-        self.margin = 0.0 if minutes is None else min(MARGIN, MARGIN_FRACTION * 60 * minutes)
+        self.deadline = deadline
+        budget = 0.0 if deadline is None else deadline - time.monotonic()
+        self.margin = min(MARGIN, MARGIN_FRACTION * max(0.0, budget))
         self.retry, self.date = retry, _now().isoformat(timespec="seconds")
         self.free = list(machine.devices)
         self.running: list[RunningJob] = []
@@ -117,7 +117,7 @@ class Scheduler:
                     self.start_jobs()
                 if not self.running:
                     if any(self.job_state(job).runnable for job in self.jobs):
-                        self.display.say("there is no time left for a round of any run that is open")
+                        self.display.print("there is no time left for a round of any run that is open")
                     return
                 self.enforce_deadline()
                 self.show_progress()
@@ -138,7 +138,7 @@ class Scheduler:
                     source(job.config, self.display.decoding)
                 except DataError as error:
                     errors[data] = str(error)
-                    self.display.say(f"left out, and so is every run of {job.config.data.name}: {job.name}: {error}")
+                    self.display.print(f"left out, and so is every run of {job.config.data.name}: {job.name}: {error}")
             if errors[data]:
                 self.excluded[job.name] = self.failed[job.name] = errors[data]
 
@@ -194,7 +194,7 @@ class Scheduler:
         resources = ExitStack()
         job.folder.mkdir(parents=True, exist_ok=True)
         lock = resources.enter_context((job.folder / LOCK).open("a"))
-        if not locks(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
+        if not try_lock(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
             resources.close()
             return
         given, self.free = tuple(self.free[:devices]), self.free[devices:]
@@ -210,7 +210,7 @@ class Scheduler:
             running.concurrent_jobs = max(running.concurrent_jobs, len(self.running))
         what = "scores" if state.rounds >= job.rounds else f"rounds {state.rounds + 1} to {job.rounds}"
         total = len(self.machine.devices)
-        self.display.say(f"{job.name}: {what}{f', on {devices} of {total} devices' if total > 1 else ''}")
+        self.display.print(f"{job.name}: {what}{f', on {devices} of {total} devices' if total > 1 else ''}")
 
     def finish(self, running: RunningJob) -> None:
         """Record the session of a command that has ended, and free its devices."""
@@ -241,7 +241,7 @@ class Scheduler:
             line = f", {headline(store.read(job.folder / 'result.json'))}"
         else:
             line = f" after {state.rounds} of {job.rounds} rounds{f': {why}' if why else ''}"
-        self.display.say(f"{job.name}: {end}{line}  ({summary.format_seconds(seconds)})")
+        self.display.print(f"{job.name}: {end}{line}  ({summary.format_seconds(seconds)})")
 
     def find_end(self, running: RunningJob) -> tuple[str, str]:
         """End of an unfinished job's session, and the reason of a failure."""
@@ -270,7 +270,7 @@ class Scheduler:
     def stop(self) -> None:
         """End every command: ask it to stop, kill it after STOP_TIMEOUT or at a second Ctrl-C."""
         if self.running:
-            self.display.say(f"ending {len(self.running)} runs; their finished rounds are safe")
+            self.display.print(f"ending {len(self.running)} runs; their finished rounds are safe")
         for running in self.running:
             running.ask_to_stop()
         kill_at = time.monotonic() + STOP_TIMEOUT

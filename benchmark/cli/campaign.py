@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from benchmark.cli.session import Session
 from benchmark.configuration.compose import parse
 from benchmark.configuration.overrides import split, take_keys
 from benchmark.configuration.typecheck import fits
@@ -14,15 +13,13 @@ USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [clust
 SUBMIT = "submit."
 
 
-def campaign(words: list[str], console: Console) -> None:
+def campaign(words: list[str], session: Session) -> None:
     """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
     from benchmark.campaign import summary
     from benchmark.campaign.devices import find_machine
     from benchmark.campaign.estimates import Estimates, other_sessions
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
     from benchmark.campaign.scheduler import Scheduler
-    from benchmark.distributed.launch import launched
-    from benchmark.tracking.progress import Display
 
     names, overrides = split(words)
     if not names:
@@ -37,7 +34,7 @@ def campaign(words: list[str], console: Console) -> None:
     output = Path(str(placement.get("output", "runs"))).expanduser()
     if "cluster" in options and not options.get("plan"):
         arguments = [*names, *overrides, *(["retry=true"] if retry else [])]
-        console.print(_submit(options, arguments, submit_options, output / "submitit"), highlight=False)
+        session.console.print(_submit(options, arguments, submit_options, output / "submitit"), highlight=False)
         return
     machine = find_machine(options.get("devices", "auto"), placement.get("accelerator", "auto"))
     devices = len(machine.devices)
@@ -48,27 +45,27 @@ def campaign(words: list[str], console: Console) -> None:
         return Estimates(jobs, machine.name, options.get("speed"), others)
 
     if options.get("plan"):
-        console.print(summary.plan(jobs, before, estimates()))
+        session.console.print(summary.plan(jobs, before, estimates()))
         for line in summary.failures(jobs, before):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            session.console.print(line, highlight=False, markup=False, soft_wrap=True)
         for line in [line for name in names for line in open_questions(name)]:
-            console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
-        console.print(summary.progress(jobs, before, estimates(), devices), highlight=False)
+            session.console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
+        session.console.print(summary.progress(jobs, before, estimates(), devices), highlight=False)
         return
-    display = Display(console, len(jobs))
-    minutes = options.get("minutes")
-    scheduler = Scheduler(jobs, overrides, machine, display, estimates, minutes=minutes, retry=retry)
+    display = session.display(len(jobs))
+    deadline = session.started + 60 * options["minutes"] if "minutes" in options else None
+    scheduler = Scheduler(jobs, overrides, machine, display, estimates, deadline=deadline, retry=retry)
     try:
         with display:
-            display.say(summary.progress(jobs, before, estimates(), devices))
+            display.print(summary.progress(jobs, before, estimates(), devices))
             scheduler.run()
     finally:
         after = [scheduler.final_state(job) for job in jobs]
         for line in summary.summary(jobs, before, after, estimates(), devices):
-            display.say(line)
+            display.print(line)
         if any(state.rounds for state in after):
-            display.say(f"python -m benchmark board collect={output} takes them onto the board")
-    if scheduler.failed and launched() is None:  # a launcher would end the other campaigns with this one
+            display.print(f"python -m benchmark board collect={output} takes them onto the board")
+    if scheduler.failed and launched_layout() is None:  # a launcher would end the other campaigns with this one
         raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from benchmark.configuration.compose import compose
 from benchmark.evaluation.monitor import Monitor
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment.run import Run
+from benchmark.experiment.experiment import Experiment
+from benchmark.federation.callback import Callback
 from benchmark.federation.loop import FederatedLoop
 from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import (
@@ -86,7 +87,7 @@ def floor(repetitions: int, log: Log) -> list[Line]:
         with tempfile.TemporaryDirectory() as folder:
             idle = ("method.class=benchmark.speed.overhead.Idle", f"federation.rounds={10 * repetitions}")
             loop = build_loop(Path(folder), LAST, *overrides, *idle)
-            loop.start()
+            loop.restore()
             rounds = [seconds(lambda: loop.run_round(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
             saves = [seconds(loop.save) for _ in range(repetitions)]
         lines += [
@@ -105,7 +106,7 @@ def precision(repetitions: int, log: Log) -> list[Line]:
             loops = {name: build_loop(Path(folder) / name, *overrides, *own) for name, own in VARIANTS.items()}
             loops["fp32, compiled"].method.objective.compile()
             for loop in loops.values():
-                loop.start()
+                loop.restore()
                 loop.run_round(0)  # warms up, and compiles
             contenders = {name: partial(seconds, partial(loop.run_round, 0)) for name, loop in loops.items()}
             values = interleaved(contenders, repetitions, log)
@@ -160,11 +161,10 @@ def monitor(repetitions: int, log: Log) -> list[Line]:
         config = compose("cifar10-mini", "fedavg", [*images, *placement, f"federation.rounds={repetitions + 1}"])
         log(f"{repetitions + 1} rounds, {torch.get_num_threads()} threads")
         with Display(Console(quiet=True)) as display:
-            run = Run(config, display)
-            with run.prepared() as loop:
+            with Experiment(config, display).open() as run:
                 timed = TimedMonitor(run.evaluator, 1, run.recalibrated)
-                loop.callbacks = [timed]
-                loop.fit()
+                run.loop.callbacks = [timed]
+                run.loop.fit()
     values = {name: durations[1:] for name, durations in timed.values.items()}  # the first round warms up
     fraction, every = ratio(values, "a look", "a round"), config.evaluation.every
     shipped = Spread(fraction.median / every, fraction.low / every, fraction.high / every, fraction.repetitions)
@@ -178,13 +178,12 @@ def monitor(repetitions: int, log: Log) -> list[Line]:
 def build_loop(folder: Path, *overrides: str) -> FederatedLoop:
     """A loop of the peers' scenario in this process, ready to start."""
     common = (f"output={folder}", "logger=csv", "devices=1", "evaluation.every=0")
-    run = Run(compose(str(PATH), "fedavg", [*common, *overrides]), Display(Console(file=io.StringIO())))
-    run.prepare()
-    return run.loop
+    config = compose(str(PATH), "fedavg", [*common, *overrides])
+    return Experiment(config, Display(Console(file=io.StringIO()))).build().loop
 
 
-class Comparison:
-    """Callback that repeats each round in the bare loop and records the seconds of both.
+class Comparison(Callback):
+    """Repeats each round in the bare loop and records the seconds of both.
 
     Raises:
         RuntimeError: after the first round the weights differ.
@@ -215,8 +214,8 @@ class BareLoop:
     """FedAvg of SimCLR on a CPU, without a framework."""
 
     def __init__(self, loop: FederatedLoop) -> None:
-        assert isinstance(loop.work, SequentialExecutor)
-        self.loop, self.work, self.method = loop, loop.work, loop.method
+        assert isinstance(loop.executor, SequentialExecutor)
+        self.loop, self.executor, self.method = loop, loop.executor, loop.method
         parts = {name: getattr(self.method.objective, name) for name in ("encoder", "projector")}
         self.encoder, self.projector = parts.values()
         self.parameters = [parameter for module in parts.values() for parameter in module.parameters()]
@@ -245,14 +244,14 @@ class BareLoop:
 
     def train(self, round: int, client: int) -> None:
         """One visit."""
-        streams, pace = self.work.streams, self.work.pace
+        streams, training = self.executor.streams, self.executor.training
         optimizer = self.method.make_optimizer(self.parameters)
         self.method.train()
         key: dict[str, Any] = {"round": round, "phase": "fit", "client": client}
         order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
-        names, epochs, steps = ("augment", "augment"), pace.epochs, pace.steps
-        for batch in self.work.data.batches(
-            client, names, pace.batch_size, epochs=epochs, steps=steps, order=order, views=views
+        names, epochs, steps = ("augment", "augment"), training.epochs, training.steps
+        for batch in self.executor.data.batches(
+            client, names, training.batch_size, epochs=epochs, steps=steps, order=order, views=views
         ):
             z = self.projector(self.encoder(torch.cat(batch.views)))
             loss = nt_xent(*z.chunk(2), self.method.objective.temperature)

@@ -13,7 +13,7 @@ from benchmark.campaign.scheduler import Scheduler
 from benchmark.campaign.summary import failure_reason
 from benchmark.configuration.compose import compose
 from benchmark.errors import BusyError
-from benchmark.experiment.lock import LOCKED_BY_PARENT, locks
+from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
 from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display
 from tests.benchmark.campaign.campaign_helpers import record_session
@@ -86,7 +86,7 @@ class TestLock:
         campaign, job = build_scheduler(four), four[0]
         job.folder.mkdir(parents=True)
         with (job.folder / "lock").open("a") as file:
-            assert locks(file)
+            assert try_lock(file)
             campaign.start(job, State(Status.OPEN, 0), 1)
             assert (campaign.running, campaign.free, started) == ([], list(FOUR_CORES.devices), [])
 
@@ -121,7 +121,7 @@ class TestLock:
         run = Run(compose(TINY, "fedavg", words), Display(Console(quiet=True)))
         run.folder.mkdir(parents=True)
         with (run.folder / "lock").open("a") as file:
-            assert locks(file)
+            assert try_lock(file)
             with pytest.raises(BusyError), run.prepared():
                 pass
             monkeypatch.setenv(LOCKED_BY_PARENT, str(run.folder.resolve()))
