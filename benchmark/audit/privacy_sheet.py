@@ -27,9 +27,8 @@ from benchmark.execution.sequential import PerArchitectureExecutor, SequentialEx
 from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import DELTA, PrivacyAccountant, epsilon
-from benchmark.federation.callback import Callback
 from benchmark.federation.communication import sizes
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split

@@ -63,7 +63,8 @@ def find_machine(devices: object, accelerator: str) -> Machine:
             f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
         )
     layout, processes = launched_layout(), 1
-    if layout is not None and not bound and len(ids) >= layout.ranks_per_node:  # bound devices are this process's own already
+    # bound devices are this process's already
+    if layout is not None and not bound and len(ids) >= layout.ranks_per_node:
         processes = layout.ranks_per_node
         local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0"))
         ids = ids[local_rank :: layout.ranks_per_node]

@@ -20,6 +20,7 @@ def campaign(words: list[str], session: Session) -> None:
     from benchmark.campaign.estimates import Estimates, other_sessions
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
     from benchmark.campaign.scheduler import Scheduler
+    from benchmark.distributed.launch import launched_layout
 
     names, overrides = split(words)
     if not names:

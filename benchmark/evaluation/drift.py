@@ -5,9 +5,8 @@ from benchmark.errors import ConfigError
 from benchmark.evaluation.evaluator import LocalModels
 from benchmark.execution.base import VisitResult
 from benchmark.execution.batch_norm import has_batch_norm
-from benchmark.federation.callback import Callback
 from benchmark.federation.client_state import LocalParts
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod
 

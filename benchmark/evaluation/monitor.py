@@ -4,9 +4,8 @@ from typing import Any
 
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
-from benchmark.federation.callback import Callback
 from benchmark.federation.client_state import LocalParts
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 
 
 class Monitor(Callback):

@@ -132,7 +132,7 @@ class _Sum:
             self.parts["count"]["n"] += 1
 
     def _begin(self, tree: Tree, weights: Tree, packed: trees.Span | None, make: Callable[..., Tensor]) -> None:
-        """Allocates the sum, flat where the first reply is; `make` leaves it empty where that reply is copied into it."""
+        """Allocates the sum, flat where the first reply is; make: `empty_like` where that reply is copied into it."""
         self.dtypes = {path: leaf.dtype for path, leaf in trees.leaves(tree)}
         if packed is not None:
             self.span = trees.Span(make(packed.flat, dtype=torch.float64), packed.layout)

@@ -21,7 +21,6 @@ from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.batch_norm import Recalibration
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
-from benchmark.federation.callback import Callback
 from benchmark.federation.checkpoint import Checkpoint, from_saved, to_saved
 from benchmark.federation.client_state import ClientState
 from benchmark.federation.communication import CommunicationLedger, sizes
@@ -32,6 +31,31 @@ from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
 DIVERGENCE_HINT = "look at optimizer.lr (0, or too large) and training.clip_norm"
+
+
+class Callback:
+    """Hooks of a federated loop; each does nothing unless overridden.
+
+    `row` is the round's line in `rounds.jsonl`.
+    """
+
+    def on_run_start(self, loop: "FederatedLoop") -> None:
+        """Called once, after the last completed round was restored."""
+
+    def on_phase_start(self, loop: "FederatedLoop", phase: Phase, visits: int) -> None:
+        """Called before the clients of a phase are visited; visits: those of this rank."""
+
+    def on_visit_end(self, loop: "FederatedLoop", result: VisitResult) -> None:
+        """Called after each visit of this rank, while the reply may be live."""
+
+    def on_round_scored(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
+        """Called before the round is saved; may add scores to its line."""
+
+    def on_round_end(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
+        """Called after the round's checkpoint is on disk."""
+
+    def on_pause(self, loop: "FederatedLoop") -> None:
+        """Called when the next round would end after the deadline."""
 
 
 class FederatedLoop:

@@ -22,8 +22,7 @@ from benchmark.configuration.compose import compose
 from benchmark.evaluation.monitor import Monitor
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.callback import Callback
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import (
     Line,
@@ -160,11 +159,10 @@ def monitor(repetitions: int, log: Log) -> list[Line]:
         placement = (f"output={folder}", "logger=csv", "accelerator=cpu", "devices=1")
         config = compose("cifar10-mini", "fedavg", [*images, *placement, f"federation.rounds={repetitions + 1}"])
         log(f"{repetitions + 1} rounds, {torch.get_num_threads()} threads")
-        with Display(Console(quiet=True)) as display:
-            with Experiment(config, display).open() as run:
-                timed = TimedMonitor(run.evaluator, 1, run.recalibrated)
-                run.loop.callbacks = [timed]
-                run.loop.fit()
+        with Display(Console(quiet=True)) as display, Experiment(config, display).open() as run:
+            timed = TimedMonitor(run.evaluator, 1, run.recalibrated)
+            run.loop.callbacks = [timed]
+            run.loop.fit()
     values = {name: durations[1:] for name, durations in timed.values.items()}  # the first round warms up
     fraction, every = ratio(values, "a look", "a round"), config.evaluation.every
     shipped = Spread(fraction.median / every, fraction.low / every, fraction.high / every, fraction.repetitions)

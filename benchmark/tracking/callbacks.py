@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark.federation.callback import Callback
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking.loggers import RunLogger
 from benchmark.tracking.record import MONITORED
 from leaderboards import schema, store

@@ -13,8 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from benchmark.execution.base import VisitResult
-from benchmark.federation.callback import Callback
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from eval.protocol import find
 from methods.base import Phase
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmark.experiment import data
-from benchmark.federation.callback import Callback
+from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
 from methods import trees
 from methods.base import MethodError
