@@ -150,7 +150,7 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
     clients = run.loop.clients
     billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
     assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
-    memory = run.loop.memory.get(clients[0].id, {})
+    memory = run.loop.client_state.get(clients[0].id, {})
     assert method.kept_bytes == trees.nbytes(memory)
 
 

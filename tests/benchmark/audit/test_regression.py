@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from benchmark.audit import golden, regression
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.tracking.progress import Display
 from leaderboards import store
 from leaderboards.generate import Moved

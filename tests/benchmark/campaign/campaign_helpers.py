@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from benchmark.campaign.jobs import append_session
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from leaderboards import store
 from tests.leaderboards.test_schema import record
 from tests.run_helpers import TINY, in_child

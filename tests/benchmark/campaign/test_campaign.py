@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmark.campaign.jobs import Status, job_state, load_jobs, read_sessions
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from leaderboards import store
 from leaderboards.schema import INCIDENTAL
 from tests.benchmark.campaign.campaign_helpers import (

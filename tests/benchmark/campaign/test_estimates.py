@@ -5,7 +5,7 @@ import pytest
 from benchmark.campaign.estimates import STARTUP, Estimates, other_sessions
 from benchmark.campaign.jobs import State, Status, job_state, load_jobs
 from benchmark.campaign.summary import time_left
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from benchmark.configuration.files import available
 from tests.benchmark.campaign.campaign_helpers import PART, PLACEMENT, record_session, write_campaign, write_record
 

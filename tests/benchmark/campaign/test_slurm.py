@@ -5,7 +5,7 @@ import time
 import pytest
 
 from benchmark.campaign.jobs import Status, job_state, load_jobs
-from benchmark.cli.runs import main
+from benchmark.cli.main import main
 from tests.benchmark.campaign.campaign_helpers import PART, start_campaign, write_campaign
 
 

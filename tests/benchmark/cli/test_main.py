@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
-from benchmark.errors import EX_TEMPFAIL, ConfigError
+from benchmark.errors import EX_TEMPFAIL, BusyError, ConfigError
 from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
@@ -398,7 +398,7 @@ class TestOurMistakes:
         def play(self, round):
             raise error
 
-        monkeypatch.setattr(FederatedLoop, "play", play)
+        monkeypatch.setattr(FederatedLoop, "run_round", play)
         code, _, err = call("run", TINY, "fedavg")
         assert code == 1
         assert "Traceback" in err
@@ -629,7 +629,7 @@ class TestOneRunAFolder:
         second.refuse_changed_config()  # the folder is free
         with first.open():
             before = {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()}
-            with pytest.raises(ConfigError, match="is being used by another process"), second.open():
+            with pytest.raises(BusyError, match="is being used by another process"), second.open():
                 pass
         with pytest.raises(ConfigError, match="holds a run of another config"), second.open():
             pass
@@ -779,7 +779,7 @@ class TestTune:
         last = self.ranked(tmp_path, "runs")["tried"][-1]
         assert last == {"point": ["optimizer.lr=1e30"], "score": None, "alignment": None, "uniformity": None}
         assert (
-            "every point of the grid diverged"
+            "every point of the grid failed"
             in call("tune", TINY, "fedavg", "optimizer.lr=1e30,2e30", "federation.rounds=1")[2]
         )
 

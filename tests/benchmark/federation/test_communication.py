@@ -76,6 +76,6 @@ def test_the_state_survives_a_checkpoint_file(tmp_path):
     assert (again.lines, again.visits) == (ledger.lines, ledger.visits)
     for one in (ledger, again):
         one.record_uplink(1, "fit", {"weights": 2, "new": 1})
-        one.attend(2, 1)
+        one.record_visits(2, 1)
     assert same(again.state(), ledger.state())
     assert again.lines[1, "fit", "up", "weights"] == 30

@@ -139,7 +139,7 @@ class TestWorkload:
     def test_optimiser_and_clients(self, images):
         config = self.config("mirrored")
         assert {key: config.optimizer[key] for key in workload.SGD} == workload.SGD
-        assert [len(part) for part in data.parts(config, images.train.labels)] == [100] * workload.CLIENTS
+        assert [len(part) for part in data.client_indices(config, images.train.labels)] == [100] * workload.CLIENTS
         assert config.federation.rounds == workload.ROUNDS
 
     def test_mirrored_views(self, images, monkeypatch):

@@ -145,7 +145,7 @@ def test_a_mistake_is_one_line(words, capsys):
 def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
     (tmp_path / "results").mkdir()
     code = (
-        "import sys; from benchmark.cli.runs import main; code = main(sys.argv[1:]); "
+        "import sys; from benchmark.cli.main import main; code = main(sys.argv[1:]); "
         f"print('LOADED', [name for name in {unneeded!r} if name in sys.modules]); sys.exit(code)"
     )
     words = [word.format(folder=tmp_path) for word in words]

@@ -64,6 +64,7 @@ def entries(content):
 
 def logged(folder):
     """Name of a run -> its messages, as they stand in the files, and the run's folder."""
+    wandb.teardown()  # the files are written by W&B's own process, which may lag behind
     found = {}
     for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
