@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -280,6 +281,34 @@ class TestDivergence:
         assert "fedavg-spectral" in out.rpartition("client")[2]  # the board
         assert err.startswith("error: 2 of 4 runs stopped: short fedprox+mu=1e_30 seed 0, short fedsc-simclr seed 0")
         assert {file.parents[1].name for file in tmp_path.rglob("result.json")} == {"fedavg", "fedavg-spectral"}
+
+    def test_one_row_each_stops_for_its_data_its_images_and_its_loss(self, call, tmp_path):
+        """A suite goes on past an impossible partition, a corrupt image and a divergence."""
+        for split in ("train", "test"):
+            for label in "ab":
+                folder = tmp_path / "data" / "broken" / split / label
+                folder.mkdir(parents=True)
+                for number in range(12):
+                    image = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                    Image.fromarray(image).save(folder / f"{number}.png")
+        corrupt = tmp_path / "data" / "broken" / "train" / "b" / "3.png"
+        corrupt.write_bytes(corrupt.read_bytes()[:40])
+        rows = [
+            "fedavg row=good",
+            "fedavg row=impossible partition.name=dirichlet_min partition.min_size=400",
+            f"fedavg row=corrupt data.name=broken data.root={tmp_path}/data",
+            "fedavg row=diverges optimizer.lr=1e30",
+        ]
+        suite = tmp_path / "four.yaml"
+        suite.write_text(yaml.safe_dump({"scenarios": [f"{TINY} scenario=four"], "methods": rows, "seeds": [0]}))
+        code, out, err = call("run", f"suite={suite}")
+        assert code == 2
+        assert [line.split(": stopped: ")[0] for line in out.splitlines() if ": stopped: " in line] == [
+            "four impossible seed 0", "four corrupt seed 0", "four diverges seed 0",
+        ]  # fmt: skip
+        assert "cannot read the image" in out
+        assert re.search(r"^ +– +good ", out, re.MULTILINE)  # on the board
+        assert err.startswith("error: 3 of 4 runs stopped: four impossible seed 0, four corrupt seed 0, four diverges")
 
     def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
         own = ("method.class=tests.benchmark.cli.test_main.Diverging", "row=own", *self.ALL)

@@ -180,7 +180,9 @@ class TestRecordings:
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = build_run(tmp_path, "fedavg")
         run.loop.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
-        ParallelExecutor(run.loop.executor, 2, None)
+        lanes = ParallelExecutor(run.loop.executor, 2, None).lanes
+        assert all(lane.fabric is run.loop.fabric for lane in lanes)
+        assert len({id(lane.method) for lane in lanes} | {id(run.loop.method)}) == 3
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
         run = build_run(tmp_path, "fedavg", EVERYONE)
