@@ -141,7 +141,7 @@ class TestFedSC(MethodContract):
         still = ("optimizer.lr=0", "federation.participation=1", "federation.rounds=2")
         noisy = run_helpers.build_run(tmp_path, "fedsc", *still, "method.sigma=0.3").loop
         noise = []
-        noisy.start()
+        noisy.restore()
         for round in range(2):
             noisy.run_round(round)
             noise.append([noisy.server["R"][k]["R"].clone() for k in range(4)])

@@ -73,7 +73,7 @@ class TestFedU(MethodContract):
         sent = once.server["weights"]["encoder"]
         distances = []
         for client in range(4):
-            stored = once.memory[client]
+            stored = once.client_state[client]
             apart = stored["memory"]["d"]
             if variant == "paper":
                 apart = divergence({name: stored["stays"]["encoder"][name] for name in names}, sent)

@@ -180,7 +180,7 @@ class TestTwoArchitectures:
         assert [client.kind for client in run.loop.clients] == ["default", "wide", "wide"]
         for kind, method in {"default": run.loop.method, **run.loop.method.others}.items():
             fresh = method.weights()
-            run.loop.executor.of[kind].resident.reset()
+            run.loop.executor.executors[kind].resident.reset()
             student = run.loop.server["students"][kind]
             moved = {part: student[part] for part in fresh}
             assert run_helpers.difference(moved, fresh) > 1e-3
@@ -188,7 +188,7 @@ class TestTwoArchitectures:
         assert [next(iter(tree.values())).shape[0] for tree in widths] == [6, 10]
 
     def test_each_is_evaluated_by_its_own_network(self, tmp_path):
-        record = run_helpers.build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1").execute()
+        record, _ = run_helpers.execute_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1")
         assert set(record["encoders"]) == {"global", "wide"}
         assert record["scores"]["knn/v1"]["accuracy"] == min(
             scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()

@@ -48,7 +48,7 @@ class TestLDAWA(MethodContract):
         ours = run_helpers.train_run(tmp_path / "a", "ldawa", "method.start=0", *alone).loop
         theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *alone).loop
         start = run_helpers.build_run(tmp_path / "c", "fedavg", *alone).loop
-        start.start()
+        start.restore()
         trained = ours.method.trainable()
         cosines = layer_weights(theirs.server["weights"], start.server["weights"], trained)
         expected = trees.map(lambda leaf, cosine: leaf * cosine, theirs.server["weights"], cosines)

@@ -257,7 +257,7 @@ class TestOrchestraPrivate(MethodContract):
     def test_a_budget_holds_though_the_first_round_releases_nothing(self, tmp_path):
         multiplier = gaussian_sigma(1, 1e-3)
         words = (*self.overrides, "federation.participation=1", f"privacy.epsilon={epsilon(((multiplier, 1),), 1e-5)}")
-        record = run_helpers.build_run(tmp_path, "orchestra", *words).execute()
+        record, _ = run_helpers.execute_run(tmp_path, "orchestra", *words)
         assert record["rounds"]["done"] == 2
         assert "budget" in record["rounds"]["ended"]
 
@@ -409,7 +409,7 @@ class TestAnonymity:
                 summed = {"least": min(values), "mean": sum(values) / len(round_notes), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
             assert row["notes"]["anonymity_claimed"]["least"] == pytest.approx(min(sizes) / 3)
-        record = run_helpers.build_run(tmp_path, "orchestra", *SMALL, "federation.participation=1").execute()
+        record, _ = run_helpers.execute_run(tmp_path, "orchestra", *SMALL, "federation.participation=1")
         assert record["privacy"] == {
             "anonymity": min(visit.notes["anonymity"] for visit in visits),
             "anonymity_claimed": pytest.approx(min(sizes) / 3),

@@ -13,8 +13,8 @@ from benchmark.campaign.scheduler import Scheduler
 from benchmark.campaign.summary import failure_reason
 from benchmark.configuration.compose import compose
 from benchmark.errors import BusyError
+from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
-from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display
 from tests.benchmark.campaign.campaign_helpers import record_session
 from tests.run_helpers import TINY
@@ -118,15 +118,15 @@ class TestLock:
 
     def test_a_command_runs_in_the_folder_that_its_campaign_has_locked_for_it(self, tmp_path, monkeypatch):
         words = [f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "logger=csv", "devices=1", "threads=1"]
-        run = Run(compose(TINY, "fedavg", words), Display(Console(quiet=True)))
-        run.folder.mkdir(parents=True)
-        with (run.folder / "lock").open("a") as file:
+        experiment = Experiment(compose(TINY, "fedavg", words), Display(Console(quiet=True)))
+        experiment.folder.mkdir(parents=True)
+        with (experiment.folder / "lock").open("a") as file:
             assert try_lock(file)
-            with pytest.raises(BusyError), run.prepared():
+            with pytest.raises(BusyError), experiment.open():
                 pass
-            monkeypatch.setenv(LOCKED_BY_PARENT, str(run.folder.resolve()))
-            with run.prepared() as loop:
-                assert loop.round == 0
+            monkeypatch.setenv(LOCKED_BY_PARENT, str(experiment.folder.resolve()))
+            with experiment.open() as run:
+                assert run.loop.round == 0
             monkeypatch.setenv(LOCKED_BY_PARENT, str(tmp_path))
-            with pytest.raises(BusyError), run.prepared():
+            with pytest.raises(BusyError), experiment.open():
                 pass
