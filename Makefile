@@ -58,16 +58,16 @@ regress: install  ## fail where a number moved: golden runs, verdicts, committed
 board: install  ## print the committed results and write leaderboards/README.md and its site
 	$(BIN)/python -m benchmark board
 
-site: board  ## the same, and open the site in a browser
+site: board  ## write the board and open its site in a browser
 	$(BIN)/python -m webbrowser -t "file://$(CURDIR)/leaderboards/site/index.html"
 
 publish: install  ## the records as a Weights & Biases dashboard, offline first
 	$(BIN)/python -m benchmark publish
 
-privacy: install  ## ask every method what leaves a client and write docs/privacy.md
+privacy: install  ## write what leaves a client under every method into docs/privacy.md
 	$(BIN)/python -m benchmark privacy
 
-campaign: install  ## play CAMPAIGN=ssd-main for MINUTES=30 and go on next time (docs/campaigns.md)
+campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next call (docs/campaigns.md)
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(MINUTES),minutes=$(MINUTES)) $(ARGS)
 

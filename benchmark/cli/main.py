@@ -29,7 +29,7 @@ EXAMPLES = """examples:
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
-RESUME_HINT = "every finished round is safe: run the same command again to go on"
+RESUME_HINT = "every finished round is safe: run the same command again to resume"
 INTERRUPTED_HINTS = {"evaluate": "the record is as it was: run the same command again to measure"}
 """What an interrupted command has left, and what to do, where it is not rounds."""
 

@@ -49,7 +49,7 @@ def run(words: list[str], session: Session) -> None:
     if name is not None:
         show(results, session.console)
     if failed:
-        raise ConfigError(f"{len(failed)} of {len(configs)} runs stopped: {', '.join(failed)}; why is said above")
+        raise ConfigError(f"{len(failed)} of {len(configs)} runs stopped: {', '.join(failed)}; see above for why")
 
 
 def resume(words: list[str], session: Session) -> None:
@@ -85,7 +85,7 @@ def evaluate(words: list[str], session: Session) -> None:
             loop.restore()
             if loop.round < loop.rounds and loop.stop_reason() is None:
                 done = f"{loop.round} of {loop.rounds} rounds"
-                raise ConfigError(f"{path} has played {done}: finish it first with `resume {path}`")
+                raise ConfigError(f"{path} has done {done}: finish it first with `resume {path}`")
             evaluated = finished.evaluate(listed(given.get("protocols") or list(config.evaluation.protocols)))
             scores = evaluated.record["scores"]
             display.scores(experiment.name, {name: scores[name] for name in evaluated.protocols})

@@ -115,7 +115,7 @@ class Heartbeat(threading.Thread):
         """Prints the dead rank once and notifies its peers, which then exit silently."""
         print(  # noqa: T201
             f"error: rank {rank} is gone ({why}); every finished round is safe: "
-            "run the same command again to go on, with any number of devices",
+            "run the same command again to resume, with any number of devices",
             file=sys.stderr,
             flush=True,
         )

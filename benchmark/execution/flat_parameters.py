@@ -22,7 +22,7 @@ class FlatParameters:
         sent = [everything.pop(leaf.data_ptr(), None) for _, leaf in trees.leaves(method.weights()) if leaf.numel()]
         ordered = [tensor for tensor in (*sent, *everything.values()) if tensor is not None]
         dtype = ordered[0].dtype if ordered else torch.float32
-        moved = {(place,): tensor for place, tensor in enumerate(ordered) if tensor.dtype == dtype and tensor.numel()}
+        moved = {(index,): tensor for index, tensor in enumerate(ordered) if tensor.dtype == dtype and tensor.numel()}
         self.others = [(tensor, tensor.detach().clone()) for tensor in ordered if tensor.dtype != dtype]
         self.flat = torch.zeros(0, dtype=dtype)
         if moved:

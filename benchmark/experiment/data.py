@@ -68,26 +68,26 @@ def public(config: DictConfig, images: Source) -> Public | None:
     """The public images of a named data set; None where there are none, or they belong to a client."""
     given = dict(config.public)
     check(given, {"name": str | None, "client": int, "share": float}, "public", "a public set")
-    name, share = given.get("name"), given.get("share", 1.0)
+    name, fraction = given.get("name"), given.get("share", 1.0)
     if not name and set(given) - {"name"}:
         raise ConfigError("public: say whose images are public: public.name=client, or a dataset as data.name has it")
     unused = [key for key in ("client", "share") if key in given and (key == "client") != (name == "client")]
     if unused:
         raise ConfigError(f"public.{unused[0]} means nothing where public.name is {name}: leave it out")
-    if not 0 < share <= 1:
-        raise ConfigError(f"public.share={share}: give the part of each class that is public, in (0, 1]")
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"public.share={fraction}: give the part of each class that is public, in (0, 1]")
     if name in (None, "client"):
         return None
     seed = Streams(config.seed).seed_for("public")
     if name == config.data.name:
-        return Public(images.train.images, of_every_class(images.train.labels, share, seed=seed))
+        return Public(images.train.images, of_every_class(images.train.labels, fraction, seed=seed))
     other = load_matching(config, images, name)
     if other.train.images.shape[1:] != images.train.images.shape[1:]:
         raise ConfigError(
             f"public.name={name}: its images are {other.train.images.shape[1:]}, those of {config.data.name} "
             f"{images.train.images.shape[1:]} (channels, height, width): choose a dataset with as many channels"
         )
-    return Public(other.train.images, of_every_class(other.train.labels, share, seed=seed))
+    return Public(other.train.images, of_every_class(other.train.labels, fraction, seed=seed))
 
 
 def client_indices(config: DictConfig, labels: np.ndarray) -> list[np.ndarray]:
@@ -98,15 +98,15 @@ def client_indices(config: DictConfig, labels: np.ndarray) -> list[np.ndarray]:
         str(key): value for key, value in config.partition.items() if key != "name"
     }
     check(given, known, "partition", name)
-    clients, seed, share = (given.pop(key) for key in ("clients", "seed", "share"))
-    if not 0 < share <= 1:
-        raise ConfigError(f"partition.share={share}: give the part of its images that each client has, in (0, 1]")
+    clients, seed, fraction = (given.pop(key) for key in ("clients", "seed", "share"))
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"partition.share={fraction}: give the part of its images that each client has, in (0, 1]")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
     try:
         held = getattr(partition, name)(labels, clients, **given, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
-    return held if share == 1 else partition.thinned(held, share, seed=seed)
+    return held if fraction == 1 else partition.thinned(held, fraction, seed=seed)
 
 
 class Clients(Sequence[Client]):

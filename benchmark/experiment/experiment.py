@@ -91,7 +91,7 @@ class Experiment:
         self.display.end(f"{self.name}: already done{f' at {before[:7]}' if differs else ''}, {file}")
         every, recorded = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
         if every != recorded:
-            self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to play it again")
+            self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to run it again")
         protocols = expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
         if missing := [name for name in protocols if name not in result["scores"]]:
             self.display.print(
@@ -105,7 +105,7 @@ class Experiment:
         try:
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
         except ConfigError as error:  # a record can be read without the code that made it
-            self.display.print(f"{self.name}: whether its code has changed cannot be told: {error}")
+            self.display.print(f"{self.name}: whether its code has changed cannot be checked: {error}")
             return
         if changed:
             raise ConfigError(

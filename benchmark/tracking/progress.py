@@ -62,7 +62,7 @@ class Display(Callback):
         total, done = loop.rounds, loop.round
         self.bars.reset(self.rounds, total=total, completed=done, visible=total > 0, note="", description=self.name)
         if done:
-            self.print(f"{self.name}: goes on after round {done}/{total}")
+            self.print(f"{self.name}: resumes after round {done}/{total}")
 
     def end(self, line: str) -> None:
         """Ends the progress of a run; `line` is its outcome."""

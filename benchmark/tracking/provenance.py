@@ -33,9 +33,9 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
     """Commit, config, data, libraries and hardware: what is needed to reproduce the number."""
     environments = loop.environments
     # of the rounds: the scores may be computed elsewhere
-    place = environments[-1]["hardware"] if environments else hardware(loop.fabric.device)
+    machine = environments[-1]["hardware"] if environments else hardware(loop.fabric.device)
     return {
-        **origin([env["commit"] for env in environments if env["commit"] is not None], place),
+        **origin([env["commit"] for env in environments if env["commit"] is not None], machine),
         "config": identity(config),
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
@@ -55,15 +55,15 @@ def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]
     return lines
 
 
-def origin(commits: list[str], place: str) -> dict[str, Any]:
+def origin(commits: list[str], machine: str) -> dict[str, Any]:
     """Code, machine and date of a computation.
 
-    commits: in order, as `commit` returns them. place: as `hardware` returns it.
+    commits: in order, as `commit` returns them. machine: as `hardware` returns it.
     """
     return {
         "git": commits[-1].removesuffix("+") if commits else None,
         "dirty": not commits or any(commit.endswith("+") for commit in commits),
-        "hardware": place,
+        "hardware": machine,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -15,7 +15,7 @@ from tests.run_helpers import by_hand, same
 class TestDeath:
     """A dead rank ends the run with one line, and any number of ranks takes it up to the same bits."""
 
-    GONE = "; every finished round is safe: run the same command again to go on, with any number of devices"
+    GONE = "; every finished round is safe: run the same command again to resume, with any number of devices"
 
     @pytest.mark.parametrize(
         ("count", "fate", "dead", "why", "again"),
@@ -84,7 +84,7 @@ class TestLife:
         time.sleep(1)
         os.kill(job.children[0].pid, signal.SIGTERM)
         assert job.end(20) == [130]
-        assert job.errors == ["interrupted; every finished round is safe: run the same command again to go on"]
+        assert job.errors == ["interrupted; every finished round is safe: run the same command again to resume"]
 
 
 class Recorded(heartbeat.Heartbeat):
