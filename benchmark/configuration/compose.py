@@ -196,6 +196,8 @@ def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") ->
         elif isinstance(value, Mapping) and isinstance(current, list):
             full = yaml.safe_dump(current, default_flow_style=True, width=math.inf, sort_keys=False).strip()
             raise ConfigError(f"{place} is a list, whose items have no names: give the whole list, {place}='{full}'")
+        elif isinstance(value, list) and isinstance(current, dict):
+            raise ConfigError(f"{place}={value!r}: set its keys, as in {place}.KEY=VALUE")
         else:
             config[key] = value
 
@@ -207,8 +209,6 @@ def _convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
             converted: Any = OmegaConf.to_container(OmegaConf.merge(_schema(), values))
         except OmegaConfBaseException as error:
             raise ConfigError(_short_error(error)) from error
-        except TypeError as error:  # a list in place of a mapping
-            raise ConfigError(f"{' or '.join(values)}: {error}") from error
         config.update({section: converted[section] for section in values})
 
 
