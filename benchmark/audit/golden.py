@@ -108,29 +108,22 @@ def differences(golden: Mapping[str, Numbers], now: Mapping[str, Numbers]) -> li
     for row in sorted(golden.keys() & now.keys()):
         old, new = dict(_flat(golden[row])), dict(_flat(now[row]))
         for name in sorted(old.keys() | new.keys()):
-            if not _close(old.get(name), new.get(name)):
-                lines.append((f"{row} {name}", _format(old.get(name)), _format(new.get(name))))
+            values = [numbers[name] for numbers in (old, new) if name in numbers]
+            if len(values) < 2 or not math.isclose(*values, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+                before, after = (f"{numbers[name]:.8g}" if name in numbers else "-" for numbers in (old, new))
+                lines.append((f"{row} {name}", before, after))
     return lines
 
 
-def _flat(numbers: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
-    """Name -> number, of nested numbers."""
-    if isinstance(numbers, Mapping | list):
-        items = numbers.items() if isinstance(numbers, Mapping) else enumerate(numbers, 1)
-        for key, value in items:
+def _flat(numbers: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Names and values of nested numbers; None has none."""
+    if isinstance(numbers, list):
+        numbers = dict(enumerate(numbers, 1))
+    if isinstance(numbers, Mapping):
+        for key, value in numbers.items():
             yield from _flat(value, f"{name} {key}".strip())
-    else:
+    elif numbers is not None:
         yield name, numbers
-
-
-def _close(old: float | None, new: float | None) -> bool:
-    if old is None or new is None:
-        return old is new
-    return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
-def _format(value: float | None) -> str:
-    return "-" if value is None else f"{value:.8g}"
 
 
 def read(file: Path = FILE) -> dict[str, Numbers]:

@@ -135,8 +135,8 @@ def sheet(methods: Iterable[Method]) -> Sheet:
     return Sheet(ENCODER, IMAGES, tuple(methods))
 
 
-def asked(name: str, overrides: Sequence[str] = ()) -> Method:
-    """Record what leaves a client under a shipped method, or one by the path of its config."""
+def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
+    """Data that leaves a client under a shipped method, or one by the path of its config."""
     scenario = scenarios().get(Path(name).stem, "reference")
     encoder = [] if any(word.startswith("encoder") for word in overrides) else [f"encoder.class={CLASS}"]
     config = compose(scenario, name, [*encoder, *overrides])
@@ -182,7 +182,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     for round, representative in enumerate(run_instead):
         for entry in recorder.entries.get(representative, ()):
             rounds.setdefault(entry, []).append(round)
-    described = [replace(entry, **describe_rounds(entry, found, plans)) for entry, found in rounds.items()]
+    described = [replace(entry, **describe_rounds(entry, sent, plans)) for entry, sent in rounds.items()]
     return described, recorder.client_state
 
 
@@ -191,18 +191,12 @@ def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
 
     A client that returns may send entries that it did not send at first.
     """
-    outlines = [
-        [
-            (
-                phase.name,
-                phase.data,
-                phase.where,
-                *((name, *describe_reduction(how)) for name, how in phase.uplink.items()),
-            )
-            for phase in plan
-        ]
-        for plan in plans
-    ]
+
+    def outline(phase: Phase) -> tuple:
+        entries = [(name, *describe_reduction(how)) for name, how in phase.uplink.items()]
+        return phase.name, phase.data, phase.where, *entries
+
+    outlines = [list(map(outline, plan)) for plan in plans]
     return [0, *(1 + outlines[1:].index(outline) for outline in outlines[1:])][: len(plans)]
 
 
@@ -245,17 +239,17 @@ def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequenc
     """The rounds and clients that send an entry (`when`), and whether it is sent more than once (`recurs`)."""
     first, last, total = rounds[0], rounds[-1], len(plans)
     if len(rounds) == total:
-        words = "every round"
+        when = "every round"
     elif len(rounds) == 1:
-        words = f"once, in round {first + 1}"
+        when = f"once, in round {first + 1}"
     elif len(rounds) < last - first + 1:
-        words = f"in {len(rounds)} of {total} rounds"
+        when = f"in {len(rounds)} of {total} rounds"
     else:
-        words = f"from round {first + 1} on" if last + 1 == total else f"in rounds {first + 1} to {last + 1}"
+        when = f"from round {first + 1} on" if last + 1 == total else f"in rounds {first + 1} to {last + 1}"
     cohorts = [phase.cohort for round in rounds for phase in plans[round] if phase.name == entry.phase]
     if "all" in cohorts:
-        words += ", by all clients" if set(cohorts) == {"all"} else ", in the first by all clients"
-    return {"when": words, "recurs": len(rounds) > 1 or total == 1}
+        when += ", by all clients" if set(cohorts) == {"all"} else ", in the first by all clients"
+    return {"when": when, "recurs": len(rounds) > 1 or total == 1}
 
 
 def scenarios() -> dict[str, str]:

@@ -59,9 +59,8 @@ def find_machine(devices: object, accelerator: str) -> Machine:
         ids = [str(k) for k in range(cores())]
         bound = under_srun() and cores() < (os.cpu_count() or 1)
     if not ids:
-        raise ConfigError(
-            f"accelerator={accelerator}, but there is no GPU here: give accelerator=cpu, or another machine"
-        )
+        problem = f"accelerator={accelerator}, but there is no GPU here"
+        raise ConfigError(f"{problem}: give accelerator=cpu, or another machine")
     layout, processes = launched_layout(), 1
     # bound devices are this process's already
     if layout is not None and not bound and len(ids) >= layout.ranks_per_node:
@@ -78,7 +77,7 @@ def find_machine(devices: object, accelerator: str) -> Machine:
 
 
 def start_command(
-    words: Sequence[str],
+    arguments: Sequence[str],
     machine: Machine,
     devices: Sequence[str],
     log: IO[str],
@@ -88,18 +87,18 @@ def start_command(
     """Start `python -m benchmark` on some of the devices; it is ended when this process ends.
 
     Args:
-        words: of the command, without devices and threads.
+        arguments: of the command, without devices and threads.
         lock: an open file whose lock the command inherits. variables: added to its environment.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_PREFIXES)}
     if machine.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     placement = [f"devices={len(devices)}"]
-    if not any(word.startswith("threads=") for word in words):
+    if not any(argument.startswith("threads=") for argument in arguments):
         placement.append(f"threads={machine.threads}")
     parent = os.getpid()
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmark", *words, *placement],
+        [sys.executable, "-m", "benchmark", *arguments, *placement],
         env=environment | variables,
         stdin=subprocess.DEVNULL,
         stdout=log,

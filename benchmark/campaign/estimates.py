@@ -16,13 +16,9 @@ from benchmark.errors import ConfigError
 from leaderboards import schema, store
 
 IMAGES = {
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "fashion_mnist": 60_000,
-    "svhn": 73_257,
-    "tiny-imagenet": 100_000,
+    "cifar10": 50_000, "cifar100": 50_000, "fashion_mnist": 60_000, "svhn": 73_257, "tiny-imagenet": 100_000,
     "imagenet-100": 126_689,
-}
+}  # fmt: skip
 """Training images of the papers' data sets, for runs without a finished round."""
 
 STARTUP = 5.0

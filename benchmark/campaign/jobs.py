@@ -4,6 +4,7 @@ A run's state follows from its folder alone: its record, its rounds, its lock, a
 for each time that a campaign ran it.
 """
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -229,8 +230,6 @@ def _read_lines(file: Path) -> list[dict[str, Any]]:
     """Values of a JSON lines file; a line that a power cut left incomplete is skipped."""
     values = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
+        with contextlib.suppress(ValueError):
             values.append(json.loads(line))
-        except ValueError:
-            continue
     return values

@@ -197,15 +197,15 @@ class Scheduler:
         if not try_lock(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
             resources.close()
             return
-        given, self.free = tuple(self.free[:devices]), self.free[devices:]
-        words = ["evaluate", str(job.folder), f"protocols={','.join(state.missing)}"]
+        used, self.free = tuple(self.free[:devices]), self.free[devices:]
+        arguments = ["evaluate", str(job.folder), f"protocols={','.join(state.missing)}"]
         if not state.missing:
-            words = ["run", *job.words]
-            words += [f"minutes={max(0.0, self.seconds_left()) / 60:.4f}"] if self.deadline is not None else []
+            arguments = ["run", *job.words]
+            arguments += [f"minutes={max(0.0, self.seconds_left()) / 60:.4f}"] if self.deadline is not None else []
         log = resources.enter_context((job.folder / "log.txt").open("a", encoding="utf-8"))
         log_start, variables = log.tell(), {LOCKED_BY_PARENT: os.fspath(job.folder.resolve())}
-        process = start_command([*words, *self.overrides], self.machine, given, log, lock, variables)
-        self.running.append(RunningJob(job, process, resources, given, state.rounds, log_start))
+        process = start_command([*arguments, *self.overrides], self.machine, used, log, lock, variables)
+        self.running.append(RunningJob(job, process, resources, used, state.rounds, log_start))
         for running in self.running:
             running.concurrent_jobs = max(running.concurrent_jobs, len(self.running))
         what = "scores" if state.rounds >= job.rounds else f"rounds {state.rounds + 1} to {job.rounds}"

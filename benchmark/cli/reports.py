@@ -1,4 +1,4 @@
-"""The commands that leave no run: board, publish, regress, privacy, list."""
+"""Commands that make no run: board, publish, regress, privacy, list."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -13,39 +13,39 @@ from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
-"""Of shipped configs, as `list` shows them."""
+"""Groups of shipped configs, in the order of `list`."""
 
 
 def board(words: list[str], session: Session) -> None:
-    """Print the committed results, write them into pages and site; collect=RUNS takes finished runs in first."""
+    """Print the committed results, write them into pages and site; collect=RUNS adds finished runs first."""
     from leaderboards import generate, rank, store
     from leaderboards.pages import board
 
-    given = only_keys(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
-    folder = Path(given.get("folder", "leaderboards"))
-    if "collect" in given:
-        found = store.collect(Path(given["collect"]))
-        board.markdown(store.merged(folder / "results", found))  # refuses them now where the board would
-        for record in found:
+    options = only_keys(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
+    folder = Path(options.get("folder", "leaderboards"))
+    if "collect" in options:
+        records = store.collect(Path(options["collect"]))
+        board.markdown(store.merged(folder / "results", records))  # raises its errors before anything is written
+        for record in records:
             store.add_record(folder / "results" / f"{store.name(record)}.json", record)
-        early = sum(not rank.finished(record) for record in found)
-        told = f"{len(found)} runs in {given['collect']} taken into {folder / 'results'}"
-        session.console.print(f"{told}, {early} of them not over" if early else told, highlight=False)
+        early = sum(not rank.finished(record) for record in records)
+        line = f"{len(records)} runs in {options['collect']} taken into {folder / 'results'}"
+        session.console.print(f"{line}, {early} of them not over" if early else line, highlight=False)
     results = store.collect(folder / "results")
-    docs = None if "folder" in given else Path("docs")  # another folder is none of this checkout's pages' business
+    docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
     generate.write(results, folder, docs=docs)
     show(results, session.console)
-    made = [
+    pages = [
         str(folder / "README.md"),
         str(folder / "site" / "index.html"),
         *([f"the tables in {docs}"] if docs else []),
     ]
-    session.console.print(f"{len(results)} records, written into {', '.join(made)}", highlight=False)
+    session.console.print(f"{len(results)} records, written into {', '.join(pages)}", highlight=False)
 
 
 def privacy(words: list[str], session: Session) -> None:
-    """Ask methods what leaves a client; without a name all of them, for the board and docs/privacy.md."""
-    from benchmark.audit import privacy_sheet as asking
+    """Record what leaves a client under some methods; without a name under all, for the board and docs/privacy.md."""
+    from benchmark.audit import privacy_sheet
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages import privacy
@@ -57,75 +57,77 @@ def privacy(words: list[str], session: Session) -> None:
     if not names and not guide.is_file():
         raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
     enable_garbage_collection()
-    found = []
+    methods = []
     with session.display() as display:
         display.begin("privacy sheet")
         for name in names or available("method"):
             with display.during(name):
-                found.append(asking.asked(name, overrides))
+                methods.append(privacy_sheet.record_method(name, overrides))
     if names:
-        for method in found:
+        for method in methods:
             session.console.print(privacy.table(method))
         return
-    privacy.write(folder / privacy.SHEET, asking.sheet(found))
+    privacy.write(folder / privacy.SHEET, privacy_sheet.sheet(methods))
     generate.write(store.collect(folder / "results"), folder, guide.parent)
-    session.console.print(
-        f"{len(found)} methods in {folder / privacy.SHEET}, {folder / 'README.md'} and {guide}", highlight=False
-    )
+    pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
+    session.console.print(f"{len(methods)} methods in {pages}", highlight=False)
 
 
 def publish(words: list[str], session: Session) -> None:
-    """Make a dashboard of the records for Weights & Biases, offline first; upload it where somebody is logged in."""
+    """Make a dashboard of the records for Weights & Biases, offline first; upload it if a user is logged in."""
     from benchmark.tracking import wandb_dashboard
     from leaderboards import generate, store
 
-    own = only_keys(words, "publish takes project=, entity=, output=, folder=", "project", "entity", "output", "folder")
-    given = {key: str(value) for key, value in own.items()}
-    folder, output = Path(given.get("folder", "leaderboards")), Path(given.get("output", "runs-wandb"))
+    keys = ("project", "entity", "output", "folder")
+    options = only_keys(words, f"publish takes {', '.join(f'{key}=' for key in keys)}", *keys)
+    options = {key: str(value) for key, value in options.items()}
+    folder, output = Path(options.get("folder", "leaderboards")), Path(options.get("output", "runs-wandb"))
     records = store.collect(folder / "results")
     with session.display() as display:
         display.begin("publish")
-        found = generate.judged(records, folder)
-        runs = wandb_dashboard.written(records, found, output, display)
+        runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)
         display.print(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
-        display.print(wandb_dashboard.uploaded(records, output, given.get("project", "fulcrum"), given.get("entity")))
+        project = options.get("project", "fulcrum")
+        display.print(wandb_dashboard.upload(records, output, project, options.get("entity")))
 
 
 def regress(words: list[str], session: Session) -> None:
-    """Fail where a number moved: golden runs, verdicts, committed tables; capture=true takes the golden ones anew."""
+    """Fail if a number moved: golden runs, verdicts, committed tables; capture=true measures the golden ones again."""
     from benchmark.audit import regression
 
     takes = "regress takes capture=true or table=FILE"
-    given = only_keys(words, takes, "capture", "table")
-    if given.get("capture", True) is not True:
-        raise ConfigError(f"{takes}, not capture={given['capture']}")
+    options = only_keys(words, takes, "capture", "table")
+    if options.get("capture", True) is not True:
+        raise ConfigError(f"{takes}, not capture={options['capture']}")
     with session.display() as display:
         display.begin("regress")
-        if "capture" in given:
+        if "capture" in options:
             regression.capture(display)
             return
         lines = regression.regress(display)
     session.console.print(regression.shown(lines))
-    if "table" in given:
-        Path(str(given["table"])).write_text(regression.table(lines), encoding="utf-8")
+    if "table" in options:
+        Path(str(options["table"])).write_text(regression.table(lines), encoding="utf-8")
     if lines:
         raise ConfigError(f"{len(lines)} numbers moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}")
 
 
 def listing(words: list[str], session: Session) -> None:
-    """All that can be named, one line each, or one group of it."""
+    """Print every name that commands take, one line each, or one group of them."""
     from eval.protocol import PROTOCOLS, find
     from methods import server
 
     groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
-    optimizers = {f"methods.server.{one.__name__}": one.__doc__ or "" for one in get_args(server.ServerOptimizer)}
-    groups["server_optimizers"] = [(path, doc.splitlines()[0]) for path, doc in optimizers.items()]
+    groups["server_optimizers"] = [
+        (f"methods.server.{optimizer.__name__}", (optimizer.__doc__ or "").partition("\n")[0])
+        for optimizer in get_args(server.ServerOptimizer)
+    ]
     long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
     groups["protocols"] = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
     groups["protocols"].append(("transfer-<data set>/v1", find("transfer-other/v1").summary.replace("other", "it", 1)))
-    for word in words:
-        if word not in groups:
-            raise ConfigError(f"there is no group {word!r}{nearest(word, groups)}: choose {', '.join(groups)}")
+    for name in words:
+        if name not in groups:
+            raise ConfigError(f"there is no group {name!r}{nearest(name, groups)}: choose {', '.join(groups)}")
     for title in words or groups:
         table = Table(title=title, title_justify="left", box=None, show_header=False)
         for row in groups[title]:
@@ -134,7 +136,7 @@ def listing(words: list[str], session: Session) -> None:
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:
-    """Prints the board of each scenario among the records."""
+    """Print the board of each scenario of the records."""
     from leaderboards import rank
     from leaderboards.pages import board
 

@@ -1,21 +1,21 @@
-"""How the layers of a config meet: shipped files by name, a user's own by path, and `key=value` overrides.
+"""Composition of a run's config: shipped files by name, a user's own files by path, and `key=value` overrides.
 
-Later ones win: the schema's defaults, the scenario's file, the objective's, the method's, the scenario's `adjust`
-entries for that objective and method, the command line, the partition of a method's own file. An unknown key is refused
-with the nearest known one.
+Later layers take precedence: the schema's defaults, the scenario's file, the objective's, the method's, the scenario's
+`adjust` entries for that objective and method, the command line, the partition of a method's own file. An unknown key
+is refused with the nearest known one.
 """
 
-import copy
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -29,74 +29,73 @@ from datamodules import partition
 
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
-FREE = {
-    "partition": (), "public": ("name", "client", "share"), "privacy": ("epsilon", "delta"), "views": (), "encoder": (),
-    "heads": ("projector", "predictor", "head_norm", "last_norm"),
-    "objective": (), "method": (),
-    "optimizer": (), "server_optimizer": (),
-}  # fmt: skip
-"""Sections without a schema and, where the list is known, their keys; the rest is checked when they are built."""
+HINTS = get_type_hints(Config)
+TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
+"""Section with a schema -> its keys and their types."""
+FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
+    "public": dict.fromkeys(("name", "client", "share"), Any),
+    "privacy": dict.fromkeys(("epsilon", "delta"), Any),
+    "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
+}
+"""Section without a schema -> its keys where they are known; other keys are checked when the object is built."""
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
-"""Keys of sections without a schema that are most often looked for elsewhere."""
+"""Keys of sections without a schema that are most often looked for in other sections."""
 
 
 def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of one run from a scenario, a method and `key=value` overrides."""
-    words = list(overrides)
-    given = parse(words)
-    if {"steps", "epochs"} <= set(given.get("training") or {}):
+    overrides = list(overrides)
+    command_line = parse(overrides)
+    training = command_line.get("training")
+    if isinstance(training, Mapping) and {"steps", "epochs"} <= set(training):
         raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
-    own, chosen = read("method", method), _named(given.pop("objective", {}))
-    whose = {"partition": own.pop("partition", {})}
-    label = _stem(method) + (f"-{_stem(chosen['name'])}" if "name" in chosen else "")
-    shipped = _stack(_defaults(), _layers(scenario, method, own, chosen.get("name"), label))
-    asked = _asked(shipped, words)
-    # who holds what is part of what a reference is: one client for `centralized`, whatever the scenario's clients
-    config = _stack(asked, [(f"method {method}: ", whose)] if whose["partition"] else [])
+    objective = command_line.get("objective", {}).get("name")
+    label = _stem(method) + (f"-{_stem(objective)}" if objective else "")
+    # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
+    *layers, reference = _layers(scenario, method, objective, label)
+    shipped = _stack(_schema(), layers)
+    requested = _stack(shipped, [("", command_line)])
+    config = _stack(requested, [reference])
     try:
         OmegaConf.resolve(config)
-        whole = identity(asked)
-        changed = [
-            word.partition("=")[0]
-            for word in sorted(words)
-            if changes_name(word.partition("=")[0])
-            and whole != identity(_asked(shipped, [other for other in words if other != word]))
-        ]
+        run = identity(requested)
+        changed = []
+        for override in sorted(overrides):
+            rest = [other for other in overrides if other != override]
+            key = override.partition("=")[0]
+            if changes_name(key) and run != identity(_stack(shipped, [("", parse(rest))])):
+                changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    config.scenario = given.get("scenario") or variant(_stem(scenario), changed, asked, rows=False)
-    config.row = given.get("row") or variant(label, changed, asked, rows=True)
+    config.scenario = command_line.get("scenario") or variant(_stem(scenario), changed, requested, rows=False)
+    config.row = command_line.get("row") or variant(label, changed, requested, rows=True)
     validate(config)
     return config
 
 
-def _asked(shipped: DictConfig, words: Iterable[str]) -> DictConfig:
-    """The shipped layers under the command line's."""
-    given = parse(words)
-    chosen = _named(given.pop("objective", {}))
-    return _stack(shipped, [("", given), ("", {"objective": chosen} if chosen else {})])
+def _layers(scenario: str, method: str, objective: str | None, label: str) -> list[tuple[str, dict[str, Any]]]:
+    """The layers of shipped files, the lowest first: prefix of error messages and content.
 
-
-def _layers(
-    scenario: str, method: str, own: dict[str, Any], objective: str | None, label: str
-) -> list[tuple[str, dict[str, Any]]]:
-    """The shipped layers in their order, each with what to call it in a message; objective: the one asked for."""
-    loss = _named(own.pop("objective", "simclr"))
-    name = objective or loss["name"]
-    if name != loss["name"]:
-        loss = {"name": name}
-    own = {**own, "method": {"name": _stem(method), **own.get("method", {})}}
-    its = read("objective", name)
-    its["objective"] = {**its.get("objective", {}), "name": name}
-    layers, adjusted = [], []
-    for ancestor, content in lineage(scenario):
-        adjust = content.pop("adjust", {})
-        layers.append((f"scenario {ancestor}: ", content))
-        for key in dict.fromkeys((name, _stem(method), label)):
+    objective: of the command line, which replaces the method's. The last layer is the partition of the method's file.
+    """
+    content = read("method", method)
+    loss = content.pop("objective", "simclr")
+    loss = {"name": loss} if isinstance(loss, str) else loss
+    if objective not in (None, loss["name"]):
+        loss = {"name": objective}
+    reference = {"partition": content.pop("partition", {})}
+    content |= {"objective": loss, "method": {"name": _stem(method), **content.get("method", {})}}
+    shipped = read("objective", loss["name"])
+    shipped["objective"] = {**shipped.get("objective", {}), "name": loss["name"]}
+    scenarios, adjusted = [], []
+    for ancestor, layer in lineage(scenario):
+        adjust = layer.pop("adjust", {})
+        scenarios.append((f"scenario {ancestor}: ", layer))
+        for key in dict.fromkeys((loss["name"], _stem(method), label)):
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
-    layers += [(f"objective {name}: ", its), (f"method {method}: ", {"objective": loss})]
-    return [*layers, (f"method {method}: ", own), *adjusted]
+    prefix = f"method {method}: "
+    return [*scenarios, (f"objective {loss['name']}: ", shipped), (prefix, content), *adjusted, (prefix, reference)]
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
@@ -110,21 +109,19 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"{key} is given twice: give each key one value")
         keys.add(key)
     # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
-    dotlist = [f"objective.name={word[10:]}" if word.startswith("objective=") else word for word in overrides]
+    dotlist = [re.sub("^objective=", "objective.name=", override) for override in overrides]
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))  # type: ignore[return-value]
     except (OmegaConfBaseException, YAMLError) as error:
-        if len(overrides := list(overrides)) > 1:  # each by itself, so that the message can name the one
+        if len(overrides := list(overrides)) > 1:  # one at a time, so that the message names the wrong one
             for override in overrides:
                 parse([override])
         raise ConfigError(f"cannot read {' '.join(dotlist)}: {' '.join(str(error).split())}") from error
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
-    """A run's config with overrides on top, valid."""
-    layer = parse(overrides)
-    _check_keys(layer)
-    merged = _merge(copy.deepcopy(config), layer)
+    """A run's config with overrides merged into it, validated."""
+    merged = _stack(config, [("", parse(overrides))])
     validate(merged)
     return merged
 
@@ -133,8 +130,7 @@ def load(file: Path) -> DictConfig:
     """A resolved config written by an earlier run."""
     try:
         layer: Any = OmegaConf.to_container(OmegaConf.load(file))
-        _check_keys(layer)
-        config = _merge(_defaults(), layer)
+        config = _stack(_schema(), [("", layer)])
     except (YAMLError, AttributeError) as error:
         raise ConfigError(f"{file} is not a run's config: {' '.join(str(error).split())}") from error
     validate(config)
@@ -150,69 +146,70 @@ def save(config: DictConfig, file: Path) -> None:
 
 
 def _stem(name: str) -> str:
-    """A shipped config's own name, or that of a file given by its path."""
+    """Name of a shipped config, or of the file that a path leads to."""
     return Path(name).stem if name.endswith(".yaml") else name
 
 
-def _named(objective: Any) -> dict[str, Any]:
-    return {"name": objective} if isinstance(objective, str) else dict(objective or {})
-
-
 def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -> DictConfig:
-    """A copy of the config under the layers; an error says in which of them it is."""
-    stacked = copy.deepcopy(config)
-    for where, layer in layers:
+    """A copy of the config with layers merged into it; an error begins with its layer's prefix."""
+    stacked: Any = OmegaConf.to_container(config)
+    for prefix, layer in layers:
         try:
             _check_keys(layer)
-            stacked = _merge(stacked, layer)
+            _drop_replaced(stacked, layer)
+            _update(stacked, layer)
+            _convert_types(stacked, [section for section in layer if section not in FREE])
         except ConfigError as error:
-            raise ConfigError(f"{where}{error}") from error
-    return stacked
+            raise ConfigError(f"{prefix}{error}") from error
+    return OmegaConf.create(stacked)
 
 
-def _merge(config: DictConfig, layer: Mapping[str, Any]) -> DictConfig:
-    if not layer:
-        return config
-    for section in ("optimizer", "server_optimizer", "encoder", "method"):
-        chosen = layer.get(section)
-        # another class brings its own arguments; those of the class it replaces go
-        if isinstance(chosen, Mapping) and chosen.get("class") not in (None, config[section].get("class")):
-            config[section] = {key: value for key, value in config[section].items() if key == "name"}
-    if layer.get("public", {}).get("name") not in (None, config.public.get("name")):  # a share or client was another's
-        config.public = {}
-    encoders = layer.get("federation", {}).get("encoders")
-    if encoders is not None and not isinstance(encoders, Mapping):
-        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
-    for kind, chosen in (encoders or {}).items():
-        before = config.federation.encoders.get(kind, {})
-        if isinstance(chosen, Mapping) and chosen.get("class") not in (None, before.get("class")):
-            config.federation.encoders[kind] = {key: value for key, value in before.items() if key == "clients"}
-    name = layer.get("partition", {}).get("name")
-    if name not in (None, config.partition.get("name")):  # what the other rule does not know goes, what it shares stays
-        shared = ("clients", "seed", "share", *partition_parameters(str(name)))
-        config.partition = {key: value for key, value in config.partition.items() if key in shared}
+def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Remove the arguments of every class, partition and public set that the layer replaces by another."""
+
+    def drop(section: dict[str, Any], replacement: Any, key: str, remaining: Collection[str] = ()) -> None:
+        if isinstance(replacement, Mapping) and replacement.get(key) not in (None, section.get(key)):
+            for name in section.keys() - set(remaining):
+                del section[name]
+
+    for name in ("optimizer", "server_optimizer", "encoder", "method"):
+        drop(config[name], layer.get(name), "class", ("name",))
+    drop(config["public"], layer.get("public"), "name")
+    encoders = layer.get("federation", {}).get("encoders") or {}
+    for kind, encoder in encoders.items():
+        drop(config["federation"]["encoders"].get(kind, {}), encoder, "class", ("clients",))
+    rule = layer.get("partition", {}).get("name")
+    if rule not in (None, config["partition"].get("name")):  # parameters that both rules have remain
+        shared = ("clients", "seed", "share", *partition_parameters(str(rule)))
+        drop(config["partition"], layer["partition"], "name", shared)
     training = layer.get("training", {})
-    if "epochs" in training and "steps" not in training:  # either counts a visit's work; the later one is meant
-        config.training.steps = None
-    try:
-        merged = OmegaConf.merge(config, layer)
-    except TypeError as error:  # a mapping over a list, or the other way round
-        raise ConfigError(_clash(config, layer)) from error
-    assert isinstance(merged, DictConfig)
-    fresh = [field.name for field in fields(Config) if field.name in layer and field.name not in FREE]
-    if not fresh:  # a section without types has nothing to be held against
-        return merged
-    sections = [name for name in fresh if _is_section(name)]
-    typed, single = _typed(), {name: merged[name] for name in fresh if name not in sections}
-    try:
-        checked: Any = OmegaConf.merge(typed, single) if single else typed
-        for name in single:
-            merged[name] = checked[name]
-        for name in sections:
-            merged[name] = OmegaConf.to_container(OmegaConf.merge(typed[name], merged[name]))
-    except OmegaConfBaseException as error:
-        raise ConfigError(_short_error(error)) from error
-    return merged
+    if "epochs" in training and "steps" not in training:  # the later of two lengths of a visit holds
+        config["training"]["steps"] = None
+
+
+def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") -> None:
+    """Merge a layer mapping by mapping; any other value replaces the config's."""
+    for key, value in layer.items():
+        current, place = config.get(key), f"{path}{key}"
+        if isinstance(value, Mapping) and isinstance(current, dict):
+            _update(current, value, f"{place}.")
+        elif isinstance(value, Mapping) and isinstance(current, list):
+            full = yaml.safe_dump(current, default_flow_style=True, width=math.inf, sort_keys=False).strip()
+            raise ConfigError(f"{place} is a list, whose items have no names: give the whole list, {place}='{full}'")
+        elif isinstance(value, list) and isinstance(current, dict):
+            raise ConfigError(f"{place}={value!r}: set its keys, as in {place}.KEY=VALUE")
+        else:
+            config[key] = value
+
+
+def _convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
+    """Convert the values of sections to the schema's types, such as a whole number to a float."""
+    if values := {section: config[section] for section in sections}:
+        try:
+            converted: Any = OmegaConf.to_container(OmegaConf.merge(_schema(), values))
+        except OmegaConfBaseException as error:
+            raise ConfigError(_short_error(error)) from error
+        config.update({section: converted[section] for section in values})
 
 
 def partition_parameters(name: str) -> dict[str, Any]:
@@ -223,45 +220,32 @@ def partition_parameters(name: str) -> dict[str, Any]:
     return {key: hint for key, hint in hints.items() if key not in ("labels", "num_clients", "seed", "return")}
 
 
-def _is_section(name: str) -> bool:
-    return is_dataclass(getattr(Config(), name))
-
-
 @cache
-def _typed() -> DictConfig:
-    """The schema, which takes a whole number for a float; not to be changed."""
-    schema: Any = OmegaConf.structured(Config())
-    return schema
-
-
-def _defaults() -> DictConfig:
-    """The schema's values without its types, which each layer is held against by itself."""
-    values: Any = OmegaConf.to_container(_typed())
-    return OmegaConf.create(values)
+def _schema() -> DictConfig:
+    """The schema with its types and defaults; not to be changed."""
+    return OmegaConf.structured(Config())
 
 
 def _check_keys(layer: Mapping[str, Any]) -> None:
-    known = [item.name for item in fields(Config)]
+    """Refuse unknown keys, and values of another type than their key's."""
     for section, value in layer.items():
-        if section not in known:
-            close = _elsewhere(section) or nearest(section, known)
-            raise ConfigError(f"unknown key {section!r}{close}; sections are: {', '.join(known)}")
-        if not _is_section(section) and section not in FREE:
-            _check_type(section, value, get_type_hints(Config)[section])
+        if section not in HINTS:
+            hint = _in_other_sections(section) or nearest(section, HINTS)
+            raise ConfigError(f"unknown key {section!r}{hint}; sections are: {', '.join(HINTS)}")
+        keys = TYPED.get(section, FREE.get(section))
+        if keys is None:
+            _check_type(section, value, HINTS[section])
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.KEY=VALUE")
-        keys = _keys(section)
-        for key, given in value.items() if keys else ():
+        for key, item in value.items() if keys else ():
             if key not in keys:
-                close = _elsewhere(key) or nearest(key, keys)
-                raise ConfigError(f"unknown key '{section}.{key}'{close}; {section} has: {', '.join(keys)}")
-            _check_type(f"{section}.{key}", given, keys[key])
-
-
-def _keys(section: str) -> dict[str, Any]:
-    """Key -> type of a section; nothing where only what is built from it knows."""
-    return dict.fromkeys(FREE[section], Any) if section in FREE else get_type_hints(type(getattr(Config(), section)))
+                hint = _in_other_sections(key) or nearest(key, keys)
+                raise ConfigError(f"unknown key '{section}.{key}'{hint}; {section} has: {', '.join(keys)}")
+            _check_type(f"{section}.{key}", item, keys[key])
+    encoders = layer.get("federation", {}).get("encoders")
+    if encoders is not None and not isinstance(encoders, Mapping):
+        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
 
 
 def _check_type(key: str, value: Any, hint: Any) -> None:
@@ -271,27 +255,11 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")
 
 
-def _elsewhere(key: str) -> str:
-    """The key of that very name in another section, as a hint."""
-    known = [f"{item.name}.{name}" for item in fields(Config) if _is_section(item.name) for name in _keys(item.name)]
-    found = [one for one in (*known, *USUAL) if one.endswith(f".{key}")]
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
-
-
-def _clash(config: Any, layer: Any, path: str = "") -> str:
-    """Where a layer has another shape than what it is laid over."""
-    if isinstance(config, DictConfig) and isinstance(layer, Mapping):
-        found = (_clash(config.get(key), value, f"{path}.{key}".lstrip(".")) for key, value in layer.items())
-        return next((words for words in found if words), "")
-    if isinstance(config, ListConfig) and isinstance(layer, Mapping):
-        return f"{path} is a list, whose items have no names: give the whole list, {path}={_inline(config)}"
-    return ""
-
-
-def _inline(config: ListConfig) -> str:
-    """As it would be typed on the command line, in quotes."""
-    text = yaml.safe_dump(OmegaConf.to_container(config), default_flow_style=True, width=math.inf, sort_keys=False)
-    return f"'{text.strip()}'"
+def _in_other_sections(key: str) -> str:
+    """` (did you mean ...?)` with the same key of other sections, or nothing."""
+    known = [f"{section}.{name}" for section, keys in TYPED.items() for name in keys]
+    matches = [name for name in (*known, *USUAL) if name.endswith(f".{key}")]
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
 def _short_error(error: OmegaConfBaseException) -> str:

@@ -1,4 +1,4 @@
-"""Config files: shipped ones by name, a user's own by path."""
+"""Config files: shipped files by name, a user's files by path."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ def available(group: str) -> list[str]:
 
 def read(group: str, name: str) -> dict[str, Any]:
     """A shipped config by name, or any file by a path that ends in .yaml."""
-    file = Path(name) if name.endswith(".yaml") else CONFIGS / group / f"{name}.yaml"
+    is_path = name.endswith(".yaml")
+    file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"
     if not file.is_file():
-        is_path = name.endswith(".yaml")
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, available(group))}"
         raise ConfigError(f"{problem}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
     try:

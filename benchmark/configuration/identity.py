@@ -10,11 +10,11 @@ RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
     "data.root", "data.cache", "data.download",
 )  # fmt: skip
-"""Keys of where and how a run happens: they are not part of its identity."""
+"""Keys of where and how a run is executed: they are not part of its identity."""
 
 
 def identity(config: DictConfig) -> str:
-    """A hash of the settings that define a run; where it runs and what is measured on it is left out."""
+    """Hash of the settings that define a run; where it runs and how it is evaluated do not count."""
     return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -33,8 +33,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value of a nested mapping."""
     if not isinstance(content, dict):
-        return {prefix: content}
-    return {
-        k: v for key, value in content.items() for k, v in _flatten(value, f"{prefix}.{key}" if prefix else key).items()
-    }
+        return {prefix.removesuffix("."): content}
+    return {name: leaf for key, value in content.items() for name, leaf in _flatten(value, f"{prefix}{key}.").items()}

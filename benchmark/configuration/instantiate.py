@@ -30,7 +30,7 @@ def construct(
     offered: Mapping[str, Any] | None = None,
     reserved: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Calls the class a section names by import path, with the section's other keys as arguments.
+    """Build an object of the class in a section, with the section's other keys as arguments.
 
     Args:
         section: {"class": "package.module.Name", argument: value, ...}.
@@ -40,17 +40,17 @@ def construct(
         reserved: arguments that other sections set; this one may not.
     """
     target = locate(section, where)
-    given = {key: value for key, value in section.items() if key not in ("class", "name")}
+    values = {key: value for key, value in section.items() if key not in ("class", "name")}
     known = {name: p.annotation for name, p in arguments(target).items() if name not in (reserved or {})}
-    check(given, known, where, section["class"])
-    extra = {key: value for key, value in (offered or {}).items() if key in known and key not in given}
+    check(values, known, where, section["class"])
+    extra = {key: value for key, value in (offered or {}).items() if key in known and key not in values}
     check(extra, known, "heads" if where == "objective" else where, section["class"])
     try:
-        return target(*args, **given, **extra, **(reserved or {}))
+        return target(*args, **values, **extra, **(reserved or {}))
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
-            raise  # an error of these packages, which has its own message
-        raise ConfigError(f"{where}: {section['class']} cannot be built from {given}: {error}") from error
+            raise  # an error of these packages, with a message for the user
+        raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {error}") from error
 
 
 def locate(section: Mapping[str, Any], where: str) -> Any:
@@ -106,9 +106,9 @@ def defaults(config: DictConfig) -> dict[str, Any]:
     return unset
 
 
-def check(given: Mapping[str, Any], known: Mapping[str, Any], where: str, owner: str) -> None:
-    """Refuses a key that is not among the known ones, and a value of another type than its key's."""
-    for key, value in given.items():
+def check(values: Mapping[str, Any], known: Mapping[str, Any], where: str, owner: str) -> None:
+    """Refuse unknown keys, and values of another type than their key's."""
+    for key, value in values.items():
         if key not in known:
             raise ConfigError(f"unknown key '{where}.{key}'{nearest(key, known)}; {owner} has: {', '.join(known)}")
         if not fits(value, known[key]):

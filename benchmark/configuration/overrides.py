@@ -1,4 +1,4 @@
-"""Words of a command line: names, and `key=value` overrides."""
+"""Arguments of a command line: names, and `key=value` overrides."""
 
 import re
 from collections.abc import Sequence

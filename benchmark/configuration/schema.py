@@ -1,4 +1,4 @@
-"""The schema of a run: what can be set, in which unit, what contradicts itself, and what makes a run what it is."""
+"""Schema of a run's config: keys, types, units and defaults; and the validation of values."""
 
 import re
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class DataConfig:
 
 @dataclass
 class FederationConfig:
-    """Who takes part, how often, and what becomes of BatchNorm."""
+    """Rounds, participation, BatchNorm and architectures."""
 
     rounds: int = 10
     """Rounds R."""
@@ -76,12 +76,12 @@ class ScheduleConfig:
 
 @dataclass
 class EvaluationConfig:
-    """What the encoder is measured by."""
+    """Protocols that score the encoder."""
 
     protocols: list[str] = field(default_factory=lambda: ["linear/v1", "knn/v1", "geometry/v1"])
     """Protocol ids, run on the last round's encoder."""
     every: int = 0
-    """Rounds between two looks at the monitor (kNN on a held-out slice of train); 0: never."""
+    """Rounds between two measurements of the monitor (kNN on a held-out slice of train); 0: no monitor."""
     batch_size: int = 500
     """Images a forward pass of feature extraction."""
 
@@ -93,9 +93,9 @@ class Config:
     scenario: str = ""
     """Name of the scenario."""
     row: str = ""
-    """Name of the row on the board; made from the method and what was changed unless given."""
+    """Name of the row on the board; empty: made from the method and the changed keys."""
     seed: int = 0
-    """Of partition, initial weights, order, views and all else."""
+    """Seed of partition, initial weights, order, views and all other random numbers."""
     data: DataConfig = field(default_factory=DataConfig)
     partition: dict[str, Any] = field(
         default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
@@ -103,25 +103,25 @@ class Config:
     """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
     images that each client has; its own parameters."""
     public: dict[str, Any] = field(default_factory=dict)
-    """Images all may see, for methods that ask for some. name: client (those of client `client`, who then takes no
-    part) | a dataset, as data.name has it (`share` of each class of its training images; of data.name itself, they are
+    """Public images, for methods that need some. name: client (the images of client `client`, which then does not
+    train) | a dataset, as in data.name (`share` of each class of its training images; of data.name itself, they are
     no client's); empty: none."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
     heads: dict[str, Any] = field(default_factory=dict)
-    """Offered to every objective that has such heads: widths of projector and predictor; head_norm, last_norm."""
+    """Heads of every objective that has them: widths of projector and predictor; head_norm, last_norm."""
     objective: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
     server_optimizer: dict[str, Any] = field(default_factory=dict)
-    """What the server does with the clients' mean: a class of `methods.server`; empty: it takes it."""
+    """Server's optimiser on the clients' mean, a class of `methods.server`; empty: the mean replaces the weights."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
-    """What clients may spend where a method releases something with noise, see docs/privacy.md. epsilon: a budget,
-    which ends the run before the round that would exceed it; delta: of (epsilon, delta), 1e-5 unless given."""
+    """Privacy budget of methods that release values with noise, see docs/privacy.md. epsilon: the run ends before the
+    round that would exceed it; delta: of (epsilon, delta), 1e-5 by default."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: str = "runs"
     """Folder of the run folders."""
@@ -140,49 +140,48 @@ class Config:
     lanes: int = 4
     """Clients at once, side by side."""
     minutes: float | None = None
-    """Time for the command: no round begins that would not end by then, by the slowest it has played; the same command
-    goes on. None: no limit."""
+    """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
+    resumes the run. None: no limit."""
     compile: bool = False
-    """Compile networks and views by torch.compile: seconds at the start, other rounding, and what it gains is said."""
+    """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
+
+
+CHOICES = {
+    "federation.batch_norm": ("average", "local", "recalibrate"),
+    "training.precision": ("32-true", "bf16-mixed"),
+    "schedule.name": ("constant", "cosine", "step"),
+    "schedule.per": ("round", "step"),
+    "logger": ("wandb", "csv"),
+    "accelerator": ("auto", "cpu", "cuda"),
+    "executor": ("auto", "one-by-one", "side-by-side"),
+}
+"""Key -> its possible values."""
+LEAST = {
+    "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "nodes": 1,
+    "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0,
+}  # fmt: skip
+"""Key -> its least value, unless it is null."""
 
 
 def validate(config: DictConfig) -> None:
-    """Refuses values that cannot be and values that contradict each other."""
-
-    def choose(key: str, possible: tuple[str, ...]) -> None:
-        value = OmegaConf.select(config, key)
-        if value not in possible:
-            raise ConfigError(f"{key}={value!r}: choose {' or '.join(possible)}{nearest(str(value), possible)}")
-
-    def at_least(key: str, least: float) -> None:
-        value = OmegaConf.select(config, key)
-        if value is not None and (not isinstance(value, int | float) or value < least):
-            raise ConfigError(f"{key}={value!r}: give a number of at least {least:g}")
-
+    """Refuse values that are not possible, and values that contradict each other."""
     for key in ("scenario", "row"):  # they are folders under `output`
         if config[key] and not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", str(config[key])):
             raise ConfigError(f"{key}={config[key]!r}: a name begins with a letter or digit, and has . _ + = - besides")
-    choose("federation.batch_norm", ("average", "local", "recalibrate"))
-    choose("training.precision", ("32-true", "bf16-mixed"))
-    choose("schedule.name", ("constant", "cosine", "step"))
-    choose("schedule.per", ("round", "step"))
-    choose("logger", ("wandb", "csv"))
-    choose("accelerator", ("auto", "cpu", "cuda"))
-    choose("executor", ("auto", "one-by-one", "side-by-side"))
+    for key, choices in CHOICES.items():
+        if (value := OmegaConf.select(config, key)) not in choices:
+            raise ConfigError(f"{key}={value!r}: choose {' or '.join(choices)}{nearest(str(value), choices)}")
     if config.compile and config.executor == "side-by-side":
         raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
-    for key, least in {
-        "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "nodes": 1,
-        "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0,
-        "lanes": 1, "minutes": 0,
-    }.items():  # fmt: skip
-        at_least(key, least)
+    for key, least in LEAST.items():
+        value = OmegaConf.select(config, key)
+        if value is not None and (not isinstance(value, int | float) or value < least):
+            raise ConfigError(f"{key}={value!r}: give a number of at least {least:g}")
     if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
         raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
     if config.training.clip_norm is not None and not config.training.clip_norm > 0:
         raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
-    late = [place for place in config.schedule.milestones if not 0 <= place <= 1]
-    if late:
+    if late := [progress for progress in config.schedule.milestones if not 0 <= progress <= 1]:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")

@@ -13,27 +13,23 @@ from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 
 
-def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
-    """The configs of a suite, seed by seed, so that every method has a row as early as possible.
+def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
+    """Configs of a suite's runs, seed by seed, so that every method has a row as early as possible.
 
     Args:
-        name: of the suite. given: `methods`, `seeds` or `scenarios` that replace the suite's; a method may be the name
-            of one of its rows. methods=all: the suite's, those under `more`, and every other shipped method.
+        name: of the suite. replaced: `methods`, `seeds` or `scenarios` in place of the suite's; a method may be the
+            name of a row of the suite. methods=all: the suite's, those under `more`, and all other shipped methods.
         overrides: for every run.
     """
     content = read("suite", name)
-    unknown = set(content) - {"scenarios", "methods", "more", "seeds"}
-    if unknown:
-        raise ConfigError(
-            f"suite {name} has unknown keys {sorted(unknown)}; a suite has scenarios, methods, more and seeds"
-        )
-    lists = {key: listed(given.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    if unknown := sorted(set(content) - {"scenarios", "methods", "more", "seeds"}):
+        raise ConfigError(f"suite {name} has unknown keys {unknown}; a suite has scenarios, methods, more and seeds")
+    lists = {key: listed(replaced.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
     rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
     if lists["methods"] == ["all"]:
         listed_methods = {row.split()[0] for row in rows}
-        others = [method for method in available("method") if method not in listed_methods]
-        lists["methods"] = [*rows, *others]
-    elif "methods" in given and lists["scenarios"]:
+        lists["methods"] = [*rows, *(method for method in available("method") if method not in listed_methods)]
+    elif "methods" in replaced and lists["scenarios"]:
         lists["methods"] = _replace_row_names(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
     configs = [
         _composed(str(scenario), str(row), [*overrides, f"seed={seed}"])
@@ -50,28 +46,26 @@ def suite(name: str, given: Mapping[str, Any], overrides: list[str]) -> list[Dic
 def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:
     """The methods, with names of the suite's rows replaced by the lines that make them."""
     shipped = available("method")
-    names = [word for word in methods if not (word in shipped or word.endswith(".yaml") or " " in word)]
-    if not names:  # methods, their files and whole lines stay
+    names = [method for method in methods if not (method in shipped or method.endswith(".yaml") or " " in method)]
+    if not names:  # methods, their files and complete lines are left as they are
         return methods
     lines = {_composed(scenario, line).row: line for line in rows}
     for name in names:
         if name not in lines:
             known = dict.fromkeys([*lines, *shipped])
-            raise ConfigError(
-                f"unknown row {name!r} of suite {suite}{nearest(name, known)}; "
-                f"its rows and the methods are: {', '.join(known)}"
-            )
-    return [lines[word] if word in names else word for word in methods]
+            problem = f"unknown row {name!r} of suite {suite}{nearest(name, known)}"
+            raise ConfigError(f"{problem}; its rows and the methods are: {', '.join(known)}")
+    return [lines[method] if method in names else method for method in methods]
 
 
 def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of a scenario line and a method line of a suite."""
-    scenario, method, *words = joined(setting, line)
-    return compose(scenario, method, [*words, *overrides])
+    scenario, method, *line_overrides = joined(setting, line)
+    return compose(scenario, method, [*line_overrides, *overrides])
 
 
 def joined(setting: str, line: str) -> list[str]:
-    """The words of a run: scenario and method, then the overrides of a suite's scenario line and method line."""
+    """Arguments of a run: scenario and method, then the overrides of a suite's scenario line and method line."""
     scenario, *scenario_overrides = setting.split()
     method, *method_overrides = line.split()
     return [scenario, method, *scenario_overrides, *method_overrides]

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
@@ -110,20 +111,8 @@ def peers(repetitions: int, log: Log) -> list[Line]:
             log(f"{views} views, batch {batch}, seconds a round:")
             runs: dict[str, Callable[[], FinishedRun]] = {OURS: partial(run_ours, views, batch)}
             runs |= {name: partial(run_peer, python, module, views, batch) for name, module in PROGRAMS.items()}
-            lines += compare(views, batch, run_all(runs, repetitions, log))
+            lines += compare(views, batch, interleaved(runs, repetitions, log, number=attrgetter("round")))
     return lines
-
-
-def run_all(runs: Mapping[str, Callable[[], FinishedRun]], repetitions: int, log: Log) -> dict[str, list[FinishedRun]]:
-    """Name -> its runs, one a repetition, all frameworks in turn."""
-    finished: dict[str, list[FinishedRun]] = {name: [] for name in runs}
-
-    def run_once(name: str) -> float:
-        finished[name].append(runs[name]())
-        return finished[name][-1].round
-
-    interleaved({name: partial(run_once, name) for name in runs}, repetitions, log)
-    return finished
 
 
 def compare(views: str, batch: int, runs: Mapping[str, Sequence[FinishedRun]]) -> list[Line]:

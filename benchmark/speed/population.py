@@ -6,6 +6,7 @@ Every client holds two images, so that a visit is the same work whatever the num
 import subprocess
 import sys
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, spread
@@ -23,21 +24,15 @@ parent held when it was started."""
 
 def scale(repetitions: int, log: Log) -> list[Line]:
     """Times and peaks, and their ratios to those of ten clients."""
-    names = [f"{clients:,}" for clients in CLIENTS]
-    peaks: dict[str, list[float]] = {name: [] for name in names}
-
-    def run(name: str) -> float:
-        seconds, peak = _round_and_peak(int(name.replace(",", "")))
-        peaks[name].append(peak)
-        return seconds
-
-    rounds = interleaved({name: partial(run, name) for name in names}, repetitions, log)
-    first, *_, last = names
+    contenders = {f"{clients:,}": partial(_round_and_peak, clients) for clients in CLIENTS}
+    runs = interleaved(contenders, repetitions, log, number=itemgetter(0))
+    rounds, peaks = ({name: [run[index] for run in values] for name, values in runs.items()} for index in (0, 1))
+    first, *_, last = runs
     return [
         Line(f"{last} clients over {first}: a round", ratio(rounds, last, first), goal="<= 1.10"),
         Line(f"{last} clients over {first}: peak memory", ratio(peaks, last, first), goal="<= 1.05"),
-        *(Line(f"{name} clients: a round", spread(rounds[name]), "s") for name in names),
-        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in names),
+        *(Line(f"{name} clients: a round", spread(rounds[name]), "s") for name in runs),
+        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in runs),
     ]
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 Log = Callable[[str], None]
 """Prints one line of progress."""
@@ -58,17 +59,21 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
-def interleaved(contenders: Mapping[str, Callable[[], float]], repetitions: int, log: Log) -> dict[str, list[float]]:
+def interleaved(
+    contenders: Mapping[str, Callable[[], Any]], repetitions: int, log: Log, number: Callable[[Any], float] = float
+) -> dict[str, list[Any]]:
     """Name -> the value of each contender in each repetition; all run in turn, in reverse order every other time.
 
-    A contender returns its own value (seconds, or units a second), which need not include its set-up.
+    A contender returns its value (seconds, or units a second), which need not include its set-up.
+    number: the value's number in the progress lines.
     """
-    values: dict[str, list[float]] = {name: [] for name in contenders}
+    values: dict[str, list[Any]] = {name: [] for name in contenders}
     names = list(contenders)
     for repetition in range(repetitions):
         for name in names if repetition % 2 == 0 else reversed(names):
             values[name].append(contenders[name]())
-        log(f"repetition {repetition + 1}/{repetitions}: " + ", ".join(f"{n} {values[n][-1]:.4g}" for n in names))
+        latest = ", ".join(f"{name} {number(values[name][-1]):.4g}" for name in names)
+        log(f"repetition {repetition + 1}/{repetitions}: {latest}")
     return values
 
 
@@ -124,14 +129,9 @@ def run_process(command: Sequence[str], *, env: Mapping[str, str] | None = None,
         RuntimeError: the command failed; with the end of its output.
     """
     key, mark = "FULCRUM_MEASURED", f"{os.getpid()}-{time.monotonic_ns()}"
-    child = subprocess.Popen(
-        list(command),
-        env={**os.environ, **(env or {}), key: mark},
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environment = {**os.environ, **(env or {}), key: mark}
+    pipe, merged = subprocess.PIPE, subprocess.STDOUT
+    child = subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=merged, text=True)
     samples = [0.0]
     with _repeat(lambda: samples.append(_proportional_set_size(key, mark)), SAMPLING):
         output, _ = child.communicate()
@@ -157,10 +157,10 @@ def arrival_times(file: Path) -> Iterator[list[float]]:
 @contextmanager
 def _repeat(function: Callable[[], object], interval: float) -> Iterator[None]:
     """Call a function in a thread every so many seconds until the block is left."""
-    over = threading.Event()
+    stopped = threading.Event()
 
     def loop() -> None:
-        while not over.wait(interval):
+        while not stopped.wait(interval):
             function()
 
     thread = threading.Thread(target=loop, daemon=True)
@@ -168,7 +168,7 @@ def _repeat(function: Callable[[], object], interval: float) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 

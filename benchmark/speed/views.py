@@ -27,14 +27,14 @@ def views(repetitions: int, log: Log) -> list[Line]:
     """Views a second, and their ratios."""
     images = make_images(IMAGES)
     log(f"{IMAGES} images, {BATCH} a call, {torch.get_num_threads()} threads")
-    contenders = {"torchvision": partial(_by_torchvision, _Pictures(images))}
-    contenders |= {
-        name: partial(_by_batch, images, way) for name, way in (("eager", apply), ("compiled", apply_compiled))
+    contenders = {
+        "torchvision": partial(_by_torchvision, _Pictures(images)),
+        "eager": partial(_by_batch, images, apply),
+        "compiled": partial(_by_batch, images, apply_compiled),
     }
     for warm_up in contenders.values():
         warm_up()
-    rates = {name: partial(_rate, one_pass) for name, one_pass in contenders.items()}
-    values = interleaved(rates, repetitions, log)
+    values = interleaved({name: partial(_rate, run) for name, run in contenders.items()}, repetitions, log)
     return [
         Line("views a second, eager / torchvision", ratio(values, "eager", "torchvision"), goal=">= 9"),
         Line("views a second, compiled / torchvision", ratio(values, "compiled", "torchvision"), goal=">= 20"),
@@ -65,9 +65,9 @@ class _Pictures(Dataset):
         return SIMCLR(self.images[index])
 
 
-def _rate(one_pass: Callable[[], None]) -> float:
-    """Views a second of one pass over the images."""
-    return IMAGES / seconds(one_pass)
+def _rate(make_views: Callable[[], None]) -> float:
+    """Views a second of a pass over the images."""
+    return IMAGES / seconds(make_views)
 
 
 def _by_torchvision(images: Dataset) -> None:

@@ -46,13 +46,8 @@ def of_run(
     for name, saved in arrays.items():
         if (points_2d := saved.get("embed")) is not None:
             file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
-            figures[file] = partial(
-                embedding,
-                points_2d["places"],
-                points_2d["labels"],
-                source.classes,
-                title=f"t-SNE of test images, {subject}",
-            )
+            drawn = (points_2d["places"], points_2d["labels"], source.classes)
+            figures[file] = partial(embedding, *drawn, title=f"t-SNE of test images, {subject}")
     return figures
 
 
@@ -70,12 +65,11 @@ def curves(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None
     figure, (left, right) = _figure(title, 2)
     rounds = [row["round"] for row in history]
     losses = [row["loss"] if row["loss"] is not None else float("nan") for row in history]
-    left.plot(rounds, losses, "o-", markersize=3, color=BLUE)
-    left.set(xlabel="round", ylabel="mean local loss")
-    monitored = [(row["round"], row["monitor"]) for row in history if "monitor" in row]
-    right.plot(*zip(*monitored, strict=True) if monitored else ([], []), "o-", markersize=3, color=RUST)
-    right.set(xlabel="round", ylabel="monitor (kNN, %)")
-    _at_least(right, 5)  # a wobble of half a point should look like one
+    _plot(left, rounds, losses, BLUE, xlabel="round", ylabel="mean local loss")
+    monitored = [row for row in history if "monitor" in row]
+    scores = [row["monitor"] for row in monitored]
+    _plot(right, [row["round"] for row in monitored], scores, RUST, xlabel="round", ylabel="monitor (kNN, %)")
+    _at_least(right, 5)  # a change of half a point has to look small
     for axes in (left, right):
         _over_rounds(axes, rounds)
     if not monitored:
@@ -89,20 +83,15 @@ def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
     """The monitor's effective rank, alignment and uniformity over rounds."""
     figure, panels = _figure(title, 3)
     rounds = [point["round"] for point in curve]
-    for axes, (key, label, colour) in zip(
-        panels,
-        (
-            ("effective_rank", "effective rank (dimensions)", BLUE),
-            ("alignment", "alignment (lower is closer)", RUST),
-            ("uniformity", "uniformity (nats, lower is wider)", GREEN),
-        ),
-        strict=True,
-    ):
+    quantities = (
+        ("effective_rank", "effective rank (dimensions)", BLUE),
+        ("alignment", "alignment (lower is closer)", RUST),
+        ("uniformity", "uniformity (nats, lower is wider)", GREEN),
+    )
+    for axes, (key, label, colour) in zip(panels, quantities, strict=True):
         points = [point for point in curve if key in point]
-        axes.plot(
-            [point["round"] for point in points], [point[key] for point in points], "o-", markersize=3, color=colour
-        )
-        axes.set(xlabel="round", ylabel=label)
+        values = [point[key] for point in points]
+        _plot(axes, [point["round"] for point in points], values, colour, xlabel="round", ylabel=label)
         _over_rounds(axes, rounds)
         if not points:
             _write(axes, "not monitored")
@@ -131,16 +120,13 @@ def costs(curve: Sequence[Point], path: Path, title: str) -> None:
     """The monitor over bytes both ways, and over seconds of training."""
     figure, (left, right) = _figure(title, 2)
     accuracies = [point["monitor"] for point in curve]
-    for axes, key, unit, label in (
-        (left, "bytes", 1e6, "MB up and down, all clients"),
-        (right, "seconds", 1, "seconds of training"),
-    ):
+    panels = ((left, "bytes", 1e6, "MB up and down, all clients"), (right, "seconds", 1, "seconds of training"))
+    for axes, key, unit, label in panels:
         if not any(point[key] for point in curve):
             axes.set(xticks=[], yticks=[])
             _write(axes, "nothing is sent" if axes is left else "nothing is trained")
             continue
-        axes.plot([point[key] / unit for point in curve], accuracies, "o-", markersize=3, color=RUST)
-        axes.set(xlabel=label, ylabel="monitor (kNN, %)")
+        _plot(axes, [point[key] / unit for point in curve], accuracies, RUST, xlabel=label, ylabel="monitor (kNN, %)")
         _at_least(axes, 5)
         axes.set_xlim(left=0)
     figure.savefig(path, dpi=120)
@@ -181,9 +167,8 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
     x, y = ([point[index] for point in points] for index in (0, 1))
     correlation = "too few points to correlate"
     if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:  # two points are always in line
-        correlation = (
-            f"score and kNN accuracy correlate by {pearsonr(x, y)[0]:.2f}, their ranks by {spearmanr(x, y)[0]:.2f}"
-        )
+        values, ranks = pearsonr(x, y)[0], spearmanr(x, y)[0]
+        correlation = f"score and kNN accuracy correlate by {values:.2f}, their ranks by {ranks:.2f}"
     figure, (axes,) = _figure(f"{title}: {correlation}", 1)
     axes.plot(x, y, "o", markersize=4, color=BLUE)
     axes.set(xlabel="label-free score (alignment + 0.2 uniformity)", ylabel="kNN accuracy (%)")
@@ -195,7 +180,8 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
 def _colour(label: int, classes: int) -> Any:
     from matplotlib import colormaps
 
-    return colormaps["tab10" if classes <= 10 else "tab20"](label % (10 if classes <= 10 else 20))
+    size = 10 if classes <= 10 else 20
+    return colormaps[f"tab{size}"](label % size)
 
 
 def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[Axes]]":
@@ -207,6 +193,12 @@ def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[A
     for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panel_axes
+
+
+def _plot(axes: "Axes", x: Sequence[float], y: Sequence[float], colour: str, **labels: str) -> None:
+    """A line with a dot at each point."""
+    axes.plot(x, y, "o-", markersize=3, color=colour)
+    axes.set(**labels)
 
 
 def _over_rounds(axes: "Axes", rounds: Sequence[float]) -> None:

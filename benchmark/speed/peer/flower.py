@@ -14,17 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmark.speed.peer.workload import (
-    CLIENTS,
-    COHORT,
-    CORES,
-    ROUNDS,
-    SGD,
-    Clock,
-    Network,
-    batches,
-    images,
-)
+from benchmark.speed.peer.workload import CLIENTS, COHORT, CORES, ROUNDS, SGD, Clock, Network, batches, images
 
 BACKEND = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -23,21 +23,11 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 
-from benchmark.speed.peer.workload import (
-    CLIENTS,
-    COHORT,
-    CORES,
-    ROUNDS,
-    SGD,
-    Augmented,
-    Clock,
-    Network,
-    images,
-    mirrored,
-)
+from benchmark.speed.peer import workload
+from benchmark.speed.peer.workload import CLIENTS, COHORT, ROUNDS, SGD, Clock
 
 
-class Model(Network):
+class Model(workload.Network):
     """The network with the methods that pfl-research requires beside `loss`."""
 
     def metrics(self, view_a: Tensor, view_b: Tensor) -> dict[str, Any]:
@@ -60,8 +50,8 @@ class RoundTimer(TrainingProcessCallback):
 def dataset(views: str, client: int) -> Any:
     """A client's pairs of views."""
     if views == "simclr":
-        return PyTorchDataDataset(Augmented(images(client)), user_id=str(client), shuffle=True)
-    return PyTorchTensorDataset(mirrored(client), user_id=str(client))
+        return PyTorchDataDataset(workload.Augmented(workload.images(client)), user_id=str(client), shuffle=True)
+    return PyTorchTensorDataset(workload.mirrored(client), user_id=str(client))
 
 
 def run(views: str, batch_size: int, clock: Clock) -> None:
@@ -83,7 +73,7 @@ def run(views: str, batch_size: int, clock: Clock) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(workload.CORES)
     clock = Clock()
     run(sys.argv[1], int(sys.argv[2]), clock)
     clock.report()

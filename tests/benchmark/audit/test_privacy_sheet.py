@@ -57,7 +57,7 @@ def test_bytes_are_those_counted_by_hand(name):
 
 
 def test_a_quantised_matrix_is_values_and_columns():
-    (entry,) = privacy_sheet.asked("flesd", ["method.kept=0.01"]).entries
+    (entry,) = privacy_sheet.record_method("flesd", ["method.kept=0.01"]).entries
     k = 51  # a hundredth of 5,000 images, and the image itself
     assert entry.bytes == 5_000 * k * (4 + 4)
     assert "the 1 % largest of each row" in entry.protected
@@ -69,7 +69,7 @@ def test_every_shipped_method_is_on_the_sheet():
 
 @pytest.mark.parametrize("name", available("method"))
 def test_the_committed_sheet_is_up_to_date(name):
-    assert privacy_sheet.asked(name) == COMMITTED[name], "write it anew: python -m benchmark privacy"
+    assert privacy_sheet.record_method(name) == COMMITTED[name], "write it anew: python -m benchmark privacy"
 
 
 def test_the_page_is_rendered_from_the_committed_sheet():
@@ -122,12 +122,12 @@ class TestDescriptions:
         assert COMMITTED["ssd"].kept_bytes == 4 * (512 + 512**2)
         assert COMMITTED["fedu"].keeps == ("predictor", "target_encoder", "target_projector", "d")
         assert {"d", "scale", "round"} < set(COMMITTED["fedema"].keeps)
-        local = privacy_sheet.asked("fedavg", [*SMALL, "federation.batch_norm=local"])
+        local = privacy_sheet.record_method("fedavg", [*SMALL, "federation.batch_norm=local"])
         assert local.keeps == ("running statistics",)
 
 
 def test_noise_is_described_with_its_epsilon():
-    R, _ = privacy_sheet.asked("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
+    R, _ = privacy_sheet.record_method("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
     cost = epsilon(((0.002 * 5_000 / (2**0.5 * 4), 1),), 1e-4)
     assert R.protected.endswith(
         f"Gaussian noise of 0.002 on every entry; a release costs epsilon {cost:.3g} at delta 0.0001"
@@ -145,7 +145,7 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
     run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
-    method = privacy_sheet.asked(name, [encoder, *heads, *few])
+    method = privacy_sheet.record_method(name, [encoder, *heads, *few])
     lines = run.loop.ledger.lines.items()
     clients = run.loop.clients
     billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
@@ -180,15 +180,15 @@ def test_rounds_of_one_plan_are_run_once_and_round_0_by_itself():
 
 
 def test_a_method_outside_the_packages():
-    method = privacy_sheet.asked("examples/fedexp.yaml", SMALL)
+    method = privacy_sheet.record_method("examples/fedexp.yaml", SMALL)
     weights, norm = method.entries
     assert method.name == "fedexp"
     assert (norm.entry, norm.shape, norm.bytes) == ("norm", "1 number", 4)
-    assert weights == privacy_sheet.asked("fedavg", SMALL).entries[0]
+    assert weights == privacy_sheet.record_method("fedavg", SMALL).entries[0]
 
 
 def test_extra_exchanges_of_a_batch_norm_policy_are_there():
-    weights, statistics = privacy_sheet.asked("fedavg", [*SMALL, "federation.batch_norm=recalibrate"]).entries
+    weights, statistics = privacy_sheet.record_method("fedavg", [*SMALL, "federation.batch_norm=recalibrate"]).entries
     assert (statistics.phase, statistics.entry) == ("recalibrate", "statistics")
     assert "running statistics" in statistics.shape
     assert "statistics" not in weights.shape
@@ -226,7 +226,7 @@ def overrides_for(cls):
 
 
 def test_public_images_and_the_last_rows_but_nothing_that_stays_on_the_server():
-    rows, likeness = privacy_sheet.asked("fedavg", overrides_for(Public)).entries
+    rows, likeness = privacy_sheet.record_method("fedavg", overrides_for(Public)).entries
     assert rows.shape == "7 x 256"
     assert (likeness.shape, likeness.bytes) == ("5,000 x 5,000, of public images", 4 * 5_000**2)
     assert likeness.protected == "of public images alone"
@@ -247,7 +247,7 @@ class Warm(FederatedMethod):
 
 
 def test_queues_are_full_and_a_warmup_comes_once():
-    method = privacy_sheet.asked("fedavg", [*overrides_for(Warm), "objective=moco", "objective.queue_size=64"])
+    method = privacy_sheet.record_method("fedavg", [*overrides_for(Warm), "objective=moco", "objective.queue_size=64"])
     hello, weights, queue = method.entries
     assert (hello.shape, hello.when) == ("a 4 numbers, b 2 x 3", "once, in round 1, by all clients")
     assert weights.combined == "mean over clients, by their batches"
@@ -273,4 +273,4 @@ class Silent(FederatedMethod):
 )
 def test_undeclared_and_missing_entries_are_refused(cls, line):
     with pytest.raises(MethodError, match=line):
-        privacy_sheet.asked("fedavg", overrides_for(cls))
+        privacy_sheet.record_method("fedavg", overrides_for(cls))

@@ -10,7 +10,7 @@ from benchmark.experiment import data, factory
 from benchmark.speed import peers
 from benchmark.speed.peer import workload
 from benchmark.speed.peers import FLOWER, OURS, PFL, FinishedRun
-from benchmark.speed.timing import Process, arrival_times
+from benchmark.speed.timing import Process, arrival_times, interleaved
 from datamodules.sources import Source, Split
 from datamodules.views import make_views
 
@@ -41,7 +41,8 @@ class TestResults:
             return FinishedRun((1.0, 1.0 + len(order)), 0)
 
         names = (OURS, FLOWER, PFL)
-        finished = peers.run_all({name: lambda name=name: run_once(name) for name in names}, 2, lambda line: None)
+        contenders = {name: lambda name=name: run_once(name) for name in names}
+        finished = interleaved(contenders, 2, lambda line: None, number=lambda run: run.round)
         assert order == [*names, *reversed(names)]
         assert [run.round for run in finished[OURS]] == [1, 6]
 
