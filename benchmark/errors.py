@@ -1,18 +1,17 @@
-"""Errors a user can mend: one line each, and the exit code a command ends with.
+"""Errors a user can fix: one line each, and the exit code a command ends with.
 
-An error with an `exit_code` is the user's to mend; any other is a bug. `UserError` is the root within `benchmark`. The
-other packages do not import this one, so each has a root of its own with that attribute: MethodError, EvalError,
-DataError and RecordError.
+An error without an `exit_code` is a bug. `UserError` is the root class within `benchmark`. The other packages do not
+import this one, so each has its own root class with that attribute: MethodError, EvalError, DataError and RecordError.
 """
 
 EX_TEMPFAIL = 75
-"""Exit code where the same command may succeed later, as in sysexits.h: the folder is in use, or time is up."""
+"""Exit code where the same command may succeed later (folder in use, time is up); the name is from sysexits.h."""
 DEADLINE_PREFIX = "time is up: "
-"""Prefix of the out-of-time message; the campaign parses it."""
+"""Prefix of the out-of-time message, which `campaign.scheduler` looks for in a run's output."""
 
 
 class UserError(ValueError):
-    """An error a user can mend; the message is one line that says what is possible."""
+    """An error a user can fix; the message is one line that says what is possible and what to do."""
 
     exit_code = 2
 
@@ -34,7 +33,7 @@ class OutOfTimeError(UserError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be resumed from."""
+    """A checkpoint from which a run cannot be resumed."""
 
 
 class DivergedError(UserError):
@@ -46,12 +45,12 @@ class RankError(UserError):
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Exit code of an error a user can mend, None for a bug; an OSError about a file is the user's."""
+    """Exit code of an error a user can fix, None for a bug; an OSError that names a file counts as the user's."""
     if isinstance(error, OSError):
         return None if error.filename is None else UserError.exit_code
     return getattr(error, "exit_code", None)
 
 
 def message(error: BaseException) -> str:
-    """The one line that is printed for an error a user can mend."""
+    """The one line that is printed for an error a user can fix."""
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)

@@ -1,4 +1,4 @@
-"""Errors of the data that a user can mend: one line with what was given, what is possible and what to do."""
+"""Errors of the data that a user can fix: one line with what was given, what is possible and what to do."""
 
 
 class DataError(ValueError):

@@ -6,7 +6,7 @@
 | eta_g = max(1, sum_i ||Delta_i||^2 / (2 M (||mean Delta||^2 + epsilon))) | `update` | eq. 6 |
 
 Decisions
-- The means of weights and of squared norms are over examples, as in FedAvg; the paper's have equal weights.
+- The means of weights and of squared norms are over examples, as in FedAvg; in the paper all clients weigh the same.
 - Only trainable weights are extrapolated; BatchNorm's running statistics take the plain mean.
 """
 
@@ -29,7 +29,7 @@ class FedExP(FedAvg):
     """FedAvg with a server step beyond the mean where the clients' changes have different directions.
 
     Args:
-        epsilon: limits the step where the changes cancel.
+        epsilon: keeps the step finite where the changes cancel (not a privacy epsilon).
     """
 
     def __init__(self, objective: Objective, *, epsilon: float = 1e-3, **kwargs: Any) -> None:

@@ -20,7 +20,7 @@ class TestFedExP(MethodContract):
 
 
 def test_one_client_is_fedavg(tmp_path):
-    """Its change points in one direction: eta_g is 1."""
+    """With one client the quotient is below one half, so eta_g is 1."""
     alone = ("partition.clients=1", "federation.participation=1")
     ours = run_helpers.train_run(tmp_path / "ours", CONFIG, *alone)
     theirs = run_helpers.train_run(tmp_path / "theirs", "fedavg", *alone)

@@ -1,8 +1,8 @@
 """Number of ranks of a run, and the start of their processes; a rank is a process with a device of its own.
 
-On the CPUs of one machine the program forks before it has computed anything: a rank then costs milliseconds and shares
-the imported modules. CUDA does not survive a fork, and macOS does not support one after threads have started; there
-the program is started anew for each further rank. Under torchrun or srun all ranks run already.
+On the CPUs of a Linux machine the program forks before any tensor operation: a rank starts in milliseconds and shares
+the imported modules. With CUDA, or on macOS, a fork is not safe; there the program is started again for each further
+rank. torchrun and srun start all ranks themselves.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from benchmark.rng import cohort_size
 
 
 class RankLayout(NamedTuple):
-    """Ranks on each machine, machines, and whether a launcher has started the ranks."""
+    """Ranks on each machine, machines, and whether the ranks run already."""
 
     ranks_per_node: int
     nodes: int
-    launched: bool
+    running: bool
 
     @property
     def world_size(self) -> int:
@@ -41,13 +41,15 @@ class RankProcesses:
     """The ranks that one command runs on: their layout, the processes it started, and the heartbeat between them.
 
     Args:
-        largest_cohort: of the runs that share the ranks; `devices=auto` suits the run with the most clients.
+        largest_cohort: clients a round of the largest run that shares the ranks, for which `devices=auto` is chosen.
     """
 
     def __init__(self, largest_cohort: int = 0) -> None:
         self.largest_cohort = largest_cohort
         self.children: list[int] = []  # process ids
-        self.programs: list[subprocess.Popen] = []  # kept, so that only `kill_children` reaps them
+        self.programs: list[
+            subprocess.Popen
+        ] = []  # those of the children that did not fork; referenced, so that Python does not reap them
         self.heartbeat: Heartbeat | None = None
         self.single = False  # whether this process has computed as the only rank, so that it can no longer fork
         self.shares_cores = False  # whether this rank's threads are its share of the machine's cores
@@ -77,7 +79,7 @@ class RankProcesses:
         return running
 
     def _auto(self, config: DictConfig) -> int:
-        """All GPUs that have a client to train, or as many ranks as there are cores and pairs of clients."""
+        """Number of ranks: on GPUs one per GPU, at most one per client; on a CPU one per core and two clients."""
         if self.single or not _is_program():
             return 1
         clients = max(cohort(config), self.largest_cohort)
@@ -86,12 +88,12 @@ class RankProcesses:
         return max(1, min(cores(), clients // 2))
 
     def start(self, config: DictConfig, count: int) -> None:
-        """Starts `count - 1` further ranks; where they are forked, this returns once in each of them."""
+        """Starts `count - 1` further ranks; after a fork this returns in every rank, the first included."""
         _set_rendezvous(count)
         if accelerator(config) == "cpu" and sys.platform == "linux":
             self.fork(count)
         else:
-            self.start_anew(count)
+            self.start_programs(count)
 
     def fork(self, count: int) -> None:
         """Continues as `count` processes, to be called before a tensor operation has started threads.
@@ -110,7 +112,7 @@ class RankProcesses:
                 return
             self.children.append(child)
 
-    def start_anew(self, count: int) -> None:
+    def start_programs(self, count: int) -> None:
         """Starts this program `count - 1` times more, as the ranks after this one."""
         parent = os.getpid()
         for rank in range(1, count):
@@ -121,7 +123,7 @@ class RankProcesses:
             self.children.append(program.pid)
 
     def set_threads(self, config: DictConfig, layout: RankLayout) -> None:
-        """Sets the CPU threads of this rank: the ranks of a machine that have a client share its cores equally."""
+        """Sets the CPU threads of this rank: its ranks that have a client divide a machine's cores."""
         self.shares_cores = config.threads is None and layout.world_size > 1 and accelerator(config) == "cpu"
         threads = config.threads
         if self.shares_cores:
@@ -141,7 +143,7 @@ class RankProcesses:
             torch.set_num_threads(before)
 
     def kill_children(self) -> None:
-        """Kills the processes this one has started; their results are with the first rank or on disk."""
+        """Kills the processes this one has started; nothing is lost: results are with the first rank or on disk."""
         for child in self.children:  # all of them, before the first is waited for
             with contextlib.suppress(OSError):
                 os.kill(child, signal.SIGKILL)
@@ -150,7 +152,7 @@ class RankProcesses:
                 os.waitpid(self.children.pop(), 0)
 
     def close(self) -> None:
-        """Ends heartbeat, children and process group; threads that still wait for another rank would abort the exit."""
+        """Ends heartbeat, children and process group; a thread that waits for another rank would abort the exit."""
         if self.heartbeat is not None:
             self.heartbeat.close()
             self.heartbeat = None
@@ -160,7 +162,7 @@ class RankProcesses:
 
 
 def launch(configs: Iterable[DictConfig]) -> RankProcesses:
-    """Starts the ranks that these runs will share; where they are forked, this returns once in each of them.
+    """Starts the ranks that these runs will share; after a fork this returns in every rank, the first included.
 
     Raises:
         ConfigError: see `RankProcesses.layout`.
@@ -168,13 +170,13 @@ def launch(configs: Iterable[DictConfig]) -> RankProcesses:
     configs = list(configs)
     processes = RankProcesses(max(map(cohort, configs), default=0))
     layout = processes.layout(configs[0])
-    if layout.ranks_per_node > 1 and not layout.launched and _is_program():
+    if layout.ranks_per_node > 1 and not layout.running and _is_program():
         processes.start(configs[0], layout.ranks_per_node)
     return processes
 
 
 def launched_layout(nodes: int = 1) -> RankLayout | None:
-    """Ranks that torchrun, srun, a user's environment or this program has started, None where there are none.
+    """Layout of the ranks that torchrun, srun, a user's environment or this program has started, else None.
 
     nodes: machines, for a launcher that does not set the number of ranks on each.
     """
@@ -185,7 +187,9 @@ def launched_layout(nodes: int = 1) -> RankLayout | None:
     elif under_srun():
         world = int(env["SLURM_NTASKS"])
         if "SLURM_NTASKS_PER_NODE" not in env:
-            raise ConfigError(f"srun was to start {world} tasks, on which machines is open: give --ntasks-per-node")
+            raise ConfigError(
+                f"srun starts {world} tasks, but not how many on each machine is known: give --ntasks-per-node"
+            )
         per_node = int(env["SLURM_NTASKS_PER_NODE"])
     else:
         return None
@@ -202,7 +206,7 @@ def under_srun() -> bool:
 
 
 def cohort(config: DictConfig) -> int:
-    """Clients a round; 1 where the config does not give them, which is refused elsewhere."""
+    """Clients a round; 1 where `partition.clients` is not an integer, which is refused elsewhere."""
     clients = config.partition.get("clients", 10)
     return cohort_size(clients, config.federation.participation) if isinstance(clients, int) else 1
 
@@ -225,7 +229,7 @@ def free_port() -> int:
 
 
 def end_with_parent(parent: int) -> None:
-    """Has the system kill this process when its parent ends; where it cannot, the heartbeat notices."""
+    """Asks the system to kill this process when its parent ends; where it cannot, the heartbeat does."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     except (AttributeError, OSError):
@@ -238,11 +242,11 @@ def _set_rendezvous(count: int) -> None:
     """Sets the environment variables by which the ranks of this machine connect."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
-    if sys.platform == "linux":  # the machine's own name need not resolve
+    if sys.platform == "linux":  # works even where the machine's name cannot be resolved
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def _is_program() -> bool:
-    """Whether this process is `python -m benchmark`; a caller from Python keeps its one process."""
+    """Whether this process is `python -m benchmark`; called from Python, no further processes are started."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == "benchmark.__main__"

@@ -19,7 +19,7 @@ class Monitor(Callback):
     def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
         self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
 
-    def on_round_scored(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+    def on_round_trained(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
         """Adds the measurements to the round's line; with several encoders, their means."""
         if row["round"] % self.every and row["round"] != loop.rounds:
             return

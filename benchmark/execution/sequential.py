@@ -1,7 +1,7 @@
 """The reference executor: one resident model visits one client after another.
 
 Before a visit the model is reset to its pristine state, so that nothing of the previous client is left in targets,
-queues, heads or BatchNorm. Other executors are held to the results of this one.
+queues, heads or BatchNorm. All other executors must give the results of this one.
 """
 
 import time
@@ -28,13 +28,13 @@ class SequentialExecutor:
 
     Args:
         fabric: device, precision and backward.
-        method: the resident model; its present state is the pristine one.
+        method: the resident model; every visit starts from the state it has now.
         data: batches by client.
-        training: length of local training.
+        training: length, batch size and schedule of local training.
         streams: random generators of the run.
     """
 
-    bitwise_exact = True
+    bitwise_exact = True  # this is the reference
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class SequentialExecutor:
         self.resident = FlatParameters(method)
 
     def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits the clients in order; a reply has to be used before the next one is requested."""
+        """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
         for client in block:
             yield self.finish(self.begin(inputs, client))
 
     def images(self, phase: Phase, client: Client) -> int:
-        """Images a visit will see: its cost before the first measurement."""
+        """Number of images a visit will see: its estimated cost until a visit has been timed."""
         examples, epochs = client.examples, phase.epochs
         if phase.data == "public":
             examples = len(self.data.held_by(None))
@@ -64,7 +64,7 @@ class SequentialExecutor:
         return {"train": epochs or self.training.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
 
     def begin(self, inputs: PhaseInputs, client: Client) -> PendingVisit:
-        """A visit up to the end of its work, which on a GPU is queued but not waited for."""
+        """Starts a visit and does its local work; on a GPU the work is only queued."""
         started, method, phase = self.clock(), self.method, inputs.phase
         actor: Any = inputs.actor
         kept = inputs.client_state.get(client.id, {})
@@ -95,7 +95,7 @@ class SequentialExecutor:
         with isolated(seed, self.fabric.device), torch.no_grad():
             message, memory = actor.hook("reply", visit.phase)(visit)
         staying: Tree = {"memory": memory} if memory else {}
-        if actor is not method:  # it only measures: the parts that stay are not those it has loaded
+        if actor is not method:  # recalibration only measures: the client keeps its old parts, not those of the model
             staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
         elif visit.phase.where == "clients":
             if method.staying:
@@ -107,7 +107,7 @@ class SequentialExecutor:
         return VisitResult(visit, message, staying, loss, pending.images, seconds)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """The local steps of a visit, none of which waits for the device: the sum of losses, and the images seen."""
+        """Runs the local steps without waiting for the device; returns the sum of losses and the images seen."""
         method, phase, training = self.method, visit.phase, self.training
         optimizer = method.hook("configure_optimizers", phase)()
         size = phase.batch_size or training.batch_size
@@ -125,9 +125,9 @@ class SequentialExecutor:
             if visit.steps % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(look, epoch_stream)
-            within = visit.steps / max(1, total) if training.rate_per_step else 0.0
-            # the schedule is for clients; a training on the server starts afresh in each round
-            factor = method.schedule((visit.round + within) / visit.rounds) if phase.where == "clients" else 1.0
+            progress = visit.steps / max(1, total) if training.rate_per_step else 0.0
+            # the schedule is for clients; training on the server keeps the full learning rate
+            factor = method.schedule((visit.round + progress) / visit.rounds) if phase.where == "clients" else 1.0
             visit.lr_sum += set_learning_rate(optimizer, factor)
             take_step(batch)
             visit.steps += 1
@@ -162,7 +162,7 @@ class SequentialExecutor:
         observe = actor.hook("observe", visit.phase)
         observed: Message = {}
         size = visit.phase.batch_size or self.training.batch_size
-        if actor is not self.method:  # batches weigh equally in BatchNorm's statistics, so none may be short
+        if actor is not self.method:  # batches weigh equally in BatchNorm's statistics, so they have almost equal sizes
             examples = len(self.data.held_by(self._holder(visit)))
             size = -(-examples // -(-examples // size))
         shuffled = visit.phase.shuffled
@@ -199,7 +199,7 @@ class PerArchitectureExecutor:
     """Visits clients of several architectures one after another, each on the resident model of its architecture.
 
     Args:
-        reference: executor of the clients with the default architecture; its method has the other ones.
+        reference: executor of the clients with the default architecture; its method holds the others in `others`.
     """
 
     bitwise_exact = True
@@ -212,8 +212,10 @@ class PerArchitectureExecutor:
             self.executors[kind] = type(reference)(reference.fabric, method, *shared)
 
     def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits the clients in order; a reply has to be used before the next one is requested."""
-        assert inputs.actor is self.executors["default"].method  # recalibration refuses several encoders
+        """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
+        assert (
+            inputs.actor is self.executors["default"].method
+        )  # BatchNorm recalibration is refused for several encoders
         for client in block:
             executor = self.executors[client.kind]
             yield executor.finish(executor.begin(replace(inputs, actor=executor.method), client))

@@ -34,13 +34,13 @@ from leaderboards import schema, store
 
 
 class Experiment:
-    """A config and its run folder; the folder can always be resumed where it was left.
+    """A config and its run folder; a run can always be resumed from what its folder holds.
 
     Args:
         config: composed and valid.
         display: progress for a person.
         processes: the ranks of the command; None: this process.
-        started: when the command began, by `time.monotonic`, from which `minutes` counts; None: no deadline.
+        started: when the command began, by `time.monotonic`; the config's `minutes` count from it. None: no deadline.
         path: the run folder, where it is not the config's own.
     """
 
@@ -54,8 +54,8 @@ class Experiment:
     ) -> None:
         self.config, self.display, self.processes = config, display, processes or RankProcesses()
         self.folder, self.name = path or folder(config), title(config)
-        budget = config.minutes
-        self.deadline = None if budget is None or started is None else started + 60 * budget
+        minutes = config.minutes
+        self.deadline = None if minutes is None or started is None else started + 60 * minutes
 
     def execute(self) -> schema.Record:
         """Trains the remaining rounds, evaluates, and writes and returns the record; a finished run is only read."""
@@ -82,7 +82,7 @@ class Experiment:
             )
 
     def _read_finished(self) -> schema.Record:
-        """The record of a finished run, with lines on what this command would do differently."""
+        """The record of a finished run; prints what this command asks for and the record lacks."""
         file = self.folder / "result.json"
         result = store.read(file)
         self._refuse_changed_code(result)
@@ -101,7 +101,7 @@ class Experiment:
         return result
 
     def _refuse_changed_code(self, result: schema.Record) -> None:
-        """ConfigError where the record was made by classes from outside the packages that have changed since."""
+        """ConfigError where a class from outside the suite has changed since it made the record."""
         try:
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
         except ConfigError as error:  # a record can be read without the code that made it
@@ -115,33 +115,37 @@ class Experiment:
 
     @contextmanager
     def open(self) -> Iterator[Run]:
-        """The built run, its folder locked and holding its config."""
+        """Builds the run, writes its config to its folder, and locks the folder until the context ends."""
         run = self.build()
         with lock_folder(self.folder, run.fabric):
             with raise_on_all_ranks(run.fabric):
                 self.refuse_changed_config()  # again: another process may have been first
                 file = self.folder / "config.yaml"
                 if run.fabric.global_rank == 0 and not file.exists():
-                    save(merge(self.config, ["minutes=null"]), file)  # a budget is the command's, not the run's
+                    save(
+                        merge(self.config, ["minutes=null"]), file
+                    )  # the time limit is this command's, so it is not saved
             yield run
 
     def build(self) -> Run:
         """All objects of the run; refuses what cannot be run. Nothing is written.
 
         Raises:
-            UserError and the other packages' errors: for whatever a user can mend.
+            UserError and the root errors of the other packages: the config cannot be run.
         """
         config = self.config
         protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
         enable_garbage_collection()
         streams = Streams(config.seed)
-        fabric = factory.fabric(config, self.processes)  # first: nothing is computed before
+        fabric = factory.fabric(
+            config, self.processes
+        )  # first: it may fork, which is safe only before any tensor operation
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
         method = factory.method(config, images)
         module = factory.data(config, images, method)
         clients = data.clients(config, method, module.parts)
         for architecture in (method, *method.others.values()):
-            architecture.to(fabric.device)  # Fabric's setup would leave itself on the method
+            architecture.to(fabric.device)  # not fabric.setup, which would attach Fabric to the method
         reference = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
         executor = factory.executor(config, reference)
         compiled = self._compile(reference, clients) if config.compile else None
@@ -160,17 +164,17 @@ class Experiment:
         )
         other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):
-            rank_zero_first(fabric, partial(other, name))  # refused now, not after the training
+            rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
         if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):
             raise ConfigError(drift_unavailable(loop))
-        has_rounds = (self.folder / "checkpoint").exists()  # the rounds of an earlier command can still be evaluated
-        if not has_rounds and (reason := loop.budget_infeasible_reason()) is not None:
+        has_checkpoint = (self.folder / "checkpoint").exists()  # it can still be evaluated
+        if not has_checkpoint and (reason := loop.budget_infeasible_reason()) is not None:
             raise ConfigError(
                 f"privacy.epsilon: the first noisy release exceeds the privacy budget: {reason}; "
-                "give more, or more noise"
+                "raise privacy.epsilon, or add noise"
             )
         untrained = not method.phases or loop.rounds == 0
-        normalised = any(has_batch_norm(network) for network in (method, *method.others.values()))
+        uses_batch_norm = any(has_batch_norm(network) for network in (method, *method.others.values()))
         return Run(
             config=config,
             name=self.name,
@@ -182,7 +186,7 @@ class Experiment:
             evaluator=Evaluator(
                 method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
             ),
-            recalibrated=normalised and (untrained or method.batch_norm == "local"),
+            recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
             external=external_classes(config),
         )
 
@@ -197,7 +201,7 @@ class Experiment:
 
 
 def load_folder(path: Path, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of a run folder; overrides may change where and how it runs, not what it is."""
+    """The config of a run folder; overrides may change how it runs (devices, minutes), not its result."""
     file = path / "config.yaml"
     if not file.is_file():
         raise ConfigError(
@@ -210,6 +214,6 @@ def load_folder(path: Path, overrides: Iterable[str] = ()) -> DictConfig:
     if changed:
         raise ConfigError(
             f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
-            "leave the override away, or start a run of its own with `run`"
+            "drop the override, or start a run of its own with `run`"
         )
     return config

@@ -125,7 +125,7 @@ def _default_grid(config: DictConfig, given: set[str]) -> list[str]:
 
 
 def _run_point(experiment: Experiment, point: list[str]) -> dict[str, Any]:
-    """Scores of one point and their origin; without scores where the run failed for something a user can mend."""
+    """Scores of one point and their origin; without scores where the run failed with an error a user can fix."""
     try:
         result = experiment.execute()
     except Exception as error:

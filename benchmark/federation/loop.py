@@ -1,7 +1,7 @@
 """The federated loop: a round is a few phases; in a phase the server sends, clients work and reply, the server updates.
 
-No method's name appears here. The state is a value that goes through the hooks; what a round changes counts only once
-its checkpoint is on disk.
+No method's name appears here. The server's state is a plain Tree that hooks receive and return. A round is done once
+its checkpoint is on disk; until then a crash repeats it.
 """
 
 import copy
@@ -43,12 +43,12 @@ class Callback:
         """Called once, after the last completed round was restored."""
 
     def on_phase_start(self, loop: "FederatedLoop", phase: Phase, visits: int) -> None:
-        """Called before the clients of a phase are visited; visits: those of this rank."""
+        """Called before the clients of a phase are visited; visits: their number on this rank."""
 
     def on_visit_end(self, loop: "FederatedLoop", result: VisitResult) -> None:
-        """Called after each visit of this rank, while the reply may be live."""
+        """Called after each visit of this rank; copy what you keep of the reply, it may be the model's own tensors."""
 
-    def on_round_scored(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
+    def on_round_trained(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
         """Called before the round is saved; may add scores to its line."""
 
     def on_round_end(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
@@ -65,13 +65,13 @@ class FederatedLoop:
         fabric: devices and ranks.
         method: the resident model and its hooks.
         executor: visits the clients.
-        clients: all of them, by id.
+        clients: those that train, in the order of their ids; an index is not always an id.
         streams: random generators of the run.
         rounds: R. participation: share of the clients drawn for a round.
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
-        execution_environment: by which code, where and how rounds run now; `environments` has those of all rounds.
+        execution_environment: returns the commit, hardware and ranks of now; `environments` has those of all rounds.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class FederatedLoop:
         self.restore()
         if self.method.batch_norm == "recalibrate":
             Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
-        if not self.environments:  # a run of no rounds has one too
+        if not self.environments:  # a run of no rounds is recorded with one too
             self.record_environment()
         for callback in self.callbacks:
             callback.on_run_start(self)
-        slowest = 0.0  # the first round starts as long as there is time at all: its length here is unknown
+        slowest = 0.0  # nobody knows yet how long a round takes here
         while self.round < self.rounds and self.stop_reason() is None:
             self.check_deadline(deadline, slowest)
             started = time.perf_counter()
@@ -127,7 +127,7 @@ class FederatedLoop:
             self.history.append(row)
             self.round += 1
             for callback in self.callbacks:
-                callback.on_round_scored(self, row)
+                callback.on_round_trained(self, row)
             self.save()
             for callback in self.callbacks:
                 callback.on_round_end(self, row)
@@ -135,15 +135,15 @@ class FederatedLoop:
         return self.server
 
     def check_deadline(self, deadline: float | None, seconds: float) -> None:
-        """OutOfTimeError where a round of so many seconds would end too late; the first rank decides for all."""
+        """OutOfTimeError where a round that takes `seconds` would end too late; the first rank decides for all."""
         if deadline is not None and gather(self.fabric, time.monotonic() + seconds > deadline)[0]:
             for callback in self.callbacks:
                 callback.on_pause(self)
             raise OutOfTimeError(f"{self.round} of {self.rounds} rounds are done, the next would not end in time")
 
     def stop_reason(self) -> str | None:
-        """Reason the next round exceeds the privacy budget though rounds are left, else None."""
-        if self.round >= self.rounds or self.accountant.budget is None:  # then no cohort need be drawn
+        """Why the run stops before its last round (the next would exceed the privacy budget), else None."""
+        if self.round >= self.rounds or self.accountant.budget is None:  # no need to draw a cohort
             return None
         return self.accountant.over_budget_reason(self.client_phases(self.round))
 
@@ -181,7 +181,7 @@ class FederatedLoop:
             client_reports += reports
             visited |= {client.id for client in members}
             released |= self.accountant.record_releases(phase, members)
-        # a phase for all clients adds none to the cohort
+        # one visit for each client of the cohort, even where a phase reached all clients
         self.ledger.record_visits(round, len(cohort) if visited else 0)
         row = round_line(round, client_reports, server_reports, self.ledger)
         if released:
@@ -189,7 +189,7 @@ class FederatedLoop:
         return row
 
     def plan(self, round: int) -> list[tuple[Any, Phase]]:
-        """The round's phases, each with the actor whose hooks run it: the method, and last BatchNorm recalibration."""
+        """The round's phases, each with the object whose hooks it calls: the method, or last recalibration."""
         phases: list[tuple[Any, Phase]] = [(self.method, phase) for phase in self.method.plan(round)]
         if self.method.batch_norm == "recalibrate":
             phases.append((Recalibration(self.method), Recalibration.phase))
@@ -199,13 +199,13 @@ class FederatedLoop:
         return phases
 
     def members(self, phase: Phase, cohort: Sequence[int]) -> Sequence[Client]:
-        """Clients of a phase: the cohort, all clients, or the server's seats."""
+        """Members of a phase: the cohort, all clients, or the seats, which stand for the server in its own phases."""
         if phase.where == "clients":
             return self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
         seats = self.method.seats(self.server)
         for seat in seats:
             if seat.id >= 0:
-                raise MethodError(f"seat {seat.id} bears a client's id: give the server's seats negative ids")
+                raise MethodError(f"seat {seat.id} has a client's id: give the server's seats negative ids")
         return seats
 
     def run_phase(
@@ -250,7 +250,7 @@ class FederatedLoop:
         return reports
 
     def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
-        """Adds a visit's reply to the aggregate and writes the client's state, which counts after the round."""
+        """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_finite(result)
         visit = result.visit
         aggregation.add(visit, result.message, self.server)
@@ -285,7 +285,7 @@ class FederatedLoop:
             self.environments.append(present)
 
     def save(self) -> None:
-        """Makes the round count: writes the checkpoint, then deletes the client states it does not name."""
+        """Saves the round: writes the checkpoint, then deletes the client states it does not name."""
         self.record_environment()
         with raise_on_all_ranks(self.fabric):
             if self.fabric.global_rank == 0:
@@ -303,9 +303,9 @@ class FederatedLoop:
                 self.client_state.commit()
 
     def scratch_copy(self, callbacks: Sequence[Callback]) -> "FederatedLoop":
-        """A copy with its own client states and accounts, whose rounds leave this loop as it is.
+        """A copy with its own client states and accounts, whose `run_round` leaves this loop as it is.
 
-        Delete its `client_state` folder after use.
+        It shares the history and the checkpoint, so do not call its `fit`. Delete its `client_state` folder after use.
         """
         scratch = copy.copy(self)
         scratch.callbacks = callbacks
@@ -328,5 +328,5 @@ def check_finite(result: VisitResult) -> None:
 
 
 def last_good_round(round: int) -> str:
-    """What is saved when round `round` (from 0) cannot be finished, in words."""
+    """Names the last saved round, where round `round` (from 0) has failed."""
     return f"round {round} is safe" if round else "no round is done yet"

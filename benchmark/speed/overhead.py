@@ -145,9 +145,9 @@ class TimedMonitor(Monitor):
         super().__init__(*args)
         self.values: dict[str, list[float]] = {"a look": [], "a round": []}
 
-    def on_round_scored(self, loop: Any, row: dict[str, Any]) -> None:
+    def on_round_trained(self, loop: Any, row: dict[str, Any]) -> None:
         """As the monitor's."""
-        self.values["a look"].append(seconds(lambda: super(TimedMonitor, self).on_round_scored(loop, row)))
+        self.values["a look"].append(seconds(lambda: super(TimedMonitor, self).on_round_trained(loop, row)))
         self.values["a round"].append(row["seconds"])
 
 

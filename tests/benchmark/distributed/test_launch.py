@@ -224,7 +224,7 @@ def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
     program = (
         "import runpy, sys\n"
         "from benchmark.distributed.launch import RankProcesses\n"
-        "RankProcesses.fork = RankProcesses.start_anew\n"
+        "RankProcesses.fork = RankProcesses.start_programs\n"
         "sys.argv[0] = 'benchmark'\n"
         "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
     )

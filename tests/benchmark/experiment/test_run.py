@@ -135,8 +135,8 @@ class TestGoingOn:
         with pytest.raises(PartitionError, match="holds 1 image"):
             one.execute()
 
-    def test_what_never_began_is_not_in_the_way_of_the_mended_file(self, tmp_path):
-        """A scenario that cannot be run is mended and run: no folder has to be deleted by hand."""
+    def test_what_never_began_is_not_in_the_way_of_the_fixed_file(self, tmp_path):
+        """A scenario that cannot be run is fixed and run: no folder has to be deleted by hand."""
         scenario = tmp_path / "mine.yaml"
         content = yaml.safe_load(Path(TINY).read_text())
         for size in (64, 8):
