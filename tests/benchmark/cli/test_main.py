@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -284,23 +285,25 @@ class TestDivergence:
 
     def test_one_row_each_stops_for_its_data_its_images_and_its_loss(self, call, tmp_path):
         """A suite goes on past an impossible partition, a corrupt image and a divergence."""
-        for split in ("train", "test"):
-            for label in "ab":
-                folder = tmp_path / "data" / "broken" / split / label
-                folder.mkdir(parents=True)
-                for number in range(12):
-                    image = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                    Image.fromarray(image).save(folder / f"{number}.png")
+        for name, split, label in product(("sound", "broken"), ("train", "test"), "ab"):
+            folder = tmp_path / "data" / name / split / label
+            folder.mkdir(parents=True)
+            for index in range(40):
+                image = np.random.default_rng(index).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(image).save(folder / f"{index}.png")
         corrupt = tmp_path / "data" / "broken" / "train" / "b" / "3.png"
         corrupt.write_bytes(corrupt.read_bytes()[:40])
+        images = {"name": "sound", "root": f"{tmp_path}/data"}
+        scenario = tmp_path / "four.yaml"
+        scenario.write_text(yaml.safe_dump({**yaml.safe_load(Path(TINY).read_text()), "data": images}))
         rows = [
             "fedavg row=good",
-            "fedavg row=impossible partition.name=dirichlet_min partition.min_size=400",
-            f"fedavg row=corrupt data.name=broken data.root={tmp_path}/data",
+            "fedavg row=impossible partition.min_size=400",
+            "fedavg row=corrupt data.name=broken",
             "fedavg row=diverges optimizer.lr=1e30",
         ]
-        suite = tmp_path / "four.yaml"
-        suite.write_text(yaml.safe_dump({"scenarios": [f"{TINY} scenario=four"], "methods": rows, "seeds": [0]}))
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(yaml.safe_dump({"scenarios": [f"{scenario} scenario=four"], "methods": rows, "seeds": [0]}))
         code, out, err = call("run", f"suite={suite}")
         assert code == 2
         assert [line.split(": stopped: ")[0] for line in out.splitlines() if ": stopped: " in line] == [
