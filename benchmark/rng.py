@@ -31,7 +31,7 @@ class Streams:
         return torch.Generator().manual_seed(self.seed_for(purpose, round=round, phase=phase, client=client))
 
     def cohort(self, round: int, clients: int, participation: float) -> list[int]:
-        """Ids of the clients drawn for a round, sorted: `participation` of all, at least one, without replacement."""
+        """Sorted indices of a round's clients: a share `participation`, at least one, drawn without replacement."""
         size = cohort_size(clients, participation)
         if size >= clients:
             return list(range(clients))

@@ -160,7 +160,7 @@ class Experiment:
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
             accountant=factory.accountant(config, method, clients),
-            execution_environment=lambda: execution_environment(lambda: loop, fabric, compiled=compiled),
+            execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled),
         )
         other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):

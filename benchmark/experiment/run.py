@@ -1,7 +1,7 @@
 """A run: the objects of one experiment, all built, and what is done with them: train, evaluate, record."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels
 from benchmark.evaluation.monitor import Monitor
 from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
+from benchmark.execution.base import Executor
 from benchmark.federation.client_state import LocalParts
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
@@ -168,13 +169,13 @@ LOCAL_MODELS = find("drift/v1").requires
 """What protocols require that compare clients' models with the global one."""
 
 
-def execution_environment(loop: Callable[[], FederatedLoop], fabric: Fabric, *, compiled: str | None) -> dict[str, Any]:
+def execution_environment(executor: Executor, *, fabric: Fabric, compiled: str | None) -> dict[str, Any]:
     """By which code, where and how rounds run, as far as another command may do it differently.
 
-    loop: returns the loop once it exists. compiled: what torch.compile compiled, in words.
+    compiled: what torch.compile compiled, in words.
     """
     lines = []
-    if not loop().executor.bitwise_exact:
+    if not executor.bitwise_exact:
         lines.append("clients were visited side by side by recorded steps, which round otherwise")
     if compiled is not None:
         lines.append(f"{compiled} compiled by torch.compile, which rounds otherwise")

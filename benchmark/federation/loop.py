@@ -71,7 +71,7 @@ class FederatedLoop:
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
-        execution_environment: returns the commit, hardware and ranks of now; `environments` has those of all rounds.
+        execution_environment: commit, hardware and ranks of now, given the executor; `environments` has all so far.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FederatedLoop:
         folder: Path,
         config_hash: str,
         accountant: PrivacyAccountant,
-        execution_environment: Callable[[], dict[str, Any]] = dict,
+        execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
         self.streams, self.rounds, self.participation = streams, rounds, participation
@@ -281,7 +281,7 @@ class FederatedLoop:
 
     def record_environment(self) -> None:
         """Appends the present execution environment where it differs from the last one."""
-        if (present := self.execution_environment()) not in self.environments[-1:]:
+        if (present := self.execution_environment(self.executor)) not in self.environments[-1:]:
             self.environments.append(present)
 
     def save(self) -> None:

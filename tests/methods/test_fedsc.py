@@ -7,6 +7,9 @@ from methods.maths import correlation
 from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
+SPECTRAL = ("objective=spectral", "objective.negatives=correlation", "objective.mu=4")
+"""FedAvg's overrides for FedSC's local loss."""
+
 
 class TestFedSC(MethodContract):
     method = "fedsc"
@@ -23,26 +26,12 @@ class TestFedSC(MethodContract):
     def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):
         overrides = ("partition.name=iid", "partition.clients=1")
         fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", *overrides)
-        plain = run_helpers.train_run(
-            tmp_path / "b",
-            "fedavg",
-            "objective=spectral",
-            "objective.negatives=correlation",
-            "objective.mu=4",
-            *overrides,
-        )
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *SPECTRAL, *overrides)
         assert run_helpers.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
 
     def test_with_alpha_one_the_others_do_not_count(self, tmp_path):
         fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", "method.alpha_end=1")
-        plain = run_helpers.train_run(
-            tmp_path / "b",
-            "fedavg",
-            "objective=spectral",
-            "objective.negatives=correlation",
-            "objective.mu=4",
-            "method.weighting=clients",
-        )
+        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *SPECTRAL, "method.weighting=clients")
         assert run_helpers.difference(fedsc.loop.server["weights"], plain.loop.server["weights"]) < 1e-6
 
     def test_everyone_correlates_in_round_0_and_the_cohort_later(self, unbroken):
