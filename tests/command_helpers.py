@@ -1,6 +1,6 @@
-"""Commands in processes of their own, whose ranks may die in the midst of a round.
+"""Commands in child processes, whose ranks may die in the middle of a round.
 
-Like the children of `run_helpers`, they come from a server process that has imported everything.
+Child processes are forked from a server process that has imported everything, as in `run_helpers`.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from tests.run_helpers import TINY
 
 
 class Fated(FedAvg):
-    """In round 2 the rank that the environment names as DEAD is killed, stopped or told to end, or takes its time.
+    """FedAvg in which the rank DEAD of the environment is killed, stopped or terminated in round 2, or sleeps.
 
     FATE: kill, stop, term or sleep.
 
-    BUSY: seconds the others spend with a client meanwhile.
+    BUSY: seconds that each visit of the other ranks takes longer in that round.
     """
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
@@ -56,7 +56,7 @@ OWN = (
 
 
 def command(words: Sequence[str], out: Path, forking: bool) -> None:
-    """A command in a process of its own; with `forking`, as `python -m benchmark` runs it on two cores."""
+    """Runs a command and ends the process; with `forking`, like `python -m benchmark` on two cores."""
     stream = os.open(out, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
@@ -66,9 +66,9 @@ def command(words: Sequence[str], out: Path, forking: bool) -> None:
 
 
 class Job:
-    """A command, its processes and what becomes of them.
+    """A command in child processes, with its exit codes, errors and checkpoint.
 
-    overrides: of the run. environments: of each process that somebody starts; None: the command forks itself.
+    overrides: of the run. environments: one for each process to start; None: one process, which forks.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Job:
         common = {"output": folder / "runs", "data.cache": folder.parent / "cache", "logger": "csv", "threads": 1}
         common |= {"accelerator": "cpu"} | dict(override.split("=") for override in overrides)
         self.words = ["run", *words, *(f"{key}={value}" for key, value in common.items())]
-        for own in environments or [{}] if start else []:
-            mine = environment | own | {"PIDS": str(folder / "pids")}
+        for environment_of_rank in environments or [{}] if start else []:
+            mine = environment | environment_of_rank | {"PIDS": str(folder / "pids")}
             self.children.append(
                 run_helpers.in_child(command, self.words, self.out, environments is None, environment=mine)
             )
 
     def end(self, seconds: float = 60) -> list[int]:
-        """Exit codes; none of the processes is left a second later."""
+        """Exit codes of the processes; fails if a rank still runs a second later."""
         codes = [run_helpers.finish(child, seconds) for child in self.children]
         deadline = time.monotonic() + 1
         while left := [pid for pid in self.pids() if running(pid)]:
@@ -114,19 +114,19 @@ class Job:
 
     @property
     def errors(self) -> list[str]:
-        """The lines a user would read as one."""
+        """Output lines that report an error or an interruption."""
         return [line for line in self.out.read_text().splitlines() if "error" in line.lower() or "interrupt" in line]
 
     @property
     def state(self) -> dict[str, Any]:
-        """The checkpoint, times left out."""
-        found = torch.load(self.folder / "runs/all/own/seed0/checkpoint/state.pt", weights_only=True)
-        history = [{key: value for key, value in row.items() if "seconds" not in key} for row in found["history"]]
-        return {key: found[key] for key in ("round", "server", "memory", "ledger")} | {"history": history}
+        """The checkpoint without times."""
+        state = torch.load(self.folder / "runs/all/own/seed0/checkpoint/state.pt", weights_only=True)
+        history = [{key: value for key, value in row.items() if "seconds" not in key} for row in state["history"]]
+        return {key: state[key] for key in ("round", "server", "memory", "ledger")} | {"history": history}
 
 
 def running(pid: int) -> bool:
-    """Whether a process is more than a zombie."""
+    """Whether a process exists and is no zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -29,7 +29,7 @@ TINY = str(Path(__file__).parent / "tiny.yaml")
 
 
 def build_run(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Run:
-    """A run of which no round is done."""
+    """A run before its first round."""
     return build_experiment(folder, method, *overrides, scenario=scenario).build()
 
 
@@ -52,7 +52,7 @@ def build_experiment(folder: Path, method: str, *overrides: str, scenario: str =
 
 
 def train_run(folder: Path, method: str, *overrides: str) -> Run:
-    """A run whose rounds are all done; nothing is evaluated."""
+    """A run after all its rounds, without evaluation."""
     run = build_run(folder, method, *overrides)
     run.loop.fit()
     return run
@@ -81,7 +81,7 @@ def collect_visits(run: Run, look: Callable[[Any], Any], phase: str | None = Non
 
 
 def state(run: Run) -> dict[str, Any]:
-    """The state of a run after its last completed round, times left out: comparable bit for bit with `same`."""
+    """The state of a run after its last completed round, without times; `same` compares it bit for bit."""
     loop = run.loop
     timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history]
     memories = {client: loop.client_state[client] for client in loop.client_state}
@@ -91,18 +91,18 @@ def state(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Equal bit for bit, tensors included."""
-    if isinstance(one, dict):
-        return set(one) == set(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    return one == other
+    if isinstance(first, dict):
+        return set(first) == set(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    return first == second
 
 
-def difference(one: trees.Tree, other: trees.Tree) -> float:
+def difference(first: trees.Tree, second: trees.Tree) -> float:
     """Largest absolute difference between the leaves of two Trees of one shape."""
-    mine, theirs = dict(trees.leaves(one)), dict(trees.leaves(other))
+    mine, theirs = dict(trees.leaves(first)), dict(trees.leaves(second))
     assert mine.keys() == theirs.keys()
     return max((float((mine[path].double() - theirs[path].double()).abs().max()) for path in mine), default=0.0)
 
@@ -119,7 +119,7 @@ def in_child(function: Callable[..., None], *args: Any, environment: dict[str, s
 
 
 def finish(child: Any, seconds: float = 120) -> int:
-    """Waits for a child and returns its exit code; a child that hangs is ended."""
+    """Waits for a child and returns its exit code; a child that hangs is killed."""
     child.join(seconds)
     if child.is_alive():
         child.kill()
@@ -134,9 +134,9 @@ def _call(function: Callable[..., None], args: tuple, environment: dict[str, str
 
 
 def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:
-    """The environments of ranks on this machine that are started one by one, with where they meet."""
+    """Environments of ranks that are started one by one on this machine, with the address where they connect."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(environments))}
-    return [common | own for own in environments]
+    return [common | environment for environment in environments]
 
 
 def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:

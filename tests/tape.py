@@ -1,7 +1,7 @@
 """A stand-in for CUDA graphs on a CPU: records the tensor operations of a function and repeats them in place.
 
-As with a graph, Python is not run again: what is repeated reads and writes the tensors of the recording, numbers that
-came from Python stay what they were, and a step that looked at a value of a tensor shows.
+As with a graph, a replay does not run Python again: operations read and write the recorded tensors, Python numbers keep
+their recorded values, and `looks` names the operations that needed the value of a tensor.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 LOOKS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
-"""Operations by which a program waits for a device to know a value."""
+"""Operations that wait for the device, because Python or a shape depends on a value."""
 
 
 class Tape(TorchDispatchMode):
@@ -26,8 +26,8 @@ class Tape(TorchDispatchMode):
         self.replays = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Carries an operation out and notes it, and what it is about to overwrite."""
-        if func._schema.is_mutable or "batch_norm" in func.name():  # which moves its running statistics unannounced
+        """Runs and records an operation, with copies of the tensors it may overwrite."""
+        if func._schema.is_mutable or "batch_norm" in func.name():  # updates running statistics
             self.before += [(leaf, leaf.clone()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         result = func(*args, **(kwargs or {}))
         self.operations.append((func, args, kwargs or {}, result))
@@ -40,31 +40,31 @@ class Tape(TorchDispatchMode):
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Puts back what was overwritten."""
+        """Restores the overwritten tensors."""
         for tensor, value in reversed(self.before):
             tensor.copy_(value)
 
     @torch.no_grad()
     def replay(self) -> None:
-        """The same operations on the same tensors."""
+        """Repeats the operations on the same tensors."""
         self.replays += 1
         for func, args, kwargs, before in self.operations:
             returns = func._schema.returns
-            if returns and all(one.alias_info is not None for one in returns) and not func._schema.is_mutable:
-                continue  # a view: it sees what its base has become
+            if returns and all(returned.alias_info is not None for returned in returns) and not func._schema.is_mutable:
+                continue  # a view shares the memory of its base
             after = func(*args, **kwargs)
             several = isinstance(before, tuple | list) and len(returns) > 1
             pairs = zip(before, after, strict=True) if several else [(before, after)]
-            for one, (old, new) in zip(returns, pairs, strict=False):
-                for place, value in zip(tree_leaves(old), tree_leaves(new), strict=True):
-                    if one.alias_info is None and isinstance(value, Tensor):
-                        place.copy_(value)
+            for returned, (old, new) in zip(returns, pairs, strict=False):
+                for slot, value in zip(tree_leaves(old), tree_leaves(new), strict=True):
+                    if returned.alias_info is None and isinstance(value, Tensor):
+                        slot.copy_(value)
 
 
 def recorder(tapes: list[Tape]) -> Callable[[object], Callable[[Callable[[], None]], Callable[[], None]]]:
-    """Makes recorders for `benchmark.execution.parallel`, whose tapes are put on the list.
+    """A factory of recorders for `benchmark.execution.parallel`; it appends every tape to `tapes`.
 
-    As with a graph, recording leaves everything as it was.
+    As with a graph, recording leaves all tensors unchanged.
     """
 
     def record(function: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The guides hold: what they print can be copied and runs."""
+"""The code, links and tables of the guides are correct, and the code runs."""
 
 import re
 from dataclasses import replace
@@ -49,7 +49,7 @@ def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
     names: dict = {}
     exec(code, names)
     scores = {(score.protocol, score.metric): score.value for score in names["scores"]}
-    assert 50 < scores["linear/v1", "accuracy"] <= 100  # chance is 10 %: an untrained encoder sees pixels
+    assert 50 < scores["linear/v1", "accuracy"] <= 100  # the encoder is untrained; chance is 10 %
     short = replace(find("semi/v1"), compute=lambda subject, *_, **__: {"accuracy_10pct": len(subject.inputs.train)})
     monkeypatch.setitem(PROTOCOLS, "semi/v1", short)  # tests the example, without minutes of fine-tuning
     exec(more, names)

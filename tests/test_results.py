@@ -1,4 +1,4 @@
-"""The committed results agree with the code: the page with the records, records with configs, rates with scores."""
+"""Committed results agree with the code: pages with records, records with configs, tuned values with scores."""
 
 import json
 from pathlib import Path

@@ -5,7 +5,7 @@ from tests.command_helpers import Job
 
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory):
-    """The state of a job nobody disturbs."""
+    """The state of an uninterrupted job on one device."""
     job = Job(tmp_path_factory.mktemp("unbroken") / "x", "devices=1")
     assert job.end() == [0]
     return job.state

@@ -4,30 +4,30 @@ import math
 import pytest
 import torch
 
-from benchmark.rng import Streams, round_half_up
+from benchmark.rng import Streams, cohort_size
 
 KEY = {"seed": 3, "purpose": "views", "round": 1, "phase": "fit", "client": 2}
 CHANGED = {"seed": 4, "purpose": "order", "round": 2, "phase": "assign", "client": 1}
 
 
-def number(key):
+def first_draw(key):
     rest = {name: value for name, value in key.items() if name not in ("seed", "purpose")}
     return Streams(key["seed"]).seed_for(key["purpose"], **rest)
 
 
 def test_what_a_seed_means_never_changes():
-    """Halved, what coreutils' `b2sum -l 64` says of 3/1/fit/2/views and of 0/-1//-1/init."""
-    assert number(KEY) == 0x2BC4C61EEA20A71E >> 1
+    """Half of the hash that coreutils' `b2sum -l 64` gives for 3/1/fit/2/views and for 0/-1//-1/init."""
+    assert first_draw(KEY) == 0x2BC4C61EEA20A71E >> 1
     assert Streams(0).seed_for("init") == 0x559759B3A96715BC >> 1
 
 
-@pytest.mark.parametrize("part", KEY)
-def test_every_part_of_the_key_counts(part):
-    assert number({**KEY, part: CHANGED[part]}) != number(KEY)
+@pytest.mark.parametrize("change", KEY)
+def test_every_part_of_the_key_counts(change):
+    assert first_draw({**KEY, change: CHANGED[change]}) != first_draw(KEY)
 
 
 def test_neighbouring_streams_do_not_meet():
-    """Parts that run into each other (round 1, client 11 and round 11, client 1) would share a stream."""
+    """Keys joined without separators (round 1, client 11 and round 11, client 1) would share a stream."""
     keys = itertools.product(range(12), range(12), ("", "a", "b"), range(-1, 12), ("order", "views"))
     numbers = [Streams(s).seed_for(p, round=r, phase=f, client=c) for s, r, f, c, p in keys]
     assert len(set(numbers)) == len(numbers)
@@ -40,7 +40,7 @@ def test_neither_the_order_of_calls_nor_the_global_generator_matters():
     torch.manual_seed(2)
     torch.rand(100)
     again = [torch.rand(3, generator=streams.generator("views", client=k)) for k in reversed(range(4))][::-1]
-    assert all(torch.equal(one, other) for one, other in zip(before, again, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(before, again, strict=True))
     assert not torch.equal(before[0], before[1])
 
 
@@ -74,12 +74,12 @@ def test_cohorts_differ_by_round_and_seed_and_can_be_drawn_again():
 
 
 def test_every_client_is_drawn_equally_often():
-    rounds, share = 2000, 0.3
+    rounds, participation = 2000, 0.3
     counts = torch.zeros(10)
     for round in range(rounds):
-        counts[Streams(0).cohort(round, 10, share)] += 1
-    assert (counts - rounds * share).abs().max() < 4 * math.sqrt(rounds * share * (1 - share))
+        counts[Streams(0).cohort(round, 10, participation)] += 1
+    assert (counts - rounds * participation).abs().max() < 4 * math.sqrt(rounds * participation * (1 - participation))
 
 
 def test_halves_round_up():
-    assert [round_half_up(value) for value in (0.4, 0.5, 1.5, 2.5, 2.49)] == [0, 1, 2, 3, 2]
+    assert [cohort_size(10, share) for share in (0.04, 0.14, 0.15, 0.25, 0.249)] == [1, 1, 2, 3, 2]

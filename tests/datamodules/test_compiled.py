@@ -57,7 +57,7 @@ def test_fixed_shapes_give_the_views_of_the_reference(name, shape):
 
 
 def test_every_order_of_the_colour_operations_has_its_slots():
-    """All 24, with factors that clamp; images without jitter do not change."""
+    """All 24 orders, with factors that make pixels clamp; images without jitter do not change."""
     order = torch.tensor(list(permutations(range(4))))
     recipe = Recipe(8, crop_scale=None, flip=0, grayscale=0, jitter=(0.9, 0.9, 0.9, 0.5))
     low, high = torch.tensor([0.1, 0.1, 0.1, -0.5]), torch.tensor([1.9, 1.9, 1.9, 0.5])

@@ -225,7 +225,7 @@ def test_memory_format(last: bool, layout: torch.memory_format) -> None:
     trainers = [data.on_after_batch_transfer(batch, 0) for batch in data.train_dataloader()]
     for batch in [*batches(data=data, epochs=2), *trainers]:
         assert all(view.is_contiguous(memory_format=layout) for view in batch.views)
-    assert same(batches(data=data), batches())  # the numbers are the same
+    assert same(batches(data=data), batches())  # only the layout differs
 
 
 def test_compiled_views_are_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def epoch(data: FederatedDataModule) -> list[Batch]:
 
 @pytest.mark.parametrize(("size", "sizes"), [(20, [20, 20, 18]), (19, [19, 19, 19]), (64, [58])])
 def test_trainer_gets_the_pooled_images_of_all_clients(size: int, sizes: list[int]) -> None:
-    """58 images in all; the last one alone is left out here too."""
+    """58 images in all; a last batch of a single image is left out here too."""
     data = module(batch_size=size, view_names=("augment", "plain"))
     pooled = np.sort(np.concatenate(PARTS))
     sequence = epoch(data)

@@ -54,7 +54,7 @@ OFF: dict[Cell, str] = {
     (100, 10, 1e5, PERCENT): ROUNDED_DOWN,
 }
 
-# Clients and least examples of a class with which the released draw has the published number, to the last digit.
+# Number of clients and minimum examples of a class for which the released draw gives exactly the published number.
 RELEASED: dict[Cell, tuple[int, int]] = {
     (10, 100, 1e-3, ANY): (100, 1),
     (10, 100, 1e-3, PERCENT): (100, 11),
@@ -72,7 +72,7 @@ RELEASED: dict[Cell, tuple[int, int]] = {
 
 @cache
 def measured(num_classes: int, clients: int, alpha: float) -> dict[str, np.ndarray]:
-    """Both definitions, `[SEEDS]` each."""
+    """Mean classes per client by both definitions, `[SEEDS]` each."""
     labels = np.arange(IMAGES) % num_classes
     reports = [
         heterogeneity.report(labels, dirichlet_balanced(labels, clients, alpha=alpha, seed=seed))
@@ -116,7 +116,7 @@ def test_table_4_side_by_side() -> None:
 
 @pytest.mark.parametrize("cell", UNPUBLISHED, ids=str)
 def test_clients_of_a_nearly_disjoint_partition_divide_the_classes(cell: Cell) -> None:
-    """At alpha 0.001 ten clients divide the classes: one each of 10, some ten of 100 and a few cut ones."""
+    """At alpha 0.001 ten clients hold one class each of 10, or about ten classes of 100 and parts of a few more."""
     classes, clients, *_ = cell
     values = measured(*cell[:3])[cell[3]]
     assert classes / clients * 0.99 <= values.mean() <= 2 * classes / clients
@@ -124,7 +124,7 @@ def test_clients_of_a_nearly_disjoint_partition_divide_the_classes(cell: Cell) -
 
 @pytest.mark.parametrize("cell", RELEASED, ids=str)
 def test_the_released_draw_has_the_published_number(cell: Cell) -> None:
-    """The released sampler draws with NumPy's old generator at seed 0; normalised as here, that is the table."""
+    """The released sampler's draw (NumPy's old generator, seed 0), normalised as here, gives the table."""
     clients, least = RELEASED[cell]
     num_classes, _, alpha, _ = cell
     drawn = np.random.RandomState(0).dirichlet(np.repeat(alpha, clients), size=num_classes)
@@ -150,7 +150,7 @@ def test_report_by_hand() -> None:
 
 
 def test_bubble_areas_are_counts(tmp_path: Path) -> None:
-    """Ink of each bubble, against the largest: 700, 350, 70 examples."""
+    """Coloured pixels of each bubble relative to the largest: 700, 350, 70 examples."""
     labels = np.array([0] * 700 + [1] * 350 + [2] * 70)
     path = tmp_path / "bubbles.png"
     heterogeneity.bubble_chart(labels, [np.arange(1120)], path, classes=("cat", "dog", "owl"))
@@ -166,7 +166,8 @@ def test_bubble_areas_are_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("clients", "num_classes"), [(100, 10), (100, 100), (2000, 10)])
 def test_many_clients_fit_on_a_page(tmp_path: Path, clients: int, num_classes: int) -> None:
     labels = np.arange(20_000) % num_classes
-    heterogeneity.bubble_chart(labels, np.array_split(np.arange(20_000), clients), tmp_path / "bubbles.png")
+    partition, names = np.array_split(np.arange(20_000), clients), [str(label) for label in range(num_classes)]
+    heterogeneity.bubble_chart(labels, partition, tmp_path / "bubbles.png", names)
     with Image.open(tmp_path / "bubbles.png") as picture:
         assert max(picture.size) <= 2000
         # at least 15 pixels a client

@@ -40,8 +40,8 @@ def make_folder(root: Path, name: str = "pets", suffix: str = ".png") -> dict[st
     for split, numbers in (("train", "201"), ("test", "3")):
         for label in ("dog", "cat"):
             (root / name / split / label).mkdir(parents=True)
-            for number in numbers:
-                path = f"{split}/{label}/{number}{suffix}"
+            for index in numbers:
+                path = f"{split}/{label}/{index}{suffix}"
                 arrays[path] = smooth()
                 Image.fromarray(arrays[path]).save(
                     root / name / path, **({"lossless": True} if suffix == ".webp" else {})

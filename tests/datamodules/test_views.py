@@ -200,7 +200,7 @@ def p_value_of_equality(ours, theirs):
         (32, 32, (0.2, 1.0), (3 / 4, 4 / 3)),
         (96, 80, (0.08, 1.0), (3 / 4, 4 / 3)),
         (40, 64, (0.6, 1.0), (3 / 4, 4 / 3)),  # most first tries do not fit
-        (24, 64, (0.45, 0.7), (1.0, 1.5)),  # only wide crops, and a third never fits: the central crop
+        (24, 64, (0.45, 0.7), (1.0, 1.5)),  # only wide crops fit; a third of the draws falls back to the central crop
     ],
 )
 def test_crops_are_drawn_as_torchvision_draws_them(height, width, scale, ratio):

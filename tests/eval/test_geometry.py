@@ -55,7 +55,7 @@ def test_effective_rank_golden():
 def test_effective_rank_of_known_spectra():
     orthonormal = torch.linalg.qr(normal(40, 12).double()).Q
     assert effective_rank(orthonormal[:, :7]) == pytest.approx(7, abs=1e-9)
-    assert effective_rank(normal(30, 1) @ normal(1, 9)) == pytest.approx(1, abs=1e-4)  # rank one in float32 only
+    assert effective_rank(normal(30, 1) @ normal(1, 9)) == pytest.approx(1, abs=1e-4)  # rank one up to float32
     assert effective_rank(torch.ones(30, 9)) == pytest.approx(1, abs=1e-9)
     assert effective_rank(torch.zeros(5, 3)) == 0
 
@@ -96,7 +96,7 @@ def test_spectrum_is_numpys():
 
 
 def test_spectrum_of_known_shapes():
-    """Four equal orthogonal spreads around any mean; one direction; none."""
+    """Equal variance in four directions around a mean; variance in one direction; no variance."""
     equal = torch.cat([torch.eye(4), -torch.eye(4)]) + 7
     assert spectrum(singular_values(equal)) == pytest.approx(
         {"dimensions_90": 4, "dimensions_99": 4, "participation_ratio": 4, "decay_2": 0, "decay_4": 0}

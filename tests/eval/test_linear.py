@@ -53,7 +53,7 @@ def digits():
 
 
 def reference(x, y, classes, probe, seed):
-    """The probe as one would write it with modules: global generator, `nn.Linear`, `torch.optim`, autograd."""
+    """The probe written with modules: global generator, `nn.Linear`, `torch.optim`, autograd."""
     torch.manual_seed(seed)
     layer = nn.Linear(x.shape[1], classes)
     decay = probe.weight_decay

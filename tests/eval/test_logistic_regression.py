@@ -99,7 +99,7 @@ def test_a_gram_made_indefinite_by_rounding_is_accepted():
     x, y = correlated()
     gram = x.T @ x / len(x)
     rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))
-    assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # beyond the strength
+    assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # below minus the strength
     parameters, expected = (fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram))
     logits, exact = (F.linear(x, *split(p, 5)) for p in (parameters, expected))
     torch.testing.assert_close(logits.softmax(dim=1), exact.softmax(dim=1), rtol=0, atol=1e-2)

@@ -1,4 +1,4 @@
-"""The metrics are the functions they are named after, on one rank and on two."""
+"""Metrics equal the functions of the same name, on one rank and on two."""
 
 import os
 
@@ -94,7 +94,7 @@ def test_labels_and_views_that_do_not_fit_are_errors():
 
 
 def test_metrics_work_in_a_lightning_loop():
-    """Logged as they are, a trainer updates, computes and resets them."""
+    """A trainer computes and resets the metrics that a module logs."""
     from lightning.pytorch import LightningModule, Trainer
 
     class Module(LightningModule):
@@ -136,7 +136,7 @@ def test_two_ranks_with_unequal_rows_compute_the_same(alone, tmp_path):
 
 
 def half(rank):
-    """One rank of two: it has every third row, or all others."""
+    """Values on one of two ranks: rank 0 has every third row, rank 1 the others."""
     rows = torch.arange(60)
     return values_of(rows[(rows % 3 == 0) == (rank == 0)])
 
@@ -148,7 +148,7 @@ def test_a_rank_without_rows_computes_the_same(alone, tmp_path):
 
 
 def divided(rank):
-    """One rank of two: the first has the bank and all rows, the second the queries alone."""
+    """Values on one of two ranks: rank 0 has the bank and all rows, rank 1 only the queries."""
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity()}
     if rank == 0:
         metrics["knn"].update(X[20:], Y[20:], bank=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from eval import factories, protocol
+from eval import factories
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import EncoderInputs, ModelComparison
@@ -168,12 +168,9 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
                 unnamed.append(argument)
         return {}
 
-    for module, functions in (
-        (protocol, "clusters geometry knn knn_by_k lbfgs_probe swept_probe"),
-        (factories, "augmented_probe label_free_score linear_probe semi spectrum"),
-    ):
-        for function in functions.split():
-            monkeypatch.setattr(module, function, record)
+    probes = "augmented_probe lbfgs_probe linear_probe swept_probe"
+    for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum".split():
+        monkeypatch.setattr(factories, function, record)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)
     subject = replace(subject, local_models=lambda images: record(images) or models)
@@ -196,7 +193,7 @@ def test_every_protocol_gives_its_headline_in_its_unit(subject):
             assert headline.unit == "%"
         if official.headline == "accuracy" and not official.requires:
             assert 80 < headline.value <= 100
-    assert list(failures) == ["semi-orchestra/v1"]  # whose rate is 30
+    assert list(failures) == ["semi-orchestra/v1"]  # its learning rate is 30
     assert "diverged" in failures["semi-orchestra/v1"]
 
 
@@ -219,7 +216,7 @@ def test_long_protocols_are_those_with_a_papers_number_of_passes():
     "name", [name for name in PINNED if PROTOCOLS[name].requires in ("encoder_inputs", "local_models")]
 )
 def test_a_missing_input_is_an_error_before_any_protocol_runs(name, features, monkeypatch):
-    monkeypatch.setattr(protocol, "knn", lambda *_: pytest.fail("another protocol was run"))
+    monkeypatch.setattr(factories, "knn", lambda *_: pytest.fail("another protocol was run"))
     with pytest.raises(EvalError, match=f"{name} requires more than features"):
         evaluate(features, ["knn/v1", name], stream)
 
@@ -261,7 +258,7 @@ def test_the_other_protocols_and_their_order_change_no_score(features):
 
 
 def test_a_rotation_of_the_features_changes_no_invariant_metric(features):
-    """Metrics of lengths and angles; probes are left out, because their initial weights are not rotated along."""
+    """Metrics of lengths and angles; probes are left out, as their initial weights do not rotate with the features."""
     turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()).Q
     parts = ("train_x", "test_x", "view_a", "view_b")
     doubled = replace(features, **{name: getattr(features, name).double() for name in parts})

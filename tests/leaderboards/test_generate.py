@@ -1,4 +1,4 @@
-"""A changed number of a checkout is named with the places where it shows."""
+"""Generated files of a checkout: a changed number is reported with every place that shows it."""
 
 import json
 import shutil

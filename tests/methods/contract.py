@@ -1,4 +1,4 @@
-"""What every method owes the loop; a method's own test inherits it and adds what its paper says.
+"""Contract between every method and the loop; the tests of a method inherit it and add what its paper defines.
 
 class TestMyMethod(MethodContract):
     method = "mymethod"
@@ -34,8 +34,8 @@ WEIGHTS = 4 * (ENCODER + PROJECTOR + STATISTICS)
 class MethodContract:
     """The tests every method passes on the tiny scenario: 4 clients, 2 of them a round, 3 rounds.
 
-    method: its config's name. overrides: for every test. batch_norm: policies it works under.
-    falls: whether the loss of a round can be compared with that of the round before.
+    method: its config's name. overrides: for every test. batch_norm: supported policies.
+    falls: whether the loss has to be lower in the second round than in the first.
     """
 
     method: ClassVar[str]
@@ -44,13 +44,13 @@ class MethodContract:
     falls: ClassVar[bool] = True
 
     def bill(self, run: Any) -> Bill:
-        """By hand, in bytes: what one client sends ("up") and is sent ("down") in each phase it takes part in."""
+        """Bytes, counted by hand, that one client sends ("up") and receives ("down") in each phase it takes part in."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
     @classmethod
     def unbroken(cls, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        """The run that all others are compared with, trained once."""
+        """The uninterrupted run that other runs are compared with, trained once."""
         return run_helpers.train_run(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ class MethodContract:
             loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
 
         def look(done: Any) -> trees.Tree:
-            if done.visit.phase.where == "clients":  # the server's seats are nobody's
+            if done.visit.phase.where == "clients":  # seats on the server belong to no client
                 assert "canary" in done.visit.memory
             return trees.clone({"up": done.message, "down": done.visit.message})
 
@@ -104,7 +104,7 @@ class MethodContract:
                 left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
                 assert left == set(resumed.loop.client_state.index.values())
                 if moment in ("written", "renamed"):
-                    break  # the checkpoint comes once a round, whatever its phases
+                    break  # there is one checkpoint per round, not per phase
 
     @pytest.mark.ranks
     def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
@@ -152,7 +152,7 @@ class MethodContract:
 
     def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        method = factory.method(run.config, run.data.source)  # one that no Fabric has seen
+        method = factory.method(run.config, run.data.source)  # not set up by Fabric
         start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
         trainer = Trainer(
             max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
@@ -160,7 +160,7 @@ class MethodContract:
         )  # fmt: skip
         if method.plan(0)[0].work == "train":
             trainer.fit(method, run.data)
-            assert trainer.global_step == -(-sum(len(part) for part in run.data.parts) // 8)
+            assert trainer.global_step == -(-sum(len(indices) for indices in run.data.parts) // 8)
             assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0
         else:
             with pytest.raises(MethodError, match="first phase trains"):
@@ -187,5 +187,5 @@ class MethodContract:
         assert record["rounds"]["done"] == 2
         first, second = (row["loss"] for row in run.loop.history)
         assert second < first or not self.falls
-        assert record["scores"]["knn/v1"]["accuracy"] > 70  # a collapsed encoder gives 10 to 30; boards show learning
+        assert record["scores"]["knn/v1"]["accuracy"] > 70  # a collapsed encoder scores 10 to 30
         assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000

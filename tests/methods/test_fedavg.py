@@ -21,7 +21,7 @@ class TestFedAvg(MethodContract):
         loop.restore()
         loop.run_round(0)
         total = sum(examples for examples, _ in replies)
-        assert len({examples for examples, _ in replies}) > 1  # else weights and plain mean would agree
+        assert len({examples for examples, _ in replies}) > 1  # otherwise weighted and plain mean would be equal
         for path, leaf in trees.leaves(loop.server["weights"]):
             each = [(n, dict(trees.leaves(tree))[path].double().numpy()) for n, tree in replies]
             np.testing.assert_allclose(leaf.numpy(), sum(n * x for n, x in each) / total, rtol=1e-6, atol=1e-7)

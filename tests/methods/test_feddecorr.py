@@ -24,9 +24,9 @@ class TestFedDecorr(MethodContract):
         other = run_helpers.train_run(tmp_path, "feddecorr", override)
         assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
-    @pytest.mark.parametrize(("override", "says"), [("on=x", "h or z"), ("variant=x", "code or paper")])
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    @pytest.mark.parametrize(("override", "message"), [("on=x", "h or z"), ("variant=x", "code or paper")])
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "feddecorr", f"method.{override}")
 
 

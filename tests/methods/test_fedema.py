@@ -16,7 +16,7 @@ from tests.methods.test_fedu import ALL, PREDICTOR, TARGETS, LocalTarget, limit
 
 
 class Alone(LocalTarget):
-    """What is sent is not looked at after the first round: everyone trains alone, and is averaged for the board."""
+    """Clients keep their own trained weights after the first round; the server's average has no effect on them."""
 
     stays = ("encoder", "projector", "predictor", *TARGETS)
 
@@ -67,15 +67,15 @@ class TestFedEMA(MethodContract):
         assert run_helpers.difference(*(run.loop.server for run in runs)) > 1e-6
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("method.scale=-1", "at least 0"),
             ("method.tau=2", "at least 0 and at most 1"),
             ("method.variant=x", "code or paper"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "fedema", override)
 
 
@@ -86,7 +86,7 @@ def visited(method, sent, memory, stored, round):
 
 
 class TestReceive:
-    """One client by hand: its own networks at 1, the server's at 3."""
+    """The blend of one client by hand: its own weights are all 1, the server's are all 3."""
 
     @pytest.fixture
     def method(self):
@@ -110,7 +110,7 @@ class TestReceive:
         assert self.received(method, memory, round=4) == ({1.0}, {1.0}, {3.0})
 
     def test_the_papers_variant_measures_what_was_kept_against_what_came(self):
-        """Its first blend has mu = tau, whatever the distance; the next one mu = tau d2 / d1."""
+        """The first blend has mu = tau at any distance; the next one has mu = tau d2 / d1."""
         method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), variant="paper")
         local = trees.map(torch.ones_like, {name: method.tensors(name) for name in method.stays})
         memory = {"round": torch.tensor(0)}
@@ -154,6 +154,6 @@ def test_mu_is_lambda_d_and_at_most_one(scale, memory, expected) -> None:
 
 
 def test_toys_are_what_they_say(tmp_path) -> None:
-    """The limits above are not the plain method by accident."""
+    """The two reference methods of the limits above give different results."""
     runs = [toys.train_run(tmp_path / m.__name__, m, *ALL, objective="byol") for m in (LocalTarget, Alone)]
     assert run_helpers.difference(*(run.loop.server for run in runs)) > 1e-6

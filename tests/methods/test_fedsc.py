@@ -126,7 +126,7 @@ class TestFedSC(MethodContract):
         assert run.loop.ledger.lines[0, "correlate", "up", "R"] == 4 * 4 * 8 * 8
 
     def test_noise_is_drawn_anew_every_round(self, tmp_path):
-        """Of a client whose networks stand still, so that its matrix moves by noise and views alone."""
+        """At learning rate 0 only noise and views change a client's matrix from round to round."""
         still = ("optimizer.lr=0", "federation.participation=1", "federation.rounds=2")
         noisy = run_helpers.build_run(tmp_path, "fedsc", *still, "method.sigma=0.3").loop
         noise = []
@@ -147,7 +147,7 @@ class TestFedSC(MethodContract):
 
 
 class TestNoisyFedSC(MethodContract):
-    """What clients have spent survives a kill, and is the same on two ranks."""
+    """FedSC with noise: the privacy that clients have spent survives a kill, and is the same on two ranks."""
 
     method = "fedsc"
     overrides = ("method.sigma=0.05",)

@@ -19,13 +19,13 @@ ALL = ("federation.participation=1",)
 
 
 class LocalTarget(FedAvg):
-    """FedBYOL whose target stays with its client."""
+    """FedBYOL whose target networks stay on the client."""
 
     stays = TARGETS
 
 
 class LocalPredictor(FedAvg):
-    """And its predictor too, once it has one."""
+    """FedBYOL whose target networks stay on the client, and from its second visit on its predictor too."""
 
     stays = (*TARGETS, "predictor")
 
@@ -98,21 +98,21 @@ class TestFedU(MethodContract):
             assert memory[client]["memory"]["d"] > 0
 
     def test_the_target_is_the_clients_own(self, tmp_path):
-        """With the global predictor always taken, it is all that FedBYOL lacks."""
+        """With the global predictor always taken, the client's own target is the only difference from FedBYOL."""
         ours = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
         plain = run_helpers.train_run(tmp_path / "b", "fedavg", *ALL, "objective=byol")
         assert run_helpers.difference(plain.loop.server, ours.loop.server) > 1e-6
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("objective=simclr", "objective=byol"),
             ("method.threshold=-1", "at least 0"),
             ("method.variant=x", "code or paper"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "fedu", override)
 
 

@@ -49,21 +49,21 @@ class TestFedU2(MethodContract):
         assert all(float(flat @ delta) > 0 for delta in deltas)
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("method.length=x", "mean or unit"),
             ("method.variant=x", "code or mean"),
             ("server_optimizer.class=methods.server.Momentum", "its own server step"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "fedu2", override)
 
 
 @pytest.mark.parametrize(("variant", "per"), [("code", 5 / 6), ("mean", 1.0)])
 def test_the_regulariser_is_the_sum_over_the_views(variant: str, per: float) -> None:
-    """Times B / 6 as in the code, for a batch of B = 5 here; to the points that were drawn for this batch."""
+    """Variant `code` multiplies the sum by B / 6, here with B = 5; the points are those drawn for this batch."""
     term = UniformRegulariser(weight=0.5, variant=variant)
     term.width = 4
     drawn = term.draw(batch(), torch.Generator().manual_seed(0))

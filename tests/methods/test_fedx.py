@@ -17,14 +17,14 @@ TERMS = ("local_relation", "global_contrast", "global_relation")
 
 
 def networks(run):
-    """The server's weights without the add-on's own."""
+    """The server's weights without those of the add-on."""
     weights = run.loop.server["weights"]
     return {part: tree for part, tree in weights.items() if part != "fedx"}
 
 
 class TestFedX(MethodContract):
     method = "fedx"
-    falls = False  # it is against a teacher that has learnt in the meantime
+    falls = False  # the teacher of the loss changes every round
 
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
@@ -43,8 +43,8 @@ class TestFedX(MethodContract):
 
     @pytest.mark.parametrize("term", TERMS)
     def test_each_term_changes_training(self, term, tmp_path, unbroken):
-        without = run_helpers.train_run(tmp_path, "fedx", f"method.{term}=0")
-        assert run_helpers.difference(networks(without), networks(unbroken)) > 1e-6
+        ablated = run_helpers.train_run(tmp_path, "fedx", f"method.{term}=0")
+        assert run_helpers.difference(networks(ablated), networks(unbroken)) > 1e-6
 
     def test_variants_differ(self, tmp_path, unbroken):
         paper = run_helpers.train_run(tmp_path, "fedx", "method.variant=paper")
@@ -68,15 +68,15 @@ class TestFedX(MethodContract):
         assert "fedx" not in local.loop.server["weights"]
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("method.variant=other", "choose code or paper"),
             ("method.temperature=0", "above 0"),
             ("objective=rotation", "two views"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "fedx", override)
 
     def test_a_method_that_sends_no_model_has_no_teacher(self, tmp_path):
@@ -99,7 +99,7 @@ class TestOverScaffold(MethodContract):
     method = "scaffold-fedx"
 
     def bill(self, run):
-        variate = 4 * (ENCODER + PROJECTOR)  # no predictor: there is no global term
+        variate = 4 * (ENCODER + PROJECTOR)  # without global terms there is no predictor
         sent = variate + 4 * STATISTICS
         return {
             ("fit", "down", "weights"): sent,
@@ -110,7 +110,7 @@ class TestOverScaffold(MethodContract):
 
 
 class TestOverProtoCL(MethodContract):
-    """The objective of most parts: a queue that stays, clusters before each epoch, momentum networks."""
+    """FedX over the objective with most parts: a queue, clusters before each epoch, momentum networks."""
 
     method = "fedx"
     overrides = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
@@ -146,7 +146,7 @@ class TestOverMoCo(MethodContract):
 
 
 class Watch(CrossDistillation):
-    """Keeps what it was given and gave."""
+    """FedX's add-on that records, at each step, its inputs, its value and the state of its teacher."""
 
     name = "fedx"
 
@@ -174,7 +174,7 @@ class TestTerms:
         return self.method.seen
 
     def test_they_are_given_a_batch_and_an_independent_one(self, seen):
-        """Without augmentation both views are the images themselves, and B_r is others of them."""
+        """Without augmentation both views equal the images, and the independent batch B_r holds other images."""
         batch, out, value, *_ = seen[0]
         assert len(batch.views) == 3
         assert len(out.extra) == 1

@@ -28,7 +28,7 @@ def examples(run):
 class TestFLESD(MethodContract):
     method = "flesd"
     overrides = SHORT
-    falls = False  # a client begins a round with the student, whose embeddings are not its own
+    falls = False  # a round starts from the distilled student, not from the client's own weights
 
     def bill(self, run):
         return {
@@ -57,7 +57,7 @@ class TestFLESD(MethodContract):
         assert run_helpers.execute_run(tmp_path, "fedavg")[0]["server"] == {}
 
     def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
-        """Its similarities are those of its own networks: of the student it was sent they would be other."""
+        """The similarities are those of the networks the client has trained, not of the student it received."""
         run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "federation.rounds=1")
         loop = run.loop
         sent = run_helpers.collect_visits(
@@ -68,7 +68,7 @@ class TestFLESD(MethodContract):
         for client, matrix in sent:
             loop.method.load(loop.client_state[client]["stays"])
             assert torch.allclose(matrix, embedded(run), atol=1e-5)
-            loop.executor.resident.reset()
+            loop.executor.flat_parameters.reset()
             assert not torch.allclose(matrix, embedded(run), atol=1e-3)
             torch.testing.assert_close(matrix, matrix.T)
             torch.testing.assert_close(matrix.diagonal(), torch.ones(len(matrix)))
@@ -101,7 +101,7 @@ class TestFLESD(MethodContract):
         assert run_helpers.same(run_helpers.state(once), run_helpers.state(plain))
 
     def test_everything_kept_is_no_quantisation(self, tmp_path, unbroken):
-        """As values and columns, all of every row makes the same ensemble and the same student."""
+        """Whole rows sent as values and columns give the same ensemble and the same student."""
         most = run_helpers.train_run(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
         assert run_helpers.difference(most.loop.server, unbroken.loop.server) < 1e-5
         sent = most.loop.ledger.total("up")["similarity"]
@@ -132,7 +132,7 @@ class TestFLESD(MethodContract):
             assert len(held) == len(run.data.source.train.labels)
 
     @pytest.mark.parametrize(
-        ("overrides", "error", "says"),
+        ("overrides", "error", "message"),
         [
             (("public.name=fashion",), ValueError, "fashion"),
             (("public.client=9",), ConfigError, "clients are 0 to 3"),
@@ -147,8 +147,8 @@ class TestFLESD(MethodContract):
             (("method.addons=[{class: methods.fedx.CrossDistillation}]",), MethodError, "leave it out"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, overrides, error, says, tmp_path):
-        with pytest.raises(error, match=says):
+    def test_what_cannot_be_is_refused(self, overrides, error, message, tmp_path):
+        with pytest.raises(error, match=message):
             run_helpers.build_run(tmp_path, "flesd", *overrides)
 
     def test_without_public_images_the_error_names_the_setting(self, tmp_path):
@@ -180,7 +180,7 @@ class TestTwoArchitectures:
         assert [client.kind for client in run.loop.clients] == ["default", "wide", "wide"]
         for kind, method in {"default": run.loop.method, **run.loop.method.others}.items():
             fresh = method.weights()
-            run.loop.executor.executors[kind].resident.reset()
+            run.loop.executor.others.get(kind, run.loop.executor).flat_parameters.reset()
             student = run.loop.server["students"][kind]
             moved = {part: student[part] for part in fresh}
             assert run_helpers.difference(moved, fresh) > 1e-3
@@ -217,7 +217,7 @@ class TestTwoArchitectures:
 
 
 class TestDistillation:
-    """The server's steps, against the pure functions, on one client's similarities."""
+    """The server's distillation steps against the functions of `methods.maths`, on one client's similarities."""
 
     @pytest.fixture
     def seat(self, tmp_path):
@@ -243,7 +243,7 @@ class TestDistillation:
         return batch
 
     def test_a_client_that_is_the_student_has_nothing_to_teach_it(self, seat):
-        """Equal temperatures, the same networks, all images current anchors: KL 0."""
+        """With equal temperatures, equal networks and all images as anchors the KL divergence is 0."""
         run, method, similarities = seat
         step = method.hook("training_step", method.phase)
         assert abs(float(step(self.shown(run))["loss"])) < 1e-6
@@ -276,7 +276,7 @@ class TestDistillation:
         assert method.anchor_images[5 : 5 + n].tolist() == list(range(n))
         assert int(method.anchors_filled) == min(64, n + 5)
         pairs = zip(method.key.parameters(), method.objective.parameters(), strict=True)
-        assert all(torch.equal(parameter, lead) for parameter, lead in pairs)  # momentum 0: it is the student
+        assert all(torch.equal(parameter, lead) for parameter, lead in pairs)  # momentum 0: equal to the student
 
     def test_the_key_encoder_keeps_its_share_of_its_past(self, seat):
         run, method, _ = seat
@@ -292,7 +292,7 @@ class TestDistillation:
             torch.testing.assert_close(parameter, past + 0.1)
 
     def test_an_anchor_keeps_its_image(self, seat):
-        """The second batch's loss by hand: its own keys and the first batch's, each with its image's target."""
+        """The second batch's loss by hand: anchors are the keys of both batches, each with the target of its image."""
         run, method, similarities = seat
         method.context["targets"] = {"M": another(len(similarities))}
         step, end = method.hook("training_step", method.phase), method.hook("on_train_batch_end", method.phase)
@@ -323,12 +323,12 @@ def spread(n):
 
 
 def another(n):
-    """The ensemble of one client that finds the images unlike."""
+    """The ensemble similarities of one client with random embeddings."""
     return ensemble_similarity([similarity(spread(n))], 0.1)
 
 
 def embedded(run):
-    """Similarities of the public images by the resident networks, in eval mode."""
+    """Similarities of the public images by the current weights of the run's model, in eval mode."""
     method = run.loop.method.eval()
     (batch,) = run.data.batches(None, ("plain",), 1000, order=None, views=torch.Generator(), device="cpu")
     with torch.no_grad():

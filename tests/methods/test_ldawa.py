@@ -43,7 +43,7 @@ class TestLDAWA(MethodContract):
             torch.testing.assert_close(got.double().flatten(), total / 2, rtol=1e-5, atol=1e-6)
 
     def test_one_client_is_scaled_by_its_own_cosine(self, tmp_path):
-        """And not taken over, as a mean over the cosines would."""
+        """A mean normalised by the cosines would return the client's weights unchanged."""
         alone = ("partition.clients=1", "federation.participation=1", "federation.rounds=1")
         ours = run_helpers.train_run(tmp_path / "a", "ldawa", "method.start=0", *alone).loop
         theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *alone).loop

@@ -15,12 +15,12 @@ class TestLocal(MethodContract):
         assert sum(unbroken.loop.ledger.total("down").values()) == 0
 
     def test_a_client_alone_trains_as_it_does_among_others(self, tmp_path, unbroken):
-        """With everyone present, client 0's networks are those of FedAvg over that one client."""
-        together = run_helpers.train_run(tmp_path / "a", "local", "federation.participation=1")
+        """At full participation client 0's networks equal those of FedAvg over client 0 alone."""
+        everyone = run_helpers.train_run(tmp_path / "a", "local", "federation.participation=1")
         alone = run_helpers.build_run(tmp_path / "b", "fedavg", "federation.participation=1")
         alone.loop.clients = alone.loop.clients[:1]
         alone.loop.fit()
-        ours = together.loop.client_state[0]["stays"]
+        ours = everyone.loop.client_state[0]["stays"]
         assert run_helpers.same(ours, alone.loop.server["weights"])
 
     def test_every_client_that_trained_is_exported(self, unbroken):

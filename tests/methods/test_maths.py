@@ -1,4 +1,4 @@
-"""The losses against published golden numbers, slow NumPy retellings of the papers, and identities they must obey.
+"""The losses against published golden numbers, slow NumPy versions of the papers' formulas, and identities.
 
 X and Y are three images in two dimensions, Y the second view of X; the golden numbers were worked out from them.
 """
@@ -85,7 +85,7 @@ def test_golden_gradient_of_dimension_scaling() -> None:
     torch.testing.assert_close(u.grad, torch.tensor([[-9.0, 0, 0, 0]]))
 
 
-# --- the papers retold, one image and one pair at a time, in double precision
+# --- the papers' formulas, one image and one pair at a time, in double precision
 
 
 def unit(v: np.ndarray) -> np.ndarray:
@@ -219,7 +219,7 @@ def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant:
     assert value.item() == pytest.approx(slow_scaling(x, d, variant), rel=1e-5)
     target = np.stack([row * d if variant == "paper" else unit(row * d) for row in x])
 
-    def distance(v: np.ndarray) -> float:  # with the target a constant
+    def distance(v: np.ndarray) -> float:  # the target is a constant
         squared = ((v - target) ** 2).sum()
         return squared / len(v) if variant == "paper" else np.sqrt(squared) / len(v)
 
@@ -270,7 +270,7 @@ def test_fewer_negatives_lower_nt_xent() -> None:
     a, b = random(2, 8, 4).unbind()
     alone = [float(maths.nt_xent(a[[i, j]], b[[i, j]], 0.5)) for i in range(8) for j in range(i + 1, 8)]
     assert np.mean(alone) < float(maths.nt_xent(a, b, 0.5))
-    assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # the positive is all there is
+    assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # there are no negatives
 
 
 def test_ranges_of_regression_and_alignment() -> None:
@@ -320,7 +320,7 @@ def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None
 def test_correlation_is_symmetric_semidefinite_and_bounded() -> None:
     z = maths.clip_rows(3 * random(20, 6), 4.0)
     R = maths.correlation(z)
-    torch.testing.assert_close(R, R.T)  # to rounding: no processor's matrix product promises the bits
+    torch.testing.assert_close(R, R.T)  # up to rounding: a matrix product need not be symmetric bit for bit
     assert float(torch.linalg.eigvalsh(R).min()) > -1e-6
     assert 0 < float(R.trace()) <= 4 + 1e-5
     order = torch.tensor([3, 1, 5, 0, 2, 4])
@@ -378,7 +378,7 @@ def test_projector_distillation_is_zero_only_for_a_constant_difference(variant: 
 
 
 def test_effective_steps_are_those_of_sgd() -> None:
-    """The way of one weight under a constant gradient of 1 at rate 1, walked by PyTorch's own optimiser."""
+    """Distance that `torch.optim.SGD` moves one weight under a constant gradient of 1 at learning rate 1."""
     for momentum in (0.0, 0.5, 0.9):
         weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
         optimizer = torch.optim.SGD([weight], lr=1.0, momentum=momentum)

@@ -1,4 +1,4 @@
-"""Federated terms and solvers: golden numbers, slow NumPy retellings, identities, reference solvers."""
+"""Federated terms and solvers: golden numbers, slow NumPy versions, identities, reference solvers."""
 
 import math
 
@@ -60,25 +60,25 @@ def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None
     value.backward()
     plain = [tensor.detach().double().numpy() for tensor in given]
     assert value.item() == pytest.approx(slow_relational(*plain, 0.3, variant), rel=1e-5)
-    for place, tensor in enumerate(given):
+    for argument, tensor in enumerate(given):
 
-        def moved(v: np.ndarray, place: int = place) -> float:
-            return slow_relational(*(v if i == place else plain[i] for i in range(3)), 0.3, variant)
+        def moved(v: np.ndarray, argument: int = argument) -> float:
+            return slow_relational(*(v if i == argument else plain[i] for i in range(3)), 0.3, variant)
 
-        np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[place]), atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[argument]), atol=2e-5, rtol=1e-4)
 
 
 def test_jensen_shannon_is_symmetric_and_bounded_and_zero_for_equal_views() -> None:
     ref = random(6, 5, seed=3)
     for seed in range(5):
         a, b = random(2, 8, 5, seed=seed).unbind()
-        one, other = maths.relational(a, b, ref, 0.05), maths.relational(b, a, ref, 0.05)
-        torch.testing.assert_close(one, other)
-        assert 0 <= float(one) <= math.log(2)
+        forward, backward = maths.relational(a, b, ref, 0.05), maths.relational(b, a, ref, 0.05)
+        torch.testing.assert_close(forward, backward)
+        assert 0 <= float(forward) <= math.log(2)
     opposite = torch.eye(2)
     far = maths.relational(opposite[:1], opposite[1:], opposite, 0.01)
     assert float(far) == pytest.approx(math.log(2), rel=1e-5)
-    assert float(maths.relational(opposite[:1], opposite[1:], opposite, 0.01, "code")) > math.log(2)  # it has no bound
+    assert float(maths.relational(opposite[:1], opposite[1:], opposite, 0.01, "code")) > math.log(2)  # has no bound
     a = random(8, 5).requires_grad_()
     for variant in VARIANTS:
         value = maths.relational(a, a, ref, 0.1, variant)
@@ -106,7 +106,7 @@ def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form() -> None:
     for x, y in zip(q.double().numpy(), k.double().numpy(), strict=True):
         positive = np.exp(cosine(x, y) / 0.2)
         slow -= np.log(positive / (positive + sum(np.exp(cosine(x, row) / 0.2) for row in earlier.double().numpy())))
-    queue = torch.cat([earlier, 100 * torch.ones(6, 4)])  # rows that are no keys yet do not count, whatever they hold
+    queue = torch.cat([earlier, 100 * torch.ones(6, 4)])  # rows not yet filled with keys do not count
     valid = torch.arange(9) < 3
     assert float(maths.info_nce(q, k, queue, valid, 0.2)) == pytest.approx(slow / 5, rel=1e-5)
 
@@ -127,7 +127,7 @@ def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are() -> None:
     missing = torch.cat([c, torch.zeros(2, 3)]), torch.cat([phi, torch.full((2,), math.inf)])
     assert float(maths.prototype_nce(q, *missing, assigned)) == pytest.approx(slow / 4, rel=1e-5)
     alone = maths.prototype_nce(q, c[:1], phi[:1], torch.zeros(4, dtype=torch.long))
-    assert float(alone) == 0  # nothing to be told from
+    assert float(alone) == 0  # there is no other prototype
 
 
 def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
@@ -149,7 +149,7 @@ def test_concentrations_are_equation_12() -> None:
     rows, centres = random(60, 4), random(6, 4, seed=1)
     nearest = torch.cdist(rows, centres).argmin(dim=1)
     nearest[nearest == 5] = 4
-    nearest[0] = 5  # a cluster of one
+    nearest[0] = 5  # a cluster of one row
     widths = []
     for k in range(5):
         members = rows[nearest == k]
@@ -183,7 +183,7 @@ def test_decorrelation_is_the_mean_squared_correlation_up_to_the_batch() -> None
     off = (rho**2).sum() - (np.diag(rho) ** 2).sum()
     assert float(maths.decorrelation(h)) == pytest.approx(23**2 / 24 * off / (7 * 6), rel=1e-4)
     assert float(maths.decorrelation(h, "paper")) == pytest.approx((rho**2).sum() / 49, rel=1e-4)
-    # the Frobenius form out of the other one
+    # the paper's Frobenius form, computed from the code's form
     frobenius = 7 + 7 * 6 * 24 / 23**2 * float(maths.decorrelation(h))
     assert frobenius / 49 == pytest.approx(float(maths.decorrelation(h, "paper")), rel=1e-4)
 
@@ -213,8 +213,8 @@ def slow_sliced(z: np.ndarray, samples: np.ndarray, tangents: np.ndarray, projec
     distances = []
     for p, directions in zip(tangents, projections, strict=True):
         for w in directions:
-            one, other = (sorted(logarithm(p, x) @ w for x in rows) for rows in (z, samples))
-            distances.append(np.mean((np.array(one) - np.array(other)) ** 2))
+            projected, projected_samples = (sorted(logarithm(p, x) @ w for x in rows) for rows in (z, samples))
+            distances.append(np.mean((np.array(projected) - np.array(projected_samples)) ** 2))
     return float(np.mean(distances))
 
 
@@ -238,7 +238,7 @@ def test_sliced_wasserstein_of_the_same_points_is_zero_and_of_collapsed_ones_lar
     near = maths.sliced_wasserstein(uniform, samples, tangents, directions)
     assert float(maths.sliced_wasserstein(collapsed, samples, tangents, directions)) > 4 * float(near)
     at_the_points = maths.sliced_wasserstein(tangents[:8].clone().requires_grad_(), samples[:8], tangents, directions)
-    at_the_points.backward()  # at a tangent point itself the angle's own gradient would be infinite
+    at_the_points.backward()  # at a tangent point the gradient of the angle is infinite
     assert at_the_points.isfinite()
 
 
@@ -264,7 +264,7 @@ def test_min_norm_meets_the_conditions_of_optimality_and_scipy(n: int, dim: int)
         assert float(w.min()) >= 0
         assert float(w.sum()) == pytest.approx(1, abs=1e-12)
         least, slope = float(w @ G @ w), G @ w
-        assert float(slope.min()) >= least - 1e-6  # no vector lies nearer to the origin than the hull's nearest point
+        assert float(slope.min()) >= least - 1e-6  # optimality: no vector lowers the norm further
         assert float((slope * (w > 0)).max()) <= least + 1e-6  # complementary slackness
         assert least == pytest.approx(slowest(G.numpy()), abs=1e-6)
 
@@ -272,7 +272,7 @@ def test_min_norm_meets_the_conditions_of_optimality_and_scipy(n: int, dim: int)
 def test_min_norm_of_known_vectors() -> None:
     torch.testing.assert_close(maths.min_norm(torch.eye(2)), torch.full((2,), 0.5, dtype=torch.float64))
     torch.testing.assert_close(maths.min_norm(torch.eye(5)), torch.full((5,), 0.2, dtype=torch.float64))
-    assert maths.min_norm(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).tolist() == [0, 1]  # one vector, and its double
+    assert maths.min_norm(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).tolist() == [0, 1]  # one is twice the other
     opposite = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
     assert float(maths.min_norm(opposite) @ opposite.double() @ maths.min_norm(opposite)) == pytest.approx(0, abs=1e-12)
 
@@ -282,12 +282,12 @@ def test_a_unified_update() -> None:
     torch.testing.assert_close(unified([u, u, u]), u)
     torch.testing.assert_close(unified([u]), u)
     assert float(unified([u, -u]).norm()) < 1e-6
-    torch.testing.assert_close(unified([u, torch.zeros(30)]), u)  # who has not moved has no say
+    torch.testing.assert_close(unified([u, torch.zeros(30)]), u)  # a zero update does not count
     assert torch.equal(unified([torch.zeros(30)] * 2), torch.zeros(30))
     torch.testing.assert_close(unified([3 * u, 3 * u], "unit"), 2 * u / u.norm())
     several = list(random(4, 30, seed=1) + 0.3)
     step = unified(several)
-    assert all(float(step @ update) > 0 for update in several)  # no client is contradicted
+    assert all(float(step @ update) > 0 for update in several)  # the step agrees with every client's update
     torch.testing.assert_close(unified(several[::-1]), step)
 
 
@@ -322,9 +322,9 @@ def test_the_golden_aggregate_of_two_layers() -> None:
 
 def test_identical_clients_have_equal_weights() -> None:
     reference, moved = random(40, seed=1), random(40)
-    one, other = (layer_weights(tree(w=moved), tree(w=reference), tree(w=moved))["encoder"]["w"] for _ in range(2))
-    assert torch.equal(one, other)
-    assert -1 < float(one) < 0.9
+    first, second = (layer_weights(tree(w=moved), tree(w=reference), tree(w=moved))["encoder"]["w"] for _ in range(2))
+    assert torch.equal(first, second)
+    assert -1 < float(first) < 0.9
 
 
 def test_layer_weights_never_exceed_one() -> None:

@@ -24,10 +24,10 @@ def test_golden_teacher_rows() -> None:
 
 
 def test_golden_ensembles() -> None:
-    one, other = torch.tensor([[1, 0.5, 0.2]] * 3), torch.tensor([[1, 0.1, 0.6]] * 3)
-    sharpened_first = rows_of_sum_one(ensemble_similarity([one, other], 0.1))[0]
+    first, second = torch.tensor([[1, 0.5, 0.2]] * 3), torch.tensor([[1, 0.1, 0.6]] * 3)
+    sharpened_first = rows_of_sum_one(ensemble_similarity([first, second], 0.1))[0]
     torch.testing.assert_close(sharpened_first, torch.tensor([0.987404, 0.003387, 0.009208]), rtol=0, atol=1e-6)
-    averaged_first = rows_of_sum_one(ensemble_similarity([(one + other) / 2], 0.1))[0]
+    averaged_first = rows_of_sum_one(ensemble_similarity([(first + second) / 2], 0.1))[0]
     torch.testing.assert_close(averaged_first, torch.tensor([0.996621, 0.000909, 0.002470]), rtol=0, atol=1e-6)
 
 

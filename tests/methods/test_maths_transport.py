@@ -65,7 +65,7 @@ def test_centroids_are_unit_rows_and_clusters_about_equal() -> None:
     rows = random(128, 16)
     centroids, nearest = clusters(rows, 8)
     torch.testing.assert_close(centroids.norm(dim=1), torch.ones(8))
-    assert torch.bincount(nearest, minlength=8).min() >= 8  # of 16
+    assert torch.bincount(nearest, minlength=8).min() >= 8  # 16 on average
     assert torch.equal(centroids, clusters(rows, 8)[0])
     assert not torch.equal(centroids, clusters(rows, 8, seed=1)[0])
 
@@ -134,7 +134,7 @@ def test_the_centroid_of_an_empty_cluster_is_one_of_the_rows() -> None:
 
 
 def test_clusters_are_near_equal_where_the_nearest_alone_would_not_be() -> None:
-    """Thirty rows near one direction and two near another: the scalings share the thirty out."""
+    """Thirty rows near one direction and two near another: Sinkhorn scaling splits the thirty over both clusters."""
     rows = torch.cat([torch.tensor([[1.0, 0.0, 0.0]]).repeat(30, 1), torch.tensor([[0.0, 1.0, 0.0]]).repeat(2, 1)])
     rows = rows + 0.05 * random(32, 3)
     sizes = [torch.bincount(equal_clusters(rows, 2, torch.Generator().manual_seed(k))[1]) for k in range(5)]

@@ -136,7 +136,7 @@ def test_group_norm_has_no_statistics_to_average(build: Callable[..., nn.Module]
     assert parameters(encoder) == parameters(build(norm="batch"))
     images = torch.rand(3, 3, 16, 16)
     encoder.train()
-    torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)  # no talk between images
+    torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)  # images are independent
 
 
 def test_group_norm_takes_any_width() -> None:
@@ -154,7 +154,7 @@ def test_mlp_layers_and_biases() -> None:
         return [(type(layer), getattr(layer, "bias", None) is not None) for layer in head]
 
     linear, relu, norm = nn.Linear, nn.ReLU, nn.BatchNorm1d
-    hidden = [(linear, False), (norm, True), (relu, False)]  # BatchNorm brings the bias
+    hidden = [(linear, False), (norm, True), (relu, False)]  # BatchNorm has the bias
     assert shape(networks.mlp((8, 6, 5, 4))) == [*hidden, *hidden, (linear, True)]
     assert shape(networks.mlp((8, 6, 4), norm=False)) == [(linear, True), (relu, False), (linear, True)]
     assert shape(networks.mlp((8, 6, 4), last_norm=True)) == [*hidden, (linear, False), (norm, False)]

@@ -97,7 +97,7 @@ class TestOrchestra(MethodContract):
         run.loop.restore()
         run.loop.run_round(0)
         sizes = [client.examples for client in run.loop.clients]
-        assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last one alone is left out
+        assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last batch of one image is left out
         assert all(indices != sorted(indices) for indices in seen if len(indices) > 4)
 
     def test_the_target_of_a_client_that_keeps_one_starts_at_its_first_training(self, tmp_path):
@@ -105,7 +105,7 @@ class TestOrchestra(MethodContract):
         run, apart = run_helpers.build_run(tmp_path, "orchestra", *words), {}
 
         def look(done):
-            sent, stored = done.visit.message["weights"]["encoder"], done.kept["stays"]["target_encoder"]
+            sent, stored = done.visit.message["weights"]["encoder"], done.client_state["stays"]["target_encoder"]
             keys = [key for key in sent if "running" not in key]
             return done.visit.client.id, max(float((sent[key] - stored[key]).abs().max()) for key in keys)
 
@@ -121,13 +121,13 @@ class TestOrchestra(MethodContract):
             run_helpers.build_run(tmp_path, "fedavg", "objective=orchestra")
 
     @pytest.mark.parametrize(
-        ("method", "objective", "says"),
+        ("method", "objective", "message"),
         [("orchestra", "simclr", "not SimCLR: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
     )
     def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
-        self, method, objective, says, tmp_path
+        self, method, objective, message, tmp_path
     ):
-        with pytest.raises(MethodError, match=says):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, method, f"objective={objective}", scenario="digits")
 
     def test_single_rows_are_not_promised_company(self, tmp_path):
@@ -147,7 +147,7 @@ class TestOrchestra(MethodContract):
         assert run.loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("objective=simclr", "set objective=orchestra"),
             ("objective.target_view=x", "augment or plain"),
@@ -157,8 +157,8 @@ class TestOrchestra(MethodContract):
             ("method.epsilon=.inf", "below inf"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "orchestra", override)
 
 
@@ -211,7 +211,7 @@ class TestOrchestraPrivate(MethodContract):
         assert not seen
         method, streams = loop.method, loop.streams
         expected = {}
-        loop.executor.resident.reset()
+        loop.executor.flat_parameters.reset()
         method.load(loop.server["weights"])
         method.eval()
         for client in range(4):
@@ -226,11 +226,11 @@ class TestOrchestraPrivate(MethodContract):
             assert len(rows) == loop.clients[client].examples
             nearest = (rows @ starts.T).argmax(dim=1)
             for cluster, start in enumerate(starts):
-                own = rows[nearest == cluster]
-                centroid = torch.nn.functional.normalize(own.sum(dim=0), dim=0) if len(own) else start
+                members = rows[nearest == cluster]
+                centroid = torch.nn.functional.normalize(members.sum(dim=0), dim=0) if len(members) else start
                 torch.testing.assert_close(released[cluster], centroid, rtol=0, atol=1e-5)
-                moved += bool(len(own))
-        assert 4 <= moved < 12  # some have rows, some have none
+                moved += bool(len(members))
+        assert 4 <= moved < 12  # some clusters have rows, some have none
 
     def test_an_exchanged_image_moves_its_own_clients_sums_alone_and_by_two_at_most(self, tmp_path):
         sums = []
@@ -270,7 +270,7 @@ class TestOrchestraPrivate(MethodContract):
         known = {tuple(row) for row in run.loop.server["centroids"]["mu"].tolist()}
         run.loop.run_round(0)
         run.loop.run_round(1)
-        assert all(len(own) == 3 and own <= known for own in starts)
+        assert all(len(start) == 3 and start <= known for start in starts)
         assert len(set.union(*starts)) > 3
 
     def test_everyone_clusters_after_a_round_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
@@ -291,7 +291,7 @@ class TestOrchestraPrivate(MethodContract):
         assert record["epsilon"] == pytest.approx(max(spent.values()))
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("method.stateful=true", "a target that stays"),
             ("method.least=2", "in a cluster of any size"),
@@ -300,8 +300,8 @@ class TestOrchestraPrivate(MethodContract):
             ("method.delta=1", "method.delta"),
         ],
     )
-    def test_what_would_make_it_untrue_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_would_make_it_untrue_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "orchestra", *self.overrides, override)
 
 
@@ -334,7 +334,7 @@ class TestRelease:
         assert float((rows * torch.eye(64)).sum(dim=1).min()) > 0.8
 
     def test_the_noise_threshold_applies_to_noisy_sums(self):
-        """Sums a little shorter than the threshold are longer with noise."""
+        """Sums slightly below the threshold exceed it once noise is added."""
         starts = torch.nn.functional.normalize(random(64, 64), dim=1)
         _, method = self.replied(torch.zeros(64, 64), starts, epsilon=1.0)
         threshold = method.sigma * (8 + 3 / 2**0.5)
@@ -352,7 +352,7 @@ class TestRelease:
             Orchestra(Clustering(encoder(), projector=(5, 4), clusters=32), epsilon=1.0, **settings)
 
     @pytest.mark.parametrize(
-        ("settings", "says"),
+        ("settings", "message"),
         [
             ({}, "not enforced"),
             ({"least": 4}, "at least 4 rows"),
@@ -360,15 +360,15 @@ class TestRelease:
             ({"epsilon": 1.0}, "epsilon 1 at delta 0.001"),
         ],
     )
-    def test_the_privacy_sheet_describes_a_centroid(self, settings, says):
+    def test_the_privacy_sheet_describes_a_centroid(self, settings, message):
         method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
-        assert says in method.guards()["centroids"]
+        assert message in method.guards()["centroids"]
         assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
 
 
 class TestAnonymity:
     def noted(self, rows, **settings):
-        """What a client of twelve images notes when it clusters these rows, and what it sends."""
+        """The notes and the sent centroids of a client of twelve images that clusters these rows."""
         method = Orchestra(Clustering(encoder(), projector=(5, 4)), **settings)
         visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
         sent = method.local_centroids(visit, rows)["centroids"]["rows"]
@@ -381,7 +381,7 @@ class TestAnonymity:
 
     def test_least_enforces_it(self):
         rows = torch.eye(4)[[0, 0, 0, 0, 1, 1]]
-        for clusters in (2, 3):  # six rows make two clusters of three, whatever was asked for
+        for clusters in (2, 3):  # six rows make two clusters of three, even if three are requested
             notes, sent = self.noted(rows, local_clusters=clusters, least=3)
             assert len(sent) == 2
             assert notes == {"anonymity": 3, "anonymity_claimed": 6}
@@ -426,11 +426,11 @@ class TestClustering:
     def test_the_loss_by_hand(self, objective):
         shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
         out = objective(*shown.views)
-        goal, own = (
+        goal, student = (
             (torch.nn.functional.normalize(z.detach(), dim=1) @ objective.centroids.T / 0.1).softmax(dim=1)
             for z in (out.targets[0], out.embeddings[0])
         )
-        clustering = -(goal * own.log()).sum(dim=1).mean()
+        clustering = -(goal * student.log()).sum(dim=1).mean()
         turns = torch.nn.functional.cross_entropy(objective.head(out.embeddings[1]), shown.turns)
         torch.testing.assert_close(objective.loss(out, shown), clustering + turns, rtol=1e-4, atol=1e-5)
         entropy = -(goal * goal.log()).sum(dim=1).mean()
@@ -457,8 +457,8 @@ class TestClustering:
             for parameter in objective.encoder.parameters():
                 parameter.add_(1.0)
         objective.after_step({"bank": torch.zeros(2, 4)})
-        for own, past in zip(objective.target_encoder.parameters(), before, strict=True):
-            torch.testing.assert_close(own, past + (1 - momentum))
+        for target, past in zip(objective.target_encoder.parameters(), before, strict=True):
+            torch.testing.assert_close(target, past + (1 - momentum))
 
     def test_the_rotation_loss_has_its_weight(self, objective):
         shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
@@ -500,9 +500,9 @@ class TestGlobalClusters:
     def test_separate_groups_get_a_centroid_each(self):
         centres = torch.nn.functional.normalize(torch.linalg.qr(random(6, 6, seed=5)).Q[:4], dim=1)
         rows = centres.repeat(10, 1) + 0.05 * random(40, 6, seed=1)
-        found = (rows @ self.grouped(rows).T).argmax(dim=1).reshape(10, 4)
-        assert (found == found[0]).all()
-        assert sorted(found[0].tolist()) == [0, 1, 2, 3]
+        assigned = (rows @ self.grouped(rows).T).argmax(dim=1).reshape(10, 4)
+        assert (assigned == assigned[0]).all()
+        assert sorted(assigned[0].tolist()) == [0, 1, 2, 3]
 
     def test_no_step_leaves_them(self):
         torch.testing.assert_close(self.grouped(random(9, 6), 0), torch.nn.functional.normalize(random(4, 6), dim=1))

@@ -1,4 +1,4 @@
-"""The networks of a method as Trees, and what of them stays with a client; on toys that live outside the package."""
+"""The networks of a method as Trees, and the parts that stay with a client; on toy classes outside the package."""
 
 import itertools
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.methods.toys import EVERYONE, FIT, Follow, Toy, prepared, tiny, train
 
 
 class Homebody(Toy):
-    """Keeps its projector to itself, and counts its visits."""
+    """A method whose projector stays with the client, and whose memory counts visits."""
 
     travels = ("encoder",)
     stays = ("projector",)
@@ -55,8 +55,8 @@ def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: 
         for visit in range(1, count):
             assert run_helpers.same(log[client, visit, "start"], log[client, visit - 1, "end"])
             assert run_helpers.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
-    for one, other in itertools.combinations(range(4), 2):
-        assert run_helpers.difference(log[one, 0, "end"], log[other, 0, "end"]) > 0
+    for first, second in itertools.combinations(range(4), 2):
+        assert run_helpers.difference(log[first, 0, "end"], log[second, 0, "end"]) > 0
     assert set(run.loop.server["weights"]) == {"encoder"}
     assert set(run.loop.ledger.total("up")) == {"weights"} | ({"statistics"} if policy == "recalibrate" else set())
 
@@ -94,13 +94,13 @@ def test_a_target_follows_its_source(momentum: float) -> None:
     objective.after_step({"bank": torch.zeros(1, 2)})
     assert all(p.eq(momentum * 1 + (1 - momentum) * 2).all() for p in objective.target.parameters())
     assert all(p.eq(2).all() for p in objective.projector.parameters())
-    assert objective.target[1].running_mean.eq(0).all()  # parameters only
+    assert objective.target[1].running_mean.eq(0).all()  # the EMA moves parameters only
 
 
 class Followed(Toy):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         self.log.append((self.tensors("target"), self.tensors("projector"), self.objective.bank_filled.item()))
-        assert run_helpers.same(*self.log[-1][:2])  # the visit starts with the target at its source, statistics and all
+        assert run_helpers.same(*self.log[-1][:2])  # a visit starts with a target equal to its source
         return super().configure_optimizers()
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:

@@ -39,7 +39,7 @@ class TestScaffold(MethodContract):
             controls = [loop.client_state[k]["memory"]["c"] for k in loop.client_state]
             mean = trees.map(lambda *each: sum(each) / len(loop.clients), controls[0], *controls[1:])
             assert run_helpers.difference(loop.server["c"], mean) < 1e-6
-        assert len(controls) == len(loop.clients)  # half of them a round: by now everyone has been there
+        assert len(controls) == len(loop.clients)  # half of them a round: after 3 rounds every client was visited
 
     def test_one_step_of_plain_sgd_makes_the_control_the_gradient(self, tmp_path):
         """Option II with K = 1 from zero controls: c_i+ is the gradient at x."""
@@ -57,7 +57,9 @@ class TestScaffold(MethodContract):
 
         spy.__func__ = adjust
         method.adjust_gradients = spy
-        checked = run_helpers.collect_visits(run, lambda done: run_helpers.difference(done.kept["memory"]["c"], seen))
+        checked = run_helpers.collect_visits(
+            run, lambda done: run_helpers.difference(done.client_state["memory"]["c"], seen)
+        )
         loop.run_round(0)
         assert len(checked) == 2
         assert max(checked) < 1e-5

@@ -43,43 +43,43 @@ def test_adaptive_steps_by_hand(kind) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "ssd", "fedsc", "fedema", "ldawa"])
 def test_momentum_of_zero_is_the_mean(method, tmp_path) -> None:
-    own = () if method != "fedsc" else ("method.passes=1",)
-    plain = run_helpers.train_run(tmp_path / "a", method, *own)
-    none = run_helpers.train_run(tmp_path / "b", method, *own, *SGD, "server_optimizer.momentum=0")
+    overrides = () if method != "fedsc" else ("method.passes=1",)
+    plain = run_helpers.train_run(tmp_path / "a", method, *overrides)
+    none = run_helpers.train_run(tmp_path / "b", method, *overrides, *SGD, "server_optimizer.momentum=0")
     server = {key: value for key, value in none.loop.server.items() if key != "optimizer"}
     assert run_helpers.difference(server, plain.loop.server) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["Momentum", "Adam", "Yogi"])
 def test_a_run_is_resumed_to_the_same_bits_and_sends_nothing_more(kind, tmp_path) -> None:
-    own = (f"server_optimizer.class=methods.server.{kind}",)
-    whole = run_helpers.train_run(tmp_path / "a", "fedavg", *own)
+    overrides = (f"server_optimizer.class=methods.server.{kind}",)
+    whole = run_helpers.train_run(tmp_path / "a", "fedavg", *overrides)
     plain = run_helpers.train_run(tmp_path / "c", "fedavg")
     assert run_helpers.difference(whole.loop.server["weights"], plain.loop.server["weights"]) > 1e-6
     assert whole.loop.ledger.lines == plain.loop.ledger.lines
-    run_helpers.run_until_killed(tmp_path / "b", "fedavg", "written", 1, "fit", *own)
-    resumed = run_helpers.train_run(tmp_path / "b", "fedavg", *own)
+    run_helpers.run_until_killed(tmp_path / "b", "fedavg", "written", 1, "fit", *overrides)
+    resumed = run_helpers.train_run(tmp_path / "b", "fedavg", *overrides)
     assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(whole))
 
 
 def test_running_statistics_take_the_mean(tmp_path) -> None:
     run = run_helpers.train_run(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
     plain = run_helpers.train_run(tmp_path / "b", "fedavg", "federation.rounds=1")
-    for (path, one), (_, other) in zip(
+    for (path, expected), (_, actual) in zip(
         trees.leaves(run.loop.server["weights"]), trees.leaves(plain.loop.server["weights"]), strict=True
     ):
-        assert torch.equal(one, other) == ("running" in path[-1])
+        assert torch.equal(expected, actual) == ("running" in path[-1])
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         ("server_optimizer.lr=0", "above 0"),
         ("server_optimizer.momentum=1", "at least 0 and below 1"),
     ],
 )
-def test_what_cannot_be_is_refused(override, says, tmp_path) -> None:
-    with pytest.raises(MethodError, match=says):
+def test_what_cannot_be_is_refused(override, message, tmp_path) -> None:
+    with pytest.raises(MethodError, match=message):
         run_helpers.build_run(tmp_path, "fedavg", *SGD, override)
 
 

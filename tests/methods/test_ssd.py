@@ -8,7 +8,7 @@ from tests.methods.contract import WEIGHTS, MethodContract
 
 
 def at(run, client):
-    """The run's method on a visit of the client, with what that client has kept."""
+    """The run's method at the start of a visit of the client, with the client's memory."""
     loop = run.loop
     method, memory = loop.method, loop.client_state[client]["memory"]
     sent = {"weights": trees.clone(loop.server["weights"])}
@@ -86,9 +86,14 @@ class TestSSD(MethodContract):
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
     def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
-        """Neither the loss nor its gradient knows of them; in its own dimensions it is the objective's."""
-        own = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", "federation.participation=1")
-        run = run_helpers.train_run(tmp_path, "ssd", *own)
+        """Loss and gradient ignore other clients' dimensions; on a client's own ones the loss is the objective's."""
+        overrides = (
+            "method.separation=hard",
+            "method.pd_weight=0",
+            f"method.basis={basis}",
+            "federation.participation=1",
+        )
+        run = run_helpers.train_run(tmp_path, "ssd", *overrides)
         loop = run.loop
         Q = loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
         generator = torch.Generator().manual_seed(0)
@@ -119,7 +124,7 @@ class TestSSD(MethodContract):
         assert run_helpers.difference(paper.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
 
     @pytest.mark.parametrize(
-        ("override", "says"),
+        ("override", "message"),
         [
             ("method.variant=other", "choose code or paper"),
             ("method.basis=other", "choose qr or axis"),
@@ -127,8 +132,8 @@ class TestSSD(MethodContract):
             ("heads.projector=[12,6]", "the same width"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, override, says, tmp_path):
-        with pytest.raises(MethodError, match=says):
+    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "ssd", override)
 
     def test_more_clients_than_dimensions_are_refused(self, tmp_path):

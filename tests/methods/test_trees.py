@@ -1,4 +1,4 @@
-"""Trees: every function on nested dicts, and what must not be changed by it."""
+"""Functions on Trees, which are nested dicts of tensors, and the inputs they must not change."""
 
 import pytest
 import torch
@@ -10,15 +10,15 @@ def tree() -> trees.Tree:
     return {"a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}, 7: torch.tensor([[4.0]])}
 
 
-def same(one: trees.Tree, other: trees.Tree) -> bool:
-    mine, theirs = dict(trees.leaves(one)), dict(trees.leaves(other))
+def same(first: trees.Tree, second: trees.Tree) -> bool:
+    mine, theirs = dict(trees.leaves(first)), dict(trees.leaves(second))
     return mine.keys() == theirs.keys() and all(torch.equal(mine[path], theirs[path]) for path in mine)
 
 
 def test_leaves_come_with_their_paths_in_insertion_order() -> None:
-    found = list(trees.leaves(tree()))
-    assert [path for path, _ in found] == [("a", "w"), ("a", "b"), (7,)]
-    assert [leaf.sum().item() for _, leaf in found] == [3.0, 3.0, 4.0]
+    leaves = list(trees.leaves(tree()))
+    assert [path for path, _ in leaves] == [("a", "w"), ("a", "b"), (7,)]
+    assert [leaf.sum().item() for _, leaf in leaves] == [3.0, 3.0, 4.0]
     assert list(trees.leaves({"empty": {}})) == []
 
 
@@ -118,11 +118,11 @@ def packed() -> trees.Tree:
 def test_a_clone_lies_side_by_side_and_a_scattered_tree_does_not() -> None:
     assert trees.span(tree()) is None
     assert trees.span({}) is None
-    found = trees.span(packed())
-    assert found is not None
-    assert [offset for _, offset, _, _ in found.layout] == [0, 2, 3]
-    assert found.flat.tolist() == [1, 2, 3, 4]
-    assert same(found.tree(found.flat), tree())
+    span = trees.span(packed())
+    assert span is not None
+    assert [offset for _, offset, _, _ in span.layout] == [0, 2, 3]
+    assert span.flat.tolist() == [1, 2, 3, 4]
+    assert same(span.tree(span.flat), tree())
 
 
 def test_leaves_out_of_order_in_part_or_of_two_kinds_are_no_span() -> None:
@@ -130,10 +130,10 @@ def test_leaves_out_of_order_in_part_or_of_two_kinds_are_no_span() -> None:
     assert trees.span({7: whole[7], "a": whole["a"]}) is None
     assert trees.span({"a": {"w": whole["a"]["w"]}, 7: whole[7]}) is None
     assert trees.span({"a": whole["a"], 7: whole[7].long()}) is None
-    assert trees.span({"a": whole["a"]}) is not None  # the first ones are a span of their own
+    assert trees.span({"a": whole["a"]}) is not None  # the first leaves alone are a span
     assert trees.span({"x": torch.ones(4, 4)[:, :2]}) is None
     rows = torch.ones(2, 16)
-    assert trees.span({"x": rows[0, :10], "y": rows[1, :10]}) is None  # what lies between is somebody else's
+    assert trees.span({"x": rows[0, :10], "y": rows[1, :10]}) is None  # the gap belongs to another tensor
 
 
 def test_two_kinds_of_numbers_are_cloned_leaf_by_leaf() -> None:
@@ -150,24 +150,24 @@ def test_memory_formats_survive_packing() -> None:
 
 
 def test_assign_copies_by_path_whether_flat_or_not() -> None:
-    for place in (tree(), packed()):
+    for target in (tree(), packed()):
         for values in (trees.map(lambda leaf: leaf + 1, tree()), trees.clone(trees.map(lambda leaf: leaf + 1, tree()))):
-            trees.assign(place, values)
-            assert same(place, values)
-    place = packed()
-    trees.assign(place, {"a": {"b": torch.tensor(9.0)}})
-    assert same(place, {"a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(9.0)}, 7: torch.tensor([[4.0]])})
+            trees.assign(target, values)
+            assert same(target, values)
+    target = packed()
+    trees.assign(target, {"a": {"b": torch.tensor(9.0)}})
+    assert same(target, {"a": {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(9.0)}, 7: torch.tensor([[4.0]])})
     with pytest.raises(KeyError):
-        trees.assign(place, {"nobody": torch.ones(1)})
+        trees.assign(target, {"nobody": torch.ones(1)})
 
 
 def test_arithmetic_on_flat_trees_is_that_on_scattered_ones() -> None:
-    one, other = packed(), trees.clone(trees.map(lambda leaf: leaf * 3, tree()))
+    first, second = packed(), trees.clone(trees.map(lambda leaf: leaf * 3, tree()))
     scattered = trees.map(lambda leaf: leaf * 3, tree())
     for flat, plain in (
-        (trees.subtract(one, other), trees.subtract(tree(), scattered)),
-        (trees.add(one, other, 0.5), trees.add(tree(), scattered, 0.5)),
-        (trees.zeros_like(one), trees.zeros_like(tree())),
+        (trees.subtract(first, second), trees.subtract(tree(), scattered)),
+        (trees.add(first, second, 0.5), trees.add(tree(), scattered, 0.5)),
+        (trees.zeros_like(first), trees.zeros_like(tree())),
     ):
         assert same(flat, plain)
         assert trees.span(flat) is not None
@@ -175,10 +175,10 @@ def test_arithmetic_on_flat_trees_is_that_on_scattered_ones() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_finite_sees_one_bad_number_whether_flat_or_not(value: float) -> None:
-    for place in (tree(), packed(), {"n": torch.tensor(3), **tree()}):
-        assert trees.finite(place)
-        place["a"]["w"][1] = value
-        assert not trees.finite(place)
+    for candidate in (tree(), packed(), {"n": torch.tensor(3), **tree()}):
+        assert trees.finite(candidate)
+        candidate["a"]["w"][1] = value
+        assert not trees.finite(candidate)
     assert trees.finite({})
 
 

@@ -1,4 +1,4 @@
-"""What a phase says is what happens: mail, observations, seats, entries; on toys that live outside the package."""
+"""Phases run as declared: mail, observations, seats on the server, entries; on toy methods outside the package."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from tests.methods.toys import EVERYONE, FIT, Toy, prepared, train_run
 
 
 class Distil(Toy):
-    """After local training the server trains on, on public images."""
+    """After local training the server continues training on public images."""
 
     SEAT = -1
     phases = (FIT, Phase("distil", where="server", data="public", views=("plain", "augment"), epochs=2, batch_size=6,
@@ -87,7 +87,7 @@ class Impostor(Distil):
 
 
 def test_a_seat_is_no_client(tmp_path: Path) -> None:
-    """A seat that bears a client's id must not be given that client's memory, nor leave its own in its place."""
+    """A seat on the server with a client's id could read and overwrite that client's memory, so it is refused."""
     run = prepared(tmp_path, Impostor, EVERYONE)
     run.data.public = np.arange(11)
     with pytest.raises(MethodError, match="seat"):
@@ -115,7 +115,7 @@ class Look(Toy):
 
 def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
     run = train_run(tmp_path, Look, "federation.rounds=2")
-    sizes = [len(part) for part in run.data.parts]
+    sizes = [len(indices) for indices in run.data.parts]
     for turn, replies in run.loop.method.log:
         ids = [client.id for client in turn.members]
         assert len(ids) == 2
@@ -164,7 +164,7 @@ def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_pat
     run = train_run(tmp_path, Post)
     expected = []
     cohorts = [run.loop.streams.cohort(round, 4, 0.5) for round in range(3)]
-    assert len({tuple(cohort) for cohort in cohorts}) > 1  # someone sits out a round after having taken part in one
+    assert len({tuple(cohort) for cohort in cohorts}) > 1  # a client of one cohort is missing in another
     for round, cohort in enumerate(cohorts):
         first = {k: {"round": round, "both": 100 + k, "own": k} for k in cohort}
         second = {k: {**first[k], "later": 10 + k} for k in cohort}

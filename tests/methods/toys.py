@@ -1,4 +1,4 @@
-"""What tests of the interface start from: a method that takes notes, and the tiny scenario around it."""
+"""Toy method and objective for tests of the interface, and runs of them on the tiny scenario."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -32,7 +32,7 @@ EVERYONE = "federation.participation=1"
 def prepared(
     folder: Path, method: type, *overrides: str, objective: Any = "simclr", addons: Sequence[type] = ()
 ) -> Run:
-    """A run of the tiny scenario with a class of a test file (or any other), as its own config would start it."""
+    """A run of the tiny scenario with any method class, built from a config file as a user's own method is."""
     if not isinstance(objective, str):
         file = folder / f"{objective.__name__.lower()}.yaml"
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def visit_of(phase: Phase, message: Message | None = None) -> Visit:
 
 
 class Toy(FederatedMethod):
-    """Writes down what happens to it."""
+    """A method with a log, in which subclasses record their calls."""
 
     def __init__(self, objective: Objective, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -70,7 +70,7 @@ class Toy(FederatedMethod):
 
 
 class Follow(Objective):
-    """A target, and a queue of its embeddings."""
+    """An objective with an EMA target and a queue of the target's outputs."""
 
     ema: ClassVar[dict[str, str]] = {"target": "projector"}
     queues = ("bank",)

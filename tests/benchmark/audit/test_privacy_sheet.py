@@ -52,8 +52,8 @@ def _one_thread():
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_bytes_are_those_counted_by_hand(name):
-    found = {entry.entry: entry.bytes for entry in COMMITTED[name].entries}
-    assert found == {entry: 4 * numbers for entry, numbers in BY_HAND[name].items()}
+    recorded = {entry.entry: entry.bytes for entry in COMMITTED[name].entries}
+    assert recorded == {entry: 4 * numbers for entry, numbers in BY_HAND[name].items()}
 
 
 def test_a_quantised_matrix_is_values_and_columns():
@@ -136,7 +136,7 @@ def test_noise_is_described_with_its_epsilon():
 
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
-    """On the networks of the tiny scenario, whose clients hold few images: so few clusters, and few public images."""
+    """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
     few = {"orchestra": ["method.local_clusters=4"], "flesd-two": ["federation.encoders.half.clients=[3]"]}.get(
         name, []
     )
@@ -168,8 +168,8 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
 )
 def test_rounds_are_described(rounds, cohorts, words):
     entry = Entry("fit", "x", "1 number", 4, "sum", False, None)
-    found = privacy_sheet.describe_rounds(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
-    assert found == {"when": words, "recurs": len(rounds) > 1}
+    described = privacy_sheet.describe_rounds(entry, rounds, [[Phase("fit", cohort=cohort)] for cohort in cohorts])
+    assert described == {"when": words, "recurs": len(rounds) > 1}
 
 
 def test_rounds_of_one_plan_are_run_once_and_round_0_by_itself():
@@ -195,7 +195,7 @@ def test_extra_exchanges_of_a_batch_norm_policy_are_there():
 
 
 class Public(FederatedMethod):
-    """Clients compare public images in the second phase of a round, and send their last rows in the first."""
+    """Clients send their last rows, then compare public images; the server has a third phase and entry."""
 
     phases = (
         Phase("rows", work="observe", gather={"h": Cat(last=7), "n": Sum()}, uplink={"rows": Cat()}, views=("plain",)),
@@ -233,7 +233,7 @@ def test_public_images_and_the_last_rows_but_nothing_that_stays_on_the_server():
 
 
 class Warm(FederatedMethod):
-    """Sends something more from its second visit on, and counts its queue."""
+    """Sends a name once in a warm-up phase, then weights and the filled rows of its queue; keeps one number."""
 
     warmup = (Phase("hello", work="none", uplink={"name": Sum()}, cohort="all"),)
     phases = (Phase("fit", uplink={"weights": Mean("batches"), "queue": Sum()}),)

@@ -1,4 +1,4 @@
-"""Regression check: changed numbers are named with their old and new value, and nothing else is."""
+"""Regression check: it lists exactly the changed numbers, each with its old and new value."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from benchmark.audit import golden, regression
 from benchmark.cli.main import main
 from benchmark.tracking.progress import Display
 from leaderboards import store
-from leaderboards.generate import Moved
+from leaderboards.generate import Moved, moved
 from leaderboards.papers import tables
 from tests.leaderboards.test_schema import record as a_record
 
@@ -32,23 +32,22 @@ def display():
     [
         (NUMBERS, []),
         ({"loss": [1.000009, None], "weights": {"global": {"norm": 100.0009, "wave": 9e-6}}}, []),
-        ({"loss": [1.00002, None], "weights": NUMBERS["weights"]}, [("r loss 1", "1", "1.00002")]),
-        ({"loss": [1.0, 2.0], "weights": NUMBERS["weights"]}, [("r loss 2", "-", "2")]),
+        ({"loss": [1.00002, None], "weights": NUMBERS["weights"]}, [("golden: r loss 0", "1.0", "1.00002")]),
+        ({"loss": [1.0, 2.0], "weights": NUMBERS["weights"]}, [("golden: r loss 1", "null", "2.0")]),
         (
-            {"loss": [1.0], "weights": {"global": {"norm": 101.0, "wave": 0.0}}},
-            [("r weights global norm", "100", "101")],
+            {"loss": [1.0, None], "weights": {"global": {"norm": 101.0, "wave": 0.0}}},
+            [("golden: r weights global norm", "100.0", "101.0")],
         ),
     ],
 )
 def test_only_numbers_beyond_their_tolerance_are_listed(now, lines):
-    assert golden.differences({"r": NUMBERS}, {"r": now}) == lines
+    assert list(moved("golden:", {"r": NUMBERS}, {"r": now}, golden.TOLERANCE)) == lines
 
 
 def test_added_and_removed_rows_are_named():
-    assert golden.differences({"old": NUMBERS}, {"new": NUMBERS}) == [
-        ("new", "-", "new row"),
-        ("old", "golden", "gone"),
-    ]
+    gone, new = moved("golden:", {"old": NUMBERS}, {"new": NUMBERS}, golden.TOLERANCE)
+    assert (gone.what, gone.new) == ("golden: old", "–")
+    assert (new.what, new.old) == ("golden: new", "–")
 
 
 def test_a_fingerprint_differs_for_weights_that_changed_places():
@@ -60,9 +59,10 @@ def test_a_fingerprint_differs_for_weights_that_changed_places():
 
 
 def test_a_row_has_its_committed_numbers(display):
-    """One row; `make regress` checks all."""
+    """One row as a sample; `make regress` checks all rows."""
     rows = golden.measure(display, "fedprox")
-    assert golden.differences({"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}, rows) == []
+    committed = {"fedprox": golden.read(ROOT / golden.FILE)["fedprox"]}
+    assert list(moved("golden:", committed, rows, golden.TOLERANCE)) == []
     assert len(set(rows["fedprox"]["loss"])) == 3
 
 
@@ -80,7 +80,7 @@ def test_the_changelog_names_the_committed_numbers():
 
 
 def test_table_4_has_its_committed_numbers():
-    """Two cells of it; `make regress` measures all."""
+    """Two cells as a sample; `make regress` measures the whole table."""
     cells = [cell for cell in tables.collect() if (cell.paper, cell.table) == ("orchestra", "4")][:2]
     committed = json.loads((ROOT / "leaderboards" / "measured.json").read_text())
     assert regression.heterogeneity(cells) == {cell.place: committed[cell.place] for cell in cells}
@@ -96,12 +96,12 @@ def test_the_table_is_fit_for_a_comment():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout with two records and their rendered pages, in which nothing has to be trained."""
+    """A checkout with two records and their rendered pages; committed numbers take the place of training."""
     folder = tmp_path / "leaderboards"
-    for part in ("published", "golden.json", "measured.json"):
-        copy = shutil.copytree if (ROOT / "leaderboards" / part).is_dir() else shutil.copy
+    for name in ("published", "golden.json", "measured.json"):
+        copy = shutil.copytree if (ROOT / "leaderboards" / name).is_dir() else shutil.copy
         folder.mkdir(exist_ok=True)
-        copy(ROOT / "leaderboards" / part, folder / part)
+        copy(ROOT / "leaderboards" / name, folder / name)
     for seed, linear in enumerate((50.0, 51.0)):
         store.write(
             folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", a_record("ssd", seed, linear, method="ssd")
@@ -151,13 +151,13 @@ def test_one_number_changed_is_named(checkout, capsys, file, old, new, named):
 def test_a_golden_number_and_a_measured_one_are_named(checkout, monkeypatch, capsys):
     rows, cells = golden.read(), json.loads((checkout / "leaderboards" / "measured.json").read_text())
     rows["ssd"]["loss"][0] += 0.5
-    place = next(iter(cells))
+    cell = next(iter(cells))
     monkeypatch.setattr(golden, "measure", lambda *_: rows)
-    monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, place: [9.0, *cells[place][1:]]})
+    monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, cell: [9.0, *cells[cell][1:]]})
     assert main(["regress", "table=moved.md"]) == 2
     table = (checkout / "moved.md").read_text()
-    assert "golden: ssd loss 1" in table
-    assert f"{place} 0" in table
+    assert "golden: ssd loss 0" in table
+    assert f"{cell} 0" in table
 
 
 def test_records_of_one_row_at_two_settings_are_refused(checkout, capsys):

@@ -30,12 +30,12 @@ def record_session(job, rounds, **session):
     job.folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"round": k + 1, "seconds": 2.0, "images": 100}) for k in range(rounds)]
     (job.folder / "rounds.jsonl").write_text("\n".join([*lines, '{"round": 9']))  # cut off by a power failure
-    about = {"from": 0, "to": rounds, "seconds": 2.0 * rounds + 5, "ranks": 1, "together": 1, "machine": "here"}
+    about = {"from": 0, "to": rounds, "seconds": 2.0 * rounds + 5, "ranks": 1, "machine": "here"}
     append_session(job.folder, {**about, "end": "paused", "why": "", **session})
 
 
 def write_record(job, *protocols):
-    """A run's record with scores by some protocols; its scoring took as long as the record of the example."""
+    """A run's record with scores by some protocols; its evaluation time is that of the example record."""
     config = job.config
     scores = {protocol: {"accuracy": 50.0} for protocol in protocols}
     content = record(config.row, config.seed, scenario=config.scenario, scores=scores, encoders={"global": scores})

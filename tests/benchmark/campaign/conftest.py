@@ -10,7 +10,7 @@ from tests.benchmark.campaign.campaign_helpers import write_campaign
 
 @pytest.fixture(autouse=True)
 def _restore_sigterm():
-    """`main` handles SIGTERM; the handler from before is put back."""
+    """Restores the handler of SIGTERM, which `main` replaces."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

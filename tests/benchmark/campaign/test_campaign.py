@@ -21,11 +21,11 @@ from tests.benchmark.campaign.campaign_helpers import (
 from tests.run_helpers import TINY, finish
 
 WAIT = 300
-"""Seconds to wait for a process: many times what it takes alone."""
+"""Timeout of a process in seconds, many times its usual duration."""
 
 
 def records(folder):
-    """The records of a campaign without what may differ."""
+    """The records of a campaign without the fields that differ between equal runs."""
     collected = store.collect(folder / "runs")
     for record in collected:
         for key in INCIDENTAL:
@@ -36,22 +36,22 @@ def records(folder):
 
 
 def rounds_in(folder):
-    """Rounds trained in all."""
+    """Number of rounds that the runs of a folder have trained."""
     return sum(len(file.read_text().splitlines()) for file in folder.rglob("rounds.jsonl"))
 
 
 def output_of(folder):
-    """What the campaigns of a folder have printed."""
+    """Output of the campaigns of a folder."""
     return (folder / "output.txt").read_text()
 
 
 LONG = {"scenarios": [f"{TINY} federation.rounds=80 evaluation.every=40"], "methods": ["scaffold"], "seeds": [0]}
-"""One run whose clients and server remember something between rounds."""
+"""One run whose clients and server keep state between rounds."""
 
 
 @pytest.mark.timeout(900)
 def test_ten_interruptions_change_nothing(tmp_path):
-    """At any moment, by a request, by force or by the budget, on one device and at times on two."""
+    """Interruptions at random moments by SIGTERM, SIGKILL or the time budget, on one device and sometimes on two."""
     file = write_campaign(tmp_path, parts=[LONG])
     whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
     assert finish(fork_campaign(file, whole, "devices=1"), WAIT) == 0, output_of(whole)
@@ -59,7 +59,7 @@ def test_ten_interruptions_change_nothing(tmp_path):
     first, ends = [signal.SIGTERM, signal.SIGKILL] * 2, [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, *[None] * 3]
     chance.shuffle(first)
     chance.shuffle(ends)
-    ends = first + ends  # signals first, for which work has to be left; budgets may see its end
+    ends = first + ends  # signals first, while work is left; later campaigns may finish it
     cut = 0
     for index, end in enumerate(ends):
         folder, devices = (mixed, 1 + index // 3 % 2) if index % 3 == 2 else (often, 1)
@@ -72,10 +72,10 @@ def test_ten_interruptions_change_nothing(tmp_path):
         while rounds_in(folder) < before + more and campaign.is_alive() and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(chance.uniform(0, 0.2))
-        campaign.terminate() if end == signal.SIGTERM else campaign.kill()  # no error where its work is done
+        campaign.terminate() if end == signal.SIGTERM else campaign.kill()  # no error if the process has already ended
         assert finish(campaign, WAIT) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), output_of(folder)
         cut += rounds_in(folder) < 80
-    assert cut > 3  # of seven by signals
+    assert cut > 3  # of seven interruptions by signals
     for folder, devices in ((often, 1), (mixed, 2)):
         assert finish(fork_campaign(file, folder, f"devices={devices}"), WAIT) == 0, output_of(folder)
     assert records(often) == records(whole)
@@ -108,7 +108,7 @@ def test_two_campaigns_on_one_folder_share_the_jobs_and_a_failure_stops_neither(
 
 @pytest.mark.timeout(900)
 def test_a_refused_run_is_tried_again_by_the_next_campaign(tmp_path):
-    """Half done, then started with a setting that is not possible here."""
+    """The run is half done; then a campaign gives nodes=2, which is not possible here."""
     file = write_campaign(tmp_path, parts=[{**PART, "methods": ["fedavg"], "seeds": [0]}])
     (job,) = load_jobs([file], [f"output={tmp_path}/runs"])
     record_session(job, 2)
@@ -151,8 +151,8 @@ def test_without_its_images_a_campaign_ends_at_once(tmp_path, capsys):
         (["ssd-main", "cluster=slurm"], "cluster=slurm: give minutes= too"),
         (["ssd-main", "devices=999", "accelerator=cpu"], "devices=999: give auto, or a number of the"),
         (["ssd-main", "jobs=2.5", "cluster=local", "minutes=1"], "jobs=2.5: give a whole number"),
-        (["ssd-main", "jobs=2"], "jobs=2: of which cluster?"),
-        (["ssd-main", "submit.gpus_per_node=1"], "submit.gpus_per_node=1: of which cluster?"),
+        (["ssd-main", "jobs=2"], "jobs= and submit.KEY= are for a cluster"),
+        (["ssd-main", "submit.gpus_per_node=1"], "jobs= and submit.KEY= are for a cluster"),
         (["ssd-main", "minuts=2"], "minuts=2: a campaign's file defines its runs (did you mean 'minutes'?)"),
     ],
 )

@@ -2,24 +2,23 @@
 
 import pytest
 
-from benchmark.campaign.estimates import STARTUP, Estimates, other_sessions
-from benchmark.campaign.jobs import State, Status, job_state, load_jobs
+from benchmark.campaign.estimates import Estimates
+from benchmark.campaign.jobs import State, Status, job_state
 from benchmark.campaign.summary import time_left
 from benchmark.cli.main import main
-from benchmark.configuration.files import available
 from tests.benchmark.campaign.campaign_helpers import PART, PLACEMENT, record_session, write_campaign, write_record
 
 UNTRAINED = State(Status.OPEN, 0)
 
 
-def test_a_runs_own_rounds_count_before_those_of_its_row_and_images_per_second(four):
+def test_a_runs_own_rounds_count_before_those_of_its_row_and_of_its_scenario(four):
     fedavg, ssd, again, _ = four
     assert Estimates(four, "here").seconds(ssd, UNTRAINED) is None
     record_session(fedavg, 2)
     estimates = Estimates(four, "here")
     assert estimates.seconds(fedavg, State(Status.HALF, 2)) == 5 + 1 * 2.0
     assert estimates.seconds(again, UNTRAINED) == 5 + 3 * 2.0
-    assert estimates.seconds(ssd, UNTRAINED) == 5 + 3 * 2.0  # as many images a round, at 50 a second
+    assert estimates.seconds(ssd, UNTRAINED) == 5 + 3 * 2.0  # as in the same scenario
     record_session(ssd, 1, seconds=9.0)
     assert Estimates(four, "here").round(ssd) == 2.0
     assert Estimates(four, "here").startup(ssd) == 6.0
@@ -50,18 +49,6 @@ def test_an_unreadable_record_is_skipped(four):
     assert Estimates(four, "here").round(four[1]) == 2.0
 
 
-def test_a_papers_run_by_a_given_speed():
-    job = load_jobs(["fedx-table1"], [])[0]
-    expected = STARTUP + 100 * 10 * 50_000 / 10_000
-    assert Estimates([job], "here", speed=10_000).seconds(job, UNTRAINED) == expected
-
-
-@pytest.mark.parametrize("name", available("campaign"))
-def test_every_shipped_campaign_has_a_time_by_a_given_speed(name):
-    jobs = load_jobs([name], [])
-    assert time_left(jobs, [UNTRAINED] * len(jobs), Estimates(jobs, "here", speed=1000.0))[1] == 0
-
-
 @pytest.mark.parametrize("finished", [1, 2])
 def test_the_plan_adds_the_recorded_startup_rounds_and_scoring_of_the_seeds_before(
     four, tmp_path, capsys, monkeypatch, finished
@@ -84,11 +71,3 @@ def test_the_plan_adds_the_recorded_startup_rounds_and_scoring_of_the_seeds_befo
     output = capsys.readouterr().out
     assert f"{finished} of 2 runs done, {expected:.0f} s of work left" in output
     assert output.count("done") == finished + 1
-
-
-def test_sessions_of_other_runs_in_the_folder_are_found(four, tmp_path):
-    for job in four[:2]:
-        record_session(job, 1)
-        (job.folder / "config.yaml").write_text("nothing: true")
-    assert other_sessions(tmp_path / "runs", four) == []
-    assert other_sessions(tmp_path / "missing", []) == []

@@ -61,7 +61,7 @@ def call(tmp_path, capsys):
 
 @pytest.fixture
 def refused(call):
-    """Runs a command that ends in one line, which it returns."""
+    """Runs a command that has to fail with a one-line error; returns that line."""
 
     def refusing(*words):
         code, out, err = call(*words)
@@ -179,7 +179,7 @@ class TestMistakes:
         assert str(broken) in refused("run", str(scenario), "fedavg", "partition.clients=2")
 
     def test_a_batch_no_client_can_fill(self, refused, call):
-        """Refused where the loss compares the images of a batch, and only there."""
+        """A batch size above every client is refused only for losses that compare the images of a batch."""
         line = refused("run", TINY, "fedavg", "training.batch_size=64")
         assert "the largest holds 33 images" in line
         assert "training.batch_size<=33" in line
@@ -208,7 +208,7 @@ class TestMistakes:
 
 
 class Diverging(FedAvg):
-    """Its loss is no number from the second round on, on one client of each cohort."""
+    """FedAvg whose loss is NaN from the second round on, on clients with an odd id."""
 
     def receive(self, visit):
         super().receive(visit)
@@ -219,7 +219,7 @@ class Diverging(FedAvg):
 
 
 class Meddled(Scaffold):
-    """At each visit of the second round somebody calls `evaluate` on the folder of the run."""
+    """SCAFFOLD that calls `evaluate` on its own run's folder at each visit of the second round."""
 
     def __init__(self, objective, *, folder, **kwargs):
         super().__init__(objective, **kwargs)
@@ -238,7 +238,7 @@ class Meddled(Scaffold):
 
 
 class Undeclared(FedAvg):
-    """On the second rank it replies with an entry that its phase does not declare."""
+    """FedAvg whose replies on the second rank hold an entry that the phase does not declare."""
 
     def reply(self, visit):
         message, memory = super().reply(visit)
@@ -254,13 +254,13 @@ class TestDivergence:
         assert "in round 1, phase 'fit'" in line
 
     def test_memories_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
-        """SCAFFOLD divides by the learning rates a client used, and keeps what comes of it."""
+        """SCAFFOLD divides by the sum of a client's learning rates, here 0, and keeps the result."""
         line = refused("run", TINY, "scaffold", "optimizer.lr=0")
         assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
         assert not list(tmp_path.rglob("state.pt"))
 
     def test_networks_that_stay_and_are_not_finite(self, refused, tmp_path):
-        """One step overflows the weights; its own loss was fine, and no reply tells."""
+        """One step overflows the weights, which stay on the client; the loss is finite and the reply is empty."""
         line = refused("run", TINY, "local", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
         assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
         assert not list(tmp_path.rglob("state.pt"))
@@ -314,9 +314,9 @@ class TestDivergence:
         assert err.startswith("error: 3 of 4 runs stopped: four impossible seed 0, four corrupt seed 0, four diverges")
 
     def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
-        own = ("method.class=tests.benchmark.cli.test_main.Diverging", "row=own", *self.ALL)
+        overrides = ("method.class=tests.benchmark.cli.test_main.Diverging", "row=own", *self.ALL)
         folder = tmp_path / "runs" / "all" / "own" / "seed0"
-        line = refused("run", TINY, "fedavg", *own)
+        line = refused("run", TINY, "fedavg", *overrides)
         assert "the loss of client 1 became nan in round 2, phase 'fit'" in line
         state = checkpoint(folder)
         assert state["round"] == len(state["history"]) == 1
@@ -324,12 +324,12 @@ class TestDivergence:
         assert call("run", TINY, "fedavg", "row=good", *self.ALL)[0] == 0
         good = [json.loads(row) for row in (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()]
         assert state["history"][0]["loss"] == good[0]["loss"]
-        assert line == refused("run", TINY, "fedavg", *own)
+        assert line == refused("run", TINY, "fedavg", *overrides)
         assert same(checkpoint(folder)["server"], state["server"])
 
 
 def interrupt(monkeypatch, visit, how):
-    """Calls `how` at the end of the n-th visit."""
+    """Calls `how` at the end of visit number `visit`."""
     seen, hook = [], Display.on_visit_end
 
     def on_visit_end(self, loop, result):
@@ -361,11 +361,11 @@ class TestInterruption:
         assert checkpoint(folder)["round"] == 1
         assert not (folder / "result.json").exists()
         assert call(*(("run", TINY, "ssd") if again == "run" else ("resume", str(folder))))[0] == 0
-        one, other = checkpoint(folder), checkpoint(whole)
-        assert one["round"] == 3
+        resumed, uninterrupted = checkpoint(folder), checkpoint(whole)
+        assert resumed["round"] == 3
         for key in ("server", "memory", "ledger"):
-            assert same(one[key], other[key])
-        results = [store.read(place / "result.json") for place in (folder, whole)]
+            assert same(resumed[key], uninterrupted[key])
+        results = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
         assert results[0]["scores"] == results[1]["scores"]
         assert results[0]["bytes"] == results[1]["bytes"]
 
@@ -375,7 +375,7 @@ class TestTime:
 
     @pytest.fixture
     def short(self, monkeypatch):
-        """The time is up when a round is to follow so many."""
+        """A function that lets the deadline pass after the given number of rounds."""
 
         def ends(rounds):
             check = FederatedLoop.check_deadline
@@ -405,8 +405,10 @@ class TestTime:
         monkeypatch.undo()
         assert call(*words, "minutes=10")[0] == 0
         assert not (folder / "partial.json").exists()
-        one, other = (store.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole"))
-        assert (one["scores"], one["bytes"]) == (other["scores"], other["bytes"])
+        resumed, uninterrupted = (
+            store.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole")
+        )
+        assert (resumed["scores"], resumed["bytes"]) == (uninterrupted["scores"], uninterrupted["bytes"])
 
     def test_no_round_begins_that_would_end_too_late(self, call):
         code, _, err = call("run", TINY, "fedavg", "minutes=0")
@@ -427,10 +429,10 @@ class TestTime:
 class TestOurMistakes:
     @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
     def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
-        def play(self, round):
+        def run_round(self, round):
             raise error
 
-        monkeypatch.setattr(FederatedLoop, "run_round", play)
+        monkeypatch.setattr(FederatedLoop, "run_round", run_round)
         code, _, err = call("run", TINY, "fedavg")
         assert code == 1
         assert "Traceback" in err
@@ -549,7 +551,7 @@ class TestEvaluate:
         assert call("evaluate", str(folder), "protocols=geometry/v1,label-free/v1")[0] == 0
         second = store.read(folder / "result.json")
         assert set(second["scores"]) == {"knn/v1", "geometry/v1", "label-free/v1"}
-        del second["settings"]["optimizer.momentum"]  # as a record of before there was such a setting
+        del second["settings"]["optimizer.momentum"]  # like a record written before this setting existed
         first["settings"] = second["settings"]
         store.write(folder / "result.json", second)
         assert call("evaluate", str(folder))[0] == 0
@@ -565,7 +567,7 @@ class TestEvaluate:
     def test_what_cannot_be_measured_is_named_and_the_rest_is_kept(self, call, refused, tmp_path, monkeypatch):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         assert call("run", TINY, "fedavg")[0] == 0
-        monkeypatch.setattr("benchmark.experiment.run.Run.draw", lambda run: 1 / 0)  # nor does a picture lose a score
+        monkeypatch.setattr("benchmark.tracking.plots.of_run", lambda *_: 1 / 0)  # a drawing error loses no score
         assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
         assert set(store.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
         monkeypatch.undo()
@@ -581,11 +583,11 @@ class TestEvaluate:
     def test_drift_is_measured_twice_alike(self, call, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"
         assert call("run", TINY, "fedu", "federation.participation=1", "row=fedu", "scenario=tiny")[0] == 0
-        found = []
+        scores = []
         for _ in range(2):
             assert call("evaluate", str(folder), "protocols=drift/v1")[0] == 0
-            found.append(store.read(folder / "result.json")["scores"]["drift/v1"])
-        assert found[0] == found[1]
+            scores.append(store.read(folder / "result.json")["scores"]["drift/v1"])
+        assert scores[0] == scores[1]
 
     def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
@@ -601,7 +603,7 @@ class TestEvaluate:
         )
 
     def test_a_folder_named_by_what_was_changed(self, call, tmp_path):
-        """Its path holds `=` and is no override."""
+        """A folder whose path contains `=` is not read as an override."""
         assert call("run", TINY, "fedavg", "federation.rounds=1", "optimizer.lr=0.1")[0] == 0
         folder = str(tmp_path / "runs" / "tiny+federation.rounds=1" / "fedavg+optimizer.lr=0.1" / "seed0")
         assert call("evaluate", folder, "protocols=geometry/v1")[0] == 0
@@ -615,7 +617,7 @@ class TestEvaluate:
             assert call("run", TINY, "fedavg")[0] == 130
         begun = (folder / "config.yaml").read_text()
         call("evaluate", str(folder))
-        assert (folder / "config.yaml").read_text() == begun  # the ranks of an evaluation are its own affair
+        assert (folder / "config.yaml").read_text() == begun  # an evaluation's number of ranks is not saved
         assert call("resume", str(folder))[0] == 0
         assert checkpoint(folder)["round"] == 3
         assert store.read(folder / "result.json")["rounds"] == {"done": 3, "planned": 3}
@@ -623,10 +625,10 @@ class TestEvaluate:
 
 class TestOneRunAFolder:
     def test_a_second_process_is_refused_and_takes_nothing_away(self, call, tmp_path):
-        """It would clear away memories the checkpoint does not name yet."""
-        own = ("method.class=tests.benchmark.cli.test_main.Meddled", "method.folder=" + str(tmp_path), "row=own")
+        """`evaluate` on a running run would delete client state that the checkpoint does not list yet."""
+        overrides = ("method.class=tests.benchmark.cli.test_main.Meddled", "method.folder=" + str(tmp_path), "row=own")
         (tmp_path / "call").write_text("")
-        code, _, err = call("run", TINY, "scaffold", *own)
+        code, _, err = call("run", TINY, "scaffold", *overrides)
         assert code == 0, err
         lines = (tmp_path / "call").read_text().splitlines()
         assert len(lines) == 2
@@ -689,7 +691,7 @@ class TestOneRunAFolder:
     def test_a_record_is_written_last(self, call, tmp_path, monkeypatch):
         folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         with monkeypatch.context() as patch:
-            patch.setattr(Run, "draw", lambda _: control_c())
+            patch.setattr("benchmark.tracking.plots.of_run", lambda *_: control_c())
             assert call("run", TINY, "fedavg")[0] == 130
         assert not (folder / "result.json").exists()
         assert call("run", TINY, "fedavg")[0] == 0
@@ -698,7 +700,7 @@ class TestOneRunAFolder:
 
 @pytest.mark.ranks
 class TestTwoRanks:
-    """One process speaks: a board, a table and an error are printed once, wherever an error comes from."""
+    """Output of a run on two ranks: a board, a table and an error of either rank are printed once."""
 
     def call(self, tmp_path, *words):
         cache = (f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
@@ -716,7 +718,7 @@ class TestTwoRanks:
         assert "Traceback" not in done.stderr
         assert done.stdout.count("short broken seed 0: stopped: ") == 1
         assert done.stdout.count("short scaffold seed 0: knn/v1") == 1
-        assert done.stdout.count("seconds") == 1  # the heading of the board's column
+        assert done.stdout.count("seconds") == 1  # the heading of a column of the board
         assert done.stderr.count("error: ") == 1
         assert store.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
 
@@ -754,11 +756,9 @@ class TestTune:
         assert places == sorted(places)
 
         def shuffled(*args, **kwargs):
-            found, rng = source(*args, **kwargs), np.random.default_rng(0)
-            return Source(
-                found.name, *(Split(part.images, rng.permutation(part.labels)) for part in (found.train, found.test)),
-                found.classes, found.sha256,
-            )  # fmt: skip
+            images, rng = source(*args, **kwargs), np.random.default_rng(0)
+            splits = (Split(split.images, rng.permutation(split.labels)) for split in (images.train, images.test))
+            return Source(images.name, *splits, images.classes, images.sha256)
 
         source = data.source
         monkeypatch.setattr(data, "source", shuffled)
@@ -773,8 +773,8 @@ class TestTune:
         assert tried == {f"optimizer.lr={rate}" for rate in ("0.03", "0.01", "0.003", "0.001")}
 
     def test_a_target_has_its_momentum_in_orchestras_grid_and_what_is_given_is_not_searched(self, call, tmp_path):
-        own = ("objective=byol", "optimizer.lr=0.05", "federation.rounds=1", "training.steps=1")
-        assert call("tune", TINY, "fedavg", *own)[0] == 0
+        overrides = ("objective=byol", "optimizer.lr=0.05", "federation.rounds=1", "training.steps=1")
+        assert call("tune", TINY, "fedavg", *overrides)[0] == 0
         tried = {tuple(line["point"]) for line in self.ranked(tmp_path, "runs")["tried"]}
         assert tried == {(f"objective.momentum={m}",) for m in ("0.9", "0.99", "0.996")}
 
@@ -792,8 +792,8 @@ class TestTune:
         assert [protocols for protocols, _ in chosen] == [["label-free/v1"]] * 3 + [["knn/v1"]] * 3
         assert all(bool(written) == (protocols == ["knn/v1"]) for protocols, written in chosen)
         records = [json.loads(file.read_text()) for file in (tmp_path / "runs-tune").rglob("result.json")]
-        x, y = zip(*((one["scores"]["label-free/v1"]["score"], one["scores"]["knn/v1"]["accuracy"]) for one in records),
-                   strict=True)  # fmt: skip
+        x = [record["scores"]["label-free/v1"]["score"] for record in records]
+        y = [record["scores"]["knn/v1"]["accuracy"] for record in records]
         assert f"correlate by {np.corrcoef(x, y)[0, 1]:.2f}" in out
         (picture,) = (tmp_path / "runs-tune").glob("*/*/*-seed0.png")
         with Image.open(picture) as image:
@@ -816,7 +816,7 @@ class TestTune:
         )
 
     def test_a_point_whose_features_overflow_is_a_point_that_diverges(self, call, tmp_path):
-        """The loss of its one step was fine, and so are its weights; its encoder is not."""
+        """The loss of its only step and its weights are finite, but the features of its encoder are not."""
         code, out, err = call(
             "tune", TINY, "fedavg", "optimizer.lr=1e30,0.01", "training.steps=1", "training.batch_size=9",
             "federation.rounds=1",

@@ -30,7 +30,7 @@ def write(file: Path, content: dict) -> str:
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    """A shelf of configs in which every layer gives `training.epochs` a value of its own."""
+    """A function that writes config files in which each given layer sets another value of `training.epochs`."""
 
     def build(*layers):
         epochs = {layer: {"training": {"epochs": value}} for value, layer in enumerate(LAYERS, 2) if layer in layers}
@@ -68,7 +68,7 @@ class TestLayers:
         assert composed.training.batch_size == schema.TrainingConfig().batch_size
 
     def test_epochs_and_steps_are_one_choice(self, tmp_path):
-        """Whichever is said last counts a visit's work."""
+        """The later of the two overrides defines the work of a visit."""
         scenario = write(
             tmp_path / "mine.yaml", {"training": {"steps": 31}, "adjust": {"ssd": {"training": {"epochs": 2}}}}
         )
@@ -117,6 +117,12 @@ class TestLayers:
         sgd = compose(TINY, "fedavg", ["optimizer.lr=0.1"]).optimizer
         assert sgd == {"class": "torch.optim.SGD", "lr": 0.1, "momentum": 0.9}
 
+    def test_another_data_set_drops_the_options_of_the_one_before(self):
+        assert compose(TINY, "fedavg").data.options
+        assert compose(TINY, "fedavg", ["data.name=digits"]).data.options == {}
+        given = ["data.name=stl10", "data.options.examples=5"]
+        assert compose(TINY, "fedavg", given).data.options == {"examples": 5}
+
     def test_another_objective_leaves_the_methods_own_arguments_behind(self):
         assert compose(TINY, "fedsc").objective.negatives == "correlation"
         assert "negatives" not in compose(TINY, "fedsc", ["objective=simclr"]).objective
@@ -149,7 +155,7 @@ class TestUnknownKeys:
         assert f"unknown key {words}" in line
 
     def test_another_partition_keeps_what_both_know(self):
-        """So that a written config says no more than what was done."""
+        """Parameters that the new partition rule does not have are dropped."""
         assert compose(TINY, "fedavg", ["partition.name=iid"]).partition == {"name": "iid", "clients": 4}
         kept = compose(TINY, "fedavg", ["partition.name=dirichlet_balanced"]).partition
         assert kept == {"name": "dirichlet_balanced", "clients": 4, "alpha": 5.0}
@@ -198,7 +204,7 @@ class TestUnknownKeys:
 
 
 class TestValuesThatLookShipped:
-    """A value equal to the shipped one names no variant only where leaving it out gives the same run."""
+    """An override equal to the shipped value is left out of the name only if the run is the same without it."""
 
     def test_epochs_take_the_steps_away(self):
         assert compose("cifar10-micro", "fedavg").training.epochs == 1
@@ -226,6 +232,8 @@ class TestOverrides:
             (["training.steps=3", "training.epochs=2"], "give one of them"),
             (["optimizer.lr=${nothing}"], "optimizer.lr: Interpolation key 'nothing' not found"),
             (["output="], "output: "),
+            (["objective={name: byol}"], "objective={'name': 'byol'}: give a name"),
+            (["federation.encoders.a=5"], "federation.encoders={'a': 5}: give {NAME: {class: ..., clients: [...]}}"),
         ],
     )
     def test_what_cannot_be_meant(self, overrides, line):
@@ -307,8 +315,8 @@ class TestIdentity:
         assert identity(compose("digits", "ssd", ["method.variant=paper"])) != identity(SSD)
 
     def test_it_does_not_depend_on_the_order_of_overrides(self):
-        one, other = (["seed=1", "method.alpha=5"], ["method.alpha=5", "seed=1"])
-        assert identity(compose("digits", "ssd", one)) == identity(compose("digits", "ssd", other))
+        first, second = (["seed=1", "method.alpha=5"], ["method.alpha=5", "seed=1"])
+        assert identity(compose("digits", "ssd", first)) == identity(compose("digits", "ssd", second))
 
     def test_it_survives_the_file(self, tmp_path):
         save(SSD, tmp_path / "config.yaml")
@@ -321,7 +329,7 @@ class TestIdentity:
 
 
 class TestThirdParty:
-    """A scenario and a method of one's own are files anywhere."""
+    """A user's own scenario, method or objective is a YAML file at any path."""
 
     def test_files_by_path(self, tmp_path):
         method = write(tmp_path / "ours.yaml", {"objective": "byol", "method": {"class": "methods.fedavg.FedAvg"}})
@@ -384,7 +392,7 @@ class TestValues:
         ],
     )  # fmt: skip
     def test_what_cannot_be_built_is_the_users_mistake(self, tmp_path, override):
-        """The package's own errors, so that the command line shows them in one line."""
+        """Errors are of the package's own classes, which the command line shows in one line."""
         with pytest.raises(ValueError, match=override.partition(".")[0]) as error:
             build_run(tmp_path, "fedavg", override)
         assert type(error.value).__module__.partition(".")[0] in ("benchmark", "datamodules", "methods")
@@ -404,14 +412,14 @@ class TestValues:
     def test_an_override_needs_a_value(self):
         assert "'seed' is not an override" in refused(compose, TINY, "fedavg", ["seed"])
 
-    @pytest.mark.parametrize("given", ["small", "[1]", "[]"])
+    @pytest.mark.parametrize("given", ["small", "[1]", "[]", "{a: 5}"])
     def test_architectures_that_have_no_names(self, given):
         line = refused(compose, TINY, "flesd", [f"federation.encoders={given}"])
         assert "federation.encoders" in line
         assert "{NAME: {class: ..., clients: [...]}}" in line
 
     def test_another_public_set_brings_its_own_keys(self):
-        """Those the scenario gave to its own go."""
+        """The keys that the scenario sets for its own public set are dropped."""
         assert dict(compose("digits", "flesd").public) == {"name": "digits", "share": 0.2}
         assert dict(compose("digits", "flesd", ["public.name=client"]).public) == {"name": "client"}
         wanted = ["public.name=client", "public.client=3"]
@@ -423,7 +431,7 @@ class TestValues:
             compose(TINY, "fedavg", [f"views.mean=[{value}]", f"heads.projector=[{','.join(['8'] * 60)},{width}]"])
             for value, width in ((0.5, 4), (0.5, 5))
         ]
-        names = [one.row for one in made]
+        names = [config.row for config in made]
         assert all(len(name) < 140 for name in names)
         assert names[0] != names[1]
         assert names[0].startswith("fedavg+heads.projector=_8_8_8")

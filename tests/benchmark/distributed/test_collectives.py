@@ -135,7 +135,7 @@ def other_order(client):
 
 
 def other_shape(client):
-    """As many numbers, but of another architecture."""
+    """As many numbers for each client, in another shape."""
     return {"mean": {"w": torch.ones(6).view((2, 3) if client else (3, 2))}}
 
 
@@ -149,7 +149,7 @@ def mix_on_ranks(folder: Path, replies: Callable[[int], Message]) -> None:
 
 
 class UnsendableError(Exception):
-    """An error that cannot be put together again from its arguments."""
+    """An error that cannot be unpickled: its constructor takes other arguments than `args` holds."""
 
     def __init__(self, what, why):
         super().__init__(f"{what}: {why}")
@@ -169,7 +169,7 @@ def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> Non
 
 
 def fill_on_ranks(folder: Path) -> None:
-    """Each rank reads a cache, and fills it where it finds none."""
+    """Each rank reads a cache, and fills it if it does not exist."""
     fabric, cache = launched(), folder / "cache"
 
     def read():
@@ -194,7 +194,7 @@ def fill_on_ranks(folder: Path) -> None:
 
 
 def wait_on_ranks(folder: Path) -> None:
-    """The second rank takes longer than ranks may take to find each other."""
+    """The second rank reaches the first collective later than the timeout for connecting."""
     strategy.CONNECT_TIMEOUT = timedelta(seconds=1)
     fabric = launched()
     time.sleep(2 * fabric.global_rank)
@@ -212,7 +212,7 @@ def look_for_the_other(folder: Path) -> None:
 def on_two_ranks(folder, function, *args):
     """What `function` saved on each of two ranks over gloo, as `run_helpers.on_two_ranks` starts them."""
     environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
-    children = [run_helpers.in_child(function, folder, *args, environment=own) for own in environments]
+    children = [run_helpers.in_child(function, folder, *args, environment=environment) for environment in environments]
     assert [run_helpers.finish(child, 60) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
@@ -221,7 +221,7 @@ def on_two_ranks(folder, function, *args):
 class TestTwoRanks:
     @pytest.mark.parametrize("mine", [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))])
     def test_every_reduction_equals_one_rank(self, tmp_path, mine):
-        """Also where a rank has no client at all."""
+        """The reductions are the same if one rank has no client."""
         clients = sorted(mine[0] + mine[1])
         alone = combined(Fabric(accelerator="cpu", devices=1), clients, reply)
         for got in on_two_ranks(tmp_path, reduce_on_ranks, mine):
@@ -256,7 +256,7 @@ class TestTwoRanks:
         ],
     )
     def test_what_one_raises_all_raise(self, tmp_path, mine, kind, line):
-        """The first rank's where several fail; and the ranks can still speak to each other."""
+        """If several ranks fail, the first rank's error counts; collectives still work afterwards."""
         for got in on_two_ranks(tmp_path, fail_on_ranks, mine):
             assert got == {"caught": (kind, line), "still": [0, 1]}
 
@@ -287,7 +287,7 @@ class TestTwoRanks:
     @pytest.mark.parametrize("method", ["fedavg", "ssd"])
     @pytest.mark.parametrize("policy", ["average", "recalibrate"])
     def test_a_rank_without_a_client_plays_on(self, tmp_path, method, policy):
-        """One client a round on two ranks."""
+        """One client per round on two ranks."""
         overrides = ("federation.participation=0.25", f"federation.batch_norm={policy}")
         run_helpers.on_two_ranks(tmp_path / "two", method, *overrides)
         both = run_helpers.build_run(tmp_path / "two", method, *overrides)

@@ -13,7 +13,7 @@ from tests.run_helpers import by_hand, same
 
 @pytest.mark.ranks
 class TestDeath:
-    """A dead rank ends the run with one line, and any number of ranks takes it up to the same bits."""
+    """A dead rank ends the run with a one-line error; a resume on any number of ranks gives the same bits."""
 
     GONE = "; every finished round is safe: run the same command again to resume, with any number of devices"
 
@@ -35,14 +35,14 @@ class TestDeath:
         assert same(job.state, unbroken)
 
     def test_while_the_others_are_with_their_clients(self, tmp_path):
-        """They come to no exchange that would fail."""
+        """The other rank is busy with a client and calls no collective that would fail."""
         job = Job(tmp_path / "x", "devices=2", FATE="kill", DEAD="1", BUSY="60", FULCRUM_SILENCE="1")
         assert job.end(20) == [1]
         assert job.errors == [f"error: rank 1 is gone (its process has ended){self.GONE}"]
 
     @pytest.mark.parametrize("busy", ["0", "3"])
     def test_one_that_was_told_to_end_is_gone_too(self, tmp_path, busy):
-        """It says goodbye, but the others still need it."""
+        """The rank announces that it leaves, but the others still need it."""
         job = Job(tmp_path / "x", "devices=2", FATE="term", DEAD="1", BUSY=busy, FULCRUM_SILENCE="1")
         assert job.end(20) == [1]
         assert job.errors == [f"error: rank 1 is gone (it has stopped){self.GONE}"]
@@ -79,7 +79,7 @@ class TestLife:
         assert same(job.state, unbroken)
 
     def test_terminated_while_another_rank_is_with_its_clients(self, tmp_path):
-        """The first one waits for it in an exchange, where Python hears of no signal."""
+        """Rank 0 gets SIGTERM while it waits for rank 1 in a collective, where Python runs no signal handler."""
         job = Job(tmp_path / "x", "devices=2", FATE="sleep", DEAD="1", SECONDS="60").begun(2)
         time.sleep(1)
         os.kill(job.children[0].pid, signal.SIGTERM)
@@ -88,7 +88,7 @@ class TestLife:
 
 
 class Recorded(heartbeat.Heartbeat):
-    """A first rank's heartbeat, connected with one other rank; records that it would end the process."""
+    """Heartbeat of rank 0, connected with one other rank; records a call of `end_process` instead of exiting."""
 
     def __init__(self):
         mine, self.other = socket.socketpair()
@@ -109,7 +109,7 @@ def first_rank():
 
 
 def beat(heartbeat, count):
-    """Beats without the thread and its clock."""
+    """Runs `count` beats directly, without the heartbeat's thread and clock."""
     for _ in range(count):
         for rank in heartbeat.peers:
             heartbeat.silent_beats[rank] += 1
@@ -124,7 +124,7 @@ class TestBeats:
         beat(first_rank, heartbeat.BEATS)
         assert not first_rank.failure_announced
         assert capfd.readouterr().err == ""
-        beat(first_rank, 2)  # its handler hangs: the silence counts
+        beat(first_rank, 2)  # its signal handler hangs, so the silent rank counts as dead
         assert first_rank.failure_announced
 
     def test_a_rank_that_leaves_in_order_is_gone_once_it_is_needed(self, first_rank, capfd):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.ranks
 class TestSuite:
     def test_one_client_among_many_and_another_precision(self, tmp_path):
-        """Its ranks are as many as suit the largest cohort; one client has all the cores."""
+        """The number of ranks suits the largest cohort of the suite; the run with one client uses all cores."""
         suite = tmp_path / "mine.yaml"
         methods = ["centralized", "fedavg", "fedavg training.precision=bf16-mixed row=half"]
         suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
@@ -31,10 +31,10 @@ class TestSuite:
         job = Job(tmp_path / "x", "threads=null", words=[f"suite={suite}", *given])
         assert job.end() == [0], job.out.read_text()
         for row, threads in (("centralized", 2), ("fedavg", 1), ("half", 1)):
-            found = store.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
-            assert found["world_size"] == 2
-            assert found["provenance"]["hardware"].endswith(f", {threads} threads")
-            assert found["best"]["round"] == 1
+            record = store.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
+            assert record["world_size"] == 2
+            assert record["provenance"]["hardware"].endswith(f", {threads} threads")
+            assert record["best"]["round"] == 1
 
 
 @pytest.mark.ranks
@@ -52,8 +52,8 @@ class TestLaunchers:
 
     @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
     def test_two_machines_of_one_rank_each(self, tmp_path, unbroken, launcher):
-        """Their environment as the launcher sets it."""
-        own = {
+        """Two processes with the environment variables that torchrun or srun sets on two machines."""
+        environment = {
             "torchrun": [
                 {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": k, "GROUP_RANK": k, "TORCHELASTIC_RUN_ID": "x"}
                 for k in "01"
@@ -64,7 +64,7 @@ class TestLaunchers:
                 for k in "01"
             ],
         }[launcher]
-        job = Job(tmp_path / "x", "nodes=2", environments=by_hand(*own))
+        job = Job(tmp_path / "x", "nodes=2", environments=by_hand(*environment))
         assert job.end() == [0, 0], job.out.read_text()
         assert job.out.read_text().count("record, scores of every round") == 1
         assert same(job.state, unbroken)
@@ -72,7 +72,7 @@ class TestLaunchers:
 
 @pytest.fixture
 def launch(monkeypatch):
-    """Sets the environment of a launcher."""
+    """A function that sets environment variables, after those of any launcher are removed."""
     for name in os.environ:
         if name.startswith(("SLURM_", "TORCHELASTIC")) or name in ("LOCAL_RANK", "RANK", "NODE_RANK"):
             monkeypatch.delenv(name)
@@ -94,9 +94,9 @@ SRUN = {"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_PROCID": "0", 
 
 
 def started_ranks(monkeypatch, *configs) -> int:
-    """Ranks after `launch`, which starts none here."""
+    """Number of ranks that `launch` would start; the start itself is replaced."""
     starts = []
-    monkeypatch.setattr(RankProcesses, "start", lambda self, config, count: starts.append(count))
+    monkeypatch.setattr(RankProcesses, "start", lambda self, count, fork: starts.append(count))
     launching.launch(configs)
     return starts[0] if starts else 1
 
@@ -115,7 +115,7 @@ class TestLayout:
         assert RankProcesses().layout(mine) == (count, 1, False)
         assert started_ranks(monkeypatch, mine) == count
         single = RankProcesses()
-        single.single = True
+        single.cannot_fork = True
         assert single.layout(mine) == (1, 1, False)
         assert RankProcesses().layout(config("federation.participation=1", method="centralized")) == (1, 1, False)
 
@@ -132,7 +132,7 @@ class TestLayout:
         assert started_ranks(monkeypatch, config("devices=2")) == 1
 
     @pytest.mark.parametrize(
-        ("environment", "overrides", "found"),
+        ("environment", "overrides", "expected"),
         [
             (TORCHRUN, (), (2, 2)),
             (TORCHRUN, ("devices=2", "nodes=2"), (2, 2)),
@@ -143,9 +143,9 @@ class TestLayout:
             ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, ("nodes=2",), (2, 2)),
         ],
     )
-    def test_what_a_launcher_has_started(self, launch, environment, overrides, found):
+    def test_what_a_launcher_has_started(self, launch, environment, overrides, expected):
         launch(**environment)
-        assert RankProcesses().layout(config(*overrides)) == (*found, True)
+        assert RankProcesses().layout(config(*overrides)) == (*expected, True)
 
     @pytest.mark.parametrize(
         "environment", [{"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_ID": "7"}]
@@ -177,7 +177,7 @@ class TestLayout:
 
     def test_a_process_that_works_alone_cannot_fork_later(self, launch):
         processes = RankProcesses()
-        processes.single = True
+        processes.cannot_fork = True
         with pytest.raises(ConfigError, match="devices=2, but this process has begun with one"):
             processes.layout(config("devices=2"))
 
@@ -191,7 +191,7 @@ class TestLayout:
 
 class TestThreads:
     @pytest.mark.parametrize(
-        ("overrides", "found", "threads", "alone"),
+        ("overrides", "started", "threads", "alone"),
         [
             (("threads=3",), RankLayout(2, 1, False), 3, 3),
             (("threads=3",), RankLayout(1, 1, False), 3, 3),
@@ -202,14 +202,14 @@ class TestThreads:
             (("federation.participation=0.25",), RankLayout(4, 1, True), 8, 8),
         ],
     )
-    def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, found, threads, alone):
-        """One rank keeps the threads it has, and what the user says is done."""
+    def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, started, threads, alone):
+        """A single rank keeps its number of threads; `threads` in the config is used unchanged."""
         monkeypatch.setattr(launching, "cores", lambda: 8)
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(5)
             processes = RankProcesses()
-            processes.set_threads(config("federation.participation=1", *overrides), found)
+            processes.set_threads(config("federation.participation=1", *overrides), started)
             assert torch.get_num_threads() == threads
             with processes.all_cores():
                 assert torch.get_num_threads() == alone
@@ -220,20 +220,21 @@ class TestThreads:
 
 @pytest.mark.ranks
 def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
-    """As for GPUs; the second rank is a process that has imported everything itself."""
+    """As on GPUs, the second rank is a new process of the program, not a fork."""
     program = (
         "import runpy, sys\n"
         "from benchmark.distributed.launch import RankProcesses\n"
-        "RankProcesses.fork = RankProcesses.start_programs\n"
+        "start = RankProcesses.start\n"
+        "RankProcesses.start = lambda self, count, fork: start(self, count, fork=False)\n"
         "sys.argv[0] = 'benchmark'\n"
         "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
     )
     common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
     states = []
     for devices, start in ((1, ["-m", "benchmark"]), (2, ["-c", program])):
-        own = [f"devices={devices}", "scenario=tiny", f"row=on{devices}", "evaluation.protocols=[]"]
+        overrides = [f"devices={devices}", "scenario=tiny", f"row=on{devices}", "evaluation.protocols=[]"]
         done = subprocess.run(
-            [sys.executable, *start, "run", TINY, "fedavg", *common, *own],
+            [sys.executable, *start, "run", TINY, "fedavg", *common, *overrides],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Clients visited once more: what they reply, and that the run does not change."""
+"""Second visits of the last cohort, for drift: the replies of the clients, and that the run does not change."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def run(tmp_path_factory):
 
 
 def test_everyone_of_the_last_cohort_is_visited_from_the_final_model(tmp_path):
-    """At a rate of nothing nobody moves: all are the model that the run ended with, its BatchNorm statistics apart."""
+    """At learning rate 0 all local models equal the final model, except for BatchNorm statistics."""
     run = run_helpers.train_run(tmp_path, "fedavg", EVERYONE, "optimizer.lr=0", "optimizer.momentum=0")
     models = revisit_clients(run.loop)
     assert len(models.local) == 4
@@ -42,7 +42,7 @@ def test_clients_have_moved_and_their_model_is_their_mean(run):
             torch.testing.assert_close(leaf, mean, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["fedu", "fedema", "scaffold", "ssd"])  # whose clients keep something
+@pytest.mark.parametrize("method", ["fedu", "fedema", "scaffold", "ssd"])  # methods with client state
 def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_path):
     run = run_helpers.train_run(tmp_path, method, EVERYONE)
     before = run_helpers.state(run)
@@ -60,7 +60,7 @@ def test_the_run_is_left_as_it_was_and_a_second_time_finds_the_same(method, tmp_
 
 @pytest.mark.parametrize("method", ["scaffold", "fedu2"])
 def test_a_change_that_is_sent_tells_the_weights_too(method, tmp_path):
-    """With one client there is nothing to combine: the model is its network."""
+    """With one client the combined model equals that client's network."""
     run = run_helpers.train_run(tmp_path, method, "partition.clients=1", EVERYONE)
     models = revisit_clients(run.loop)
     (local,) = models.local

@@ -1,4 +1,4 @@
-"""Words for protocols, and several encoders' scores as one."""
+"""Keywords that stand for several protocols, and the combined scores of several encoders."""
 
 from benchmark.evaluation.protocols import combine, expanded, transfer_targets
 from eval.protocol import PROTOCOLS

@@ -1,4 +1,4 @@
-"""The resident model's flat buffer: same model, one tensor."""
+"""Flat buffer of a model: the model is unchanged, and the weights it sends are one tensor."""
 
 import torch
 
@@ -12,35 +12,35 @@ def method(folder, *overrides):
 
 
 def test_the_model_is_the_same_and_what_travels_is_one_tensor(tmp_path):
-    one, other = (method(tmp_path / name, "objective=byol", "training.channels_last=true") for name in "ab")
-    before = {name: (tensor.clone(), tensor.stride()) for name, tensor in one.state_dict().items()}
-    resident = FlatParameters(one)
-    for name, tensor in one.state_dict().items():
+    flat, plain = (method(tmp_path / name, "objective=byol", "training.channels_last=true") for name in "ab")
+    before = {name: (tensor.clone(), tensor.stride()) for name, tensor in flat.state_dict().items()}
+    resident = FlatParameters(flat)
+    for name, tensor in flat.state_dict().items():
         assert torch.equal(tensor, before[name][0])
         assert tensor.stride() == before[name][1]
     x = torch.rand(4, 3, 8, 8)
-    assert torch.equal(one.objective.encoder(x), other.objective.encoder(x))
-    packed = trees.span(one.weights())
+    assert torch.equal(flat.objective.encoder(x), plain.objective.encoder(x))
+    packed = trees.span(flat.weights())
     assert packed is not None
     assert packed.flat.data_ptr() == resident.flat.data_ptr()
-    assert packed.flat.numel() < resident.flat.numel()  # targets come after what travels
+    assert packed.flat.numel() < resident.flat.numel()  # targets lie behind the weights that are sent
 
 
 def test_a_reset_puts_everything_back(tmp_path):
-    one = method(tmp_path, "objective=byol")
-    before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
-    resident = FlatParameters(one)
-    for tensor in (*one.parameters(), *one.buffers()):
+    module = method(tmp_path, "objective=byol")
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    resident = FlatParameters(module)
+    for tensor in (*module.parameters(), *module.buffers()):
         tensor.data.fill_(7)
     resident.reset()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in one.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert any("num_batches_tracked" in name for name in before)
 
 
 def test_weights_that_are_loaded_next_are_not_reset_and_nothing_else_is_left(tmp_path):
-    one = method(tmp_path, "objective=byol")
-    resident = FlatParameters(one)
-    coming = trees.map(lambda leaf: leaf + 1, trees.clone(one.weights()))
+    module = method(tmp_path, "objective=byol")
+    resident = FlatParameters(module)
+    coming = trees.map(lambda leaf: leaf + 1, trees.clone(module.weights()))
     for weights, left in ((trees.clone(coming), 7.0), ({"encoder": coming["encoder"]}, None), (None, None)):
         resident.flat.fill_(7)
         resident.reset(weights)
@@ -51,14 +51,14 @@ def test_weights_that_are_loaded_next_are_not_reset_and_nothing_else_is_left(tmp
 
 
 def test_learning_moves_the_flat_tensor(tmp_path):
-    one = method(tmp_path)
-    resident = FlatParameters(one)
-    one.objective.encoder(torch.rand(4, 3, 8, 8)).sum().backward()
-    torch.optim.SGD(one.objective.encoder.parameters(), lr=0.1).step()
+    module = method(tmp_path)
+    resident = FlatParameters(module)
+    module.objective.encoder(torch.rand(4, 3, 8, 8)).sum().backward()
+    torch.optim.SGD(module.objective.encoder.parameters(), lr=0.1).step()
     assert not torch.equal(resident.flat, resident.pristine)
 
 
 def test_without_running_statistics_what_travels_still_is_one_tensor(tmp_path):
-    one = method(tmp_path, "federation.batch_norm=local")
-    FlatParameters(one)
-    assert trees.span(one.weights()) is not None
+    module = method(tmp_path, "federation.batch_norm=local")
+    FlatParameters(module)
+    assert trees.span(module.weights()) is not None

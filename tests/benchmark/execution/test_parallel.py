@@ -1,4 +1,4 @@
-"""Executors of several clients at once: the same results as one by one, and the choice between them."""
+"""Parallel execution of clients: results equal to sequential execution, and the choice of the faster executor."""
 
 import threading
 from functools import partial
@@ -49,21 +49,21 @@ class TestRecordings:
     def test_they_equal_the_reference(self, tmp_path, overrides):
         run, tapes = recorded(tmp_path / "recorded", 2, *overrides)
         plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
-        bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 bits: one rounding apart, 12 steps on
+        bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 significant bits: roundings differ over 12 steps
         assert difference(run.loop.server, plain.loop.server) < bound
         assert difference(state(run)["memory"], state(plain)["memory"]) < bound
-        assert sum(one.replays for one in tapes) > 10
+        assert sum(recording.replays for recording in tapes) > 10
 
     def test_a_step_is_recorded_once_for_a_shape_and_lane(self, tmp_path):
         _, tapes = recorded(tmp_path, 1, "training.steps=1")  # 3 rounds of 4 clients: 12 batches of 8 images
         assert len(tapes) == 1
-        assert tapes[0].replays == 11  # the first one is taken as it is
+        assert tapes[0].replays == 11  # the first step of a shape runs unrecorded
 
     def test_a_number_that_changes_is_recorded_anew(self, tmp_path):
         overrides = (EVERYONE, "partition.name=iid")
         plain = train_run(tmp_path / "plain", "fedsc", *overrides)
         tapes = []
-        run = build_run(tmp_path / "recorded", "fedsc", *overrides)  # alpha falls from round to round
+        run = build_run(tmp_path / "recorded", "fedsc", *overrides)  # alpha decreases every round
         run.loop.executor = ParallelExecutor(run.loop.executor, 1, tape.recorder(tapes))
         run.loop.fit()
         assert difference(run.loop.server["weights"], plain.loop.server["weights"]) < 1e-5
@@ -98,8 +98,8 @@ class TestRecordings:
         plain.loop.method.make_optimizer = run.loop.method.make_optimizer = make
         tapes = []
         run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
-        for one in (plain, run):
-            one.loop.fit()
+        for either in (plain, run):
+            either.loop.fit()
         assert same(state(run), state(plain))
         assert tapes == []
 
@@ -107,14 +107,14 @@ class TestRecordings:
     def test_adam_is(self, tmp_path, make):
         plain = build_run(tmp_path / "plain", "fedavg", EVERYONE)
         run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        for one in (plain, run):
-            one.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
+        for either in (plain, run):
+            either.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
         tapes = []
         run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
-        for one in (plain, run):
-            one.loop.fit()
-        assert difference(run.loop.server, plain.loop.server) < 1e-4  # a tiny gradient's sign may turn
-        assert sum(one.replays for one in tapes) > 10
+        for either in (plain, run):
+            either.loop.fit()
+        assert difference(run.loop.server, plain.loop.server) < 1e-4  # the sign of a tiny gradient may differ
+        assert sum(recording.replays for recording in tapes) > 10
 
     def test_dropout_goes_one_by_one(self, tmp_path):
         run = build_run(tmp_path, "fedavg", EVERYONE)
@@ -136,10 +136,10 @@ class TestRecordings:
         ],
     )
     def test_whatever_a_visit_leaves_is_seen(self, tmp_path, where, replayed):
-        """What cannot be copied into place is not recorded; a new number or module is recorded anew."""
-        own = ("method.class=tests.benchmark.execution.test_parallel.Leaving", f"method.where={where}")
-        run, tapes = recorded(tmp_path / "recorded", 1, *own)
-        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *own)
+        """State that cannot be copied in place prevents recording; a changed number or module is recorded again."""
+        overrides = ("method.class=tests.benchmark.execution.test_parallel.Leaving", f"method.where={where}")
+        run, tapes = recorded(tmp_path / "recorded", 1, *overrides)
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
@@ -179,7 +179,7 @@ class TestRecordings:
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
         run = build_run(tmp_path, "fedavg")
-        run.loop.fabric.lock = threading.Lock()  # as a strategy that has started processes holds one
+        run.loop.fabric.lock = threading.Lock()  # a strategy that has started processes holds a lock
         lanes = ParallelExecutor(run.loop.executor, 2, None).lanes
         assert all(lane.fabric is run.loop.fabric for lane in lanes)
         assert len({id(lane.method) for lane in lanes} | {id(run.loop.method)}) == 3
@@ -197,7 +197,7 @@ class TestRecordings:
 
 
 class Leaving(FedAvg):
-    """FedAvg whose loss is stretched by a number of the client's own, which a visit leaves in one place or another."""
+    """FedAvg whose loss is scaled by a number of the client; `where` chooses the attribute that stores it."""
 
     def __init__(self, objective: Objective, *, where: str = "attribute", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -205,8 +205,8 @@ class Leaving(FedAvg):
 
     def receive(self, visit: Visit) -> None:
         super().receive(visit)
-        number = 1.0 + visit.client.id
-        value = torch.tensor(number)
+        amount = 1.0 + visit.client.id
+        value = torch.tensor(amount)
         if self.where == "attribute":
             self.stretch = value
         elif self.where == "_underscore":
@@ -216,10 +216,10 @@ class Leaving(FedAvg):
         elif self.where == "mixed":
             self.stretches = {"value": value, "why": "because"}
         elif self.where == "number":
-            self.numbers = [number]
+            self.numbers = [amount]
         else:
             self.teacher = nn.Linear(1, 1, bias=False).requires_grad_(False)
-            self.teacher.weight.fill_(number)
+            self.teacher.weight.fill_(amount)
 
     def loss(self, out: Outputs, batch: Batch) -> torch.Tensor:
         stretch = {
@@ -234,7 +234,7 @@ class Leaving(FedAvg):
 
 
 class Named:
-    """An executor that hands out its name for each client, and takes some time for each."""
+    """An executor that yields its name with each client, and advances the clock by `seconds`."""
 
     def __init__(self, name, seconds, clock, lanes=2):
         self.name, self.seconds, self.clock, self.lanes = name, seconds, clock, [None] * lanes
@@ -256,11 +256,11 @@ class Clock:
 
 
 class TestMeasured:
-    """Executors of two lanes: two visits of the one and two rounds' of the other are warm-up."""
+    """Executors of two lanes: warm-up is two sequential visits, then two parallel visits in each of two rounds."""
 
-    def visits(self, one, several, blocks, phase=None, sizes=None):
+    def visits(self, sequential, parallel, blocks, phase=None, sizes=None):
         clock = Clock()
-        executors = Named("one", one, clock), Named("several", several, clock)
+        executors = Named("one", sequential, clock), Named("several", parallel, clock)
         for executor in executors:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
         measured = AutotunedExecutor(*executors, clock)
@@ -296,7 +296,7 @@ class TestMeasured:
         ]
 
     def test_the_first_visits_and_larger_clients_do_not_mislead(self):
-        sizes = dict.fromkeys(range(4), 10)  # the costliest come first
+        sizes = dict.fromkeys(range(4), 10)  # the costliest clients come first
         *_, last = self.visits(
             lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1),
             lambda client: 0.2 * sizes.get(client, 1),
@@ -306,7 +306,7 @@ class TestMeasured:
         assert {name for name, _ in last} == {"one"}
 
     def test_what_is_recorded_anew_each_round_counts(self):
-        """The other is quick but for what it does once a round."""
+        """The parallel executor is faster except for one slow visit per round, which its trial includes."""
         began = {"round": 0}
 
         def several(client):

@@ -20,7 +20,7 @@ EVERYONE = "federation.participation=1"
 
 
 class Watch(Callback):
-    """Takes down what a finished visit says of itself, and calls `after` on it."""
+    """Records the results of finished visits, and calls `after` on each."""
 
     def __init__(self, run, after=None):
         self.done, self.after = [], after
@@ -37,9 +37,9 @@ def each_step(run, monkeypatch, look):
     method = run.loop.method
     step = method.training_step
 
-    def training_step(batch, number):
-        look(method, batch, number)
-        return step(batch, number)
+    def training_step(batch, batch_index):
+        look(method, batch, batch_index)
+        return step(batch, batch_index)
 
     monkeypatch.setattr(method, "training_step", training_step)
 
@@ -65,7 +65,7 @@ class TestPristine:
         ],
     )
     def test_nothing_of_the_previous_client_is_left(self, tmp_path, method, overrides):
-        """Every number in the resident model is spoilt after each visit, to no effect."""
+        """The run is the same if every number of the model is overwritten after each visit."""
         clean = train_run(tmp_path / "clean", method, *overrides)
         spoilt = build_run(tmp_path / "spoilt", method, *overrides)
         Watch(spoilt, after=poison)
@@ -85,7 +85,7 @@ class TestPristine:
                     started.append(same(method.tensors(target), received[-1][source]))
 
         def at_the_end(method):
-            """The targets have left the received weights, and lag behind the online networks."""
+            """Records whether the targets have moved from the received weights, but less than the online networks."""
             for target, source in method.objective.ema.items():
                 now, first = method.tensors(target), received[-1][source]
                 name = next(iter(first))
@@ -96,11 +96,11 @@ class TestPristine:
         Watch(run, after=at_the_end)
         loop.fit()
         assert started == moved == [True] * (3 * 4 * 2)  # rounds, clients, targets
-        assert not same(received[0], received[-1])  # else targets that stayed at their initial weights would pass
+        assert not same(received[0], received[-1])  # otherwise targets that keep their initial weights would pass
 
     @pytest.mark.parametrize("policy", ["average", "local"])
     def test_batch_norm_statistics_at_the_start_of_a_visit(self, tmp_path, monkeypatch, policy):
-        """The server's, or those the client left with; untouched ones at its first visit."""
+        """The server's statistics, or with policy `local` the client's last ones; initial ones at its first visit."""
         run = build_run(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
         loop, method = run.loop, run.loop.method
         fresh, left, met = trees.clone(method.statistics()), {}, []
@@ -132,7 +132,7 @@ class TestLocalWork:
     SIZES = (2, 8, 9, 10, 16, 17)
 
     def resized(self, tmp_path, *overrides, method="fedavg"):
-        """Clients of these sizes, batches of 8."""
+        """A run of one round whose clients have the sizes SIZES."""
         run = build_run(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
         run.data.parts = [np.arange(size) for size in self.SIZES]
         run.loop.clients = data.Clients(run.data.parts)
@@ -180,7 +180,7 @@ class TestLocalWork:
         run = self.resized(tmp_path, f"training.steps={steps}")
         run.loop.executor.training = replace(
             run.loop.executor.training, epochs=3
-        )  # as a scenario's file may say beside
+        )  # a scenario may also set epochs; steps take precedence
         watch, seen = Watch(run), defaultdict(list)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.loop.fit()
@@ -195,11 +195,11 @@ class TestLocalWork:
         losses, watch = defaultdict(list), Watch(run)
         finish = run.loop.method.on_train_batch_end
 
-        def taken(outputs, batch, step):
+        def observed_step(outputs, batch, step):
             losses[len(watch.done)].append(outputs["loss"].item())
             finish(outputs, batch, step)
 
-        monkeypatch.setattr(run.loop.method, "on_train_batch_end", taken)
+        monkeypatch.setattr(run.loop.method, "on_train_batch_end", observed_step)
         run.loop.fit()
         for position, done in enumerate(watch.done):
             assert len(losses[position]) == done.visit.steps
@@ -233,7 +233,7 @@ class TestLearningRate:
         for position, done in enumerate(watch.done):
             steps = done.visit.steps
             moved = [step / steps if per == "step" else 0 for step in range(steps)]
-            rates = [self.RATE * self.factor(name, (done.visit.round + part) / self.ROUNDS) for part in moved]
+            rates = [self.RATE * self.factor(name, (done.visit.round + fraction) / self.ROUNDS) for fraction in moved]
             assert used[position] == pytest.approx(rates, rel=1e-12)
             assert done.visit.lr_sum == pytest.approx(sum(rates), rel=1e-12)
 
@@ -266,14 +266,14 @@ class TestDropout:
     def masks(self, run, monkeypatch, order=1):
         """(round, client) -> the dropped features of its first step, `[16, 8]`."""
         method, work, dropped, visit = run.loop.method, run.loop.executor, {}, []
-        begin, play = method.start_visit, work.run
+        begin, run_visits = method.start_visit, work.run
 
         def start_visit(now, kept=None):
             visit[:] = [(now.round, now.client.id)]
             begin(now, kept)
 
         def in_order(given, block):
-            return play(given, block[::order])
+            return run_visits(given, block[::order])
 
         def look(module, given, out):
             dropped.setdefault(visit[0], out == 0)
@@ -316,7 +316,7 @@ class TestDropout:
 
 class TestClipping:
     def norms(self, tmp_path, monkeypatch, *overrides):
-        """The gradients' norm at every step, as the optimiser finds them."""
+        """Norm of the gradients that the optimiser gets at every step."""
         run = build_run(tmp_path, "fedavg", "federation.rounds=1", *overrides)
         method, norms = run.loop.method, []
         before = method.on_before_optimizer_step
@@ -352,12 +352,12 @@ class TestRecalibration:
         for client in loop.clients:
             key = {"round": 0, "phase": "recalibrate", "client": client.id}
             order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
-            size = math.ceil(client.examples / math.ceil(client.examples / 8))  # near-equal, none short
+            size = math.ceil(client.examples / math.ceil(client.examples / 8))  # near-equal, no short last batch
             batches = run.data.batches(client.id, ("augment",), size, order=order, views=views)
             out = [nn.functional.conv2d(b.views[0], weights["backbone.0.weight"], stride=2, padding=1) for b in batches]
-            out = [one.double().transpose(0, 1).flatten(1).numpy() for one in out if len(one) > 1]
+            out = [batch.double().transpose(0, 1).flatten(1).numpy() for batch in out if len(batch) > 1]
             means, variances = (
-                np.mean([f(one) for one in out], axis=0) for f in (lambda x: x.mean(1), lambda x: x.var(1, ddof=1))
+                np.mean([f(batch) for batch in out], axis=0) for f in (lambda x: x.mean(1), lambda x: x.var(1, ddof=1))
             )
             total += client.examples
             mean = mean + client.examples * means
@@ -367,13 +367,15 @@ class TestRecalibration:
         np.testing.assert_allclose(weights["backbone.1.running_var"].numpy(), second - mean**2, rtol=1e-4, atol=1e-6)
 
     def test_it_measures_and_changes_nothing_else(self, tmp_path):
-        """What clients remember and a layer's own momentum are afterwards what they were."""
+        """Recalibration changes neither a client's memory nor a layer's own momentum."""
         run = build_run(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
         layer = run.loop.method.objective.encoder.backbone[1]
         layer.momentum = 0.01
         kept = defaultdict(list)
         watch = Watch(run)
-        watch.after = lambda method: kept[watch.done[-1].visit.phase.name].append(trees.clone(watch.done[-1].kept))
+        watch.after = lambda method: kept[watch.done[-1].visit.phase.name].append(
+            trees.clone(watch.done[-1].client_state)
+        )
         run.loop.fit()
         assert layer.momentum == 0.01
         assert len(kept["fit"]) == 3 * 4
@@ -381,7 +383,7 @@ class TestRecalibration:
 
 
 class Twice(FedAvg):
-    """Its second phase would draw the first one's streams again and write over its memories."""
+    """FedAvg with two phases of one name, which would draw from the same streams and overwrite memories."""
 
     phases = FedAvg.phases * 2
 

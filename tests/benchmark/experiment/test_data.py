@@ -1,4 +1,4 @@
-"""Who holds what, what is public, and who takes part."""
+"""Images of each client, public images, and the clients that take part."""
 
 import numpy as np
 import pytest
@@ -23,16 +23,16 @@ def taking_part(*words, method="flesd"):
 
 @pytest.mark.parametrize("absent", [None, 0, 2, 4])
 def test_places_lead_to_ids_and_ids_to_what_they_hold(absent):
-    found = data.Clients(PARTS, absent, {3: "wide"})
+    clients = data.Clients(PARTS, absent, {3: "wide"})
     ids = [k for k in range(5) if k != absent]
-    assert len(found) == len(ids)
-    assert [client.id for client in found] == ids
-    assert [client.examples for client in found] == [k + 2 for k in ids]
-    assert [client.kind for client in found] == ["wide" if k == 3 else "default" for k in ids]
-    assert [client.id for client in found[1:3]] == ids[1:3]
-    assert found[-1].id == ids[-1]
+    assert len(clients) == len(ids)
+    assert [client.id for client in clients] == ids
+    assert [client.examples for client in clients] == [k + 2 for k in ids]
+    assert [client.kind for client in clients] == ["wide" if k == 3 else "default" for k in ids]
+    assert [client.id for client in clients[1:3]] == ids[1:3]
+    assert clients[-1].id == ids[-1]
     with pytest.raises(IndexError):
-        found[len(ids)]
+        clients[len(ids)]
 
 
 def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
@@ -53,9 +53,9 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
     parts, shown = data.partition_data(given, images, with_public=True)
     held = np.concatenate(parts)
     assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
-    for one in range(3):
-        mine = images.train.labels[shown.held] == one
-        assert mine.sum() == round(0.25 * (images.train.labels == one).sum())
+    for label in range(3):
+        mine = images.train.labels[shown.held] == label
+        assert mine.sum() == round(0.25 * (images.train.labels == label).sum())
     other, again = (
         data.partition_data(
             config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, with_public=True
@@ -66,7 +66,7 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("public.name=null", "public.share=0.5"), "say whose images"),
         (("public.client=1", "public.name=synthetic"), "public.client means nothing"),
@@ -75,30 +75,30 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
         (("public.client=one",), "public.client"),
     ],
 )
-def test_what_cannot_be_public_is_refused(words, says):
-    with pytest.raises(ConfigError, match=says):
+def test_what_cannot_be_public_is_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
         refused(words)
 
 
 def refused(words):
-    """Some are refused as they are read, some once there are images."""
+    """Composes the config, then partitions the images; either step may refuse the words."""
     given = config(*words)
     data.partition_data(given, data.source(given), with_public=True)
 
 
 @pytest.mark.parametrize(
-    ("clients", "says"),
+    ("clients", "message"),
     [
         ("[]", "federation.encoders.small: no client that takes part"),
-        ("[0]", "federation.encoders.small: no client that takes part"),  # whose images are public
+        ("[0]", "federation.encoders.small: no client that takes part"),  # its images are public
         ("[1,2,3]", "encoder: no client that takes part"),
         ("[1,1]", "client 1 has 'small' already"),
         ("[11]", "client 11 is none of 0 to 3"),
     ],
 )
-def test_an_architecture_is_run_by_clients_there_are(clients, says, tmp_path):
+def test_an_architecture_is_run_by_clients_there_are(clients, message, tmp_path):
     small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         run_helpers.build_run(
             tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small)
         )

@@ -1,4 +1,4 @@
-"""Labels are for the partition and the scores: training reads none, and no choice reads a test label."""
+"""Labels serve the partition and the scores: unsupervised training reads none, and no choice reads a test label."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests import run_helpers
 
 METHODS = sorted(set(available("method")) - {"untrained"})
 SHORT = {"flesd-two": ["federation.encoders.half.clients=[1]"]}
-"""What the tiny scenario's few clients, or its short time, ask of a method."""
+"""Overrides that a method needs for few clients or a short run."""
 
 for name in METHODS:
     if name.startswith("flesd"):
@@ -24,7 +24,7 @@ WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=2"
 
 
 def with_labels(run, split, labels):
-    """The same run, images and parts; other labels from here on."""
+    """Replaces the labels of a split of a run; images and parts stay the same."""
     source = run.data.source
     run.data.source = replace(source, **{split: replace(getattr(source, split), labels=labels)})
 
@@ -35,7 +35,7 @@ def shuffled(labels, seed=0):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
-    """Bit for bit: the partition is made by then, and nothing else may read a label."""
+    """Labels become noise after the partition; the weights are equal bit for bit."""
     true, noise = (
         run_helpers.build_run(tmp_path / name, method, *WORDS, *SHORT.get(method, ())) for name in ("true", "noise")
     )
@@ -47,7 +47,7 @@ def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
 
 
 def test_where_labels_are_learned_from_they_matter(tmp_path):
-    """Else the test above could not fail."""
+    """Control for the test above: under a supervised objective the same noise changes the weights."""
     true, noise = (
         run_helpers.build_run(tmp_path / name, "fedavg", "objective=supervised", *WORDS) for name in ("true", "noise")
     )
@@ -58,7 +58,7 @@ def test_where_labels_are_learned_from_they_matter(tmp_path):
 
 
 def test_no_choice_reads_a_test_label(tmp_path):
-    """Whatever a protocol chooses, it chooses the same when test labels are noise; only accuracies differ."""
+    """A protocol selects the same hyperparameters when test labels are noise; only accuracies differ."""
     run = run_helpers.train_run(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
     protocols = expanded(["all"], "digits", drifts=False)
 
@@ -80,7 +80,7 @@ def test_no_choice_reads_a_test_label(tmp_path):
 
 
 def test_the_monitor_reads_no_test_label(tmp_path):
-    """So neither does the best round, which is the monitor's."""
+    """The monitor chooses the best round, so this choice reads no test label either."""
     seen = []
     for name in ("true", "noise"):
         run = run_helpers.build_run(tmp_path / name, "fedavg", *WORDS)

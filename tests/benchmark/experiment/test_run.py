@@ -51,12 +51,12 @@ def server(folder: Path):
     return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"]
 
 
-def rounds(place: Path) -> list[int]:
-    return [json.loads(line)["round"] for line in (place / "rounds.jsonl").read_text().splitlines()]
+def rounds(run_folder: Path) -> list[int]:
+    return [json.loads(line)["round"] for line in (run_folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def stop(monkeypatch, owner, moment, round):
-    """Ctrl-C at a moment of a round."""
+    """Raises KeyboardInterrupt in the hook `moment` when `round` rounds are done."""
     hook = getattr(owner, moment)
 
     def stopping(self, loop, *arguments):
@@ -73,23 +73,23 @@ class TestGoingOn:
         result = first.execute()
         before = {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")}
         monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained again"))
-        again, told = experiment(tmp_path)
+        again, printed = experiment(tmp_path)
         assert again.execute() == result
-        assert "already done" in told.getvalue()
+        assert "already done" in printed.getvalue()
         assert {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")} == before
 
     @pytest.fixture(scope="class")
     @classmethod
     def whole(cls, tmp_path_factory):
         torch.set_num_threads(1)
-        one, _ = experiment(tmp_path_factory.mktemp("whole"), method="scaffold")
-        return one, one.execute()
+        run, _ = experiment(tmp_path_factory.mktemp("whole"), method="scaffold")
+        return run, run.execute()
 
     @pytest.mark.parametrize(
         ("owner", "moment", "round", "safe"),
         [
             (Display, "on_visit_end", 1, 1),  # within the second round
-            (RoundLog, "on_round_end", 2, 2),  # the second round is safe, and its line not written yet
+            (RoundLog, "on_round_end", 2, 2),  # the second round's checkpoint is saved, its line not written yet
             (Display, "on_round_end", 3, 3),  # before the evaluation
         ],
     )
@@ -131,25 +131,25 @@ class TestGoingOn:
         assert experiment(tmp_path, "row=mine", "optimizer.lr=0.1", "threads=1")[0].execute()["rounds"]["done"] == 3
 
     def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
-        one, _ = experiment(tmp_path, "partition.name=iid", "partition.clients=79")  # one each
+        run, _ = experiment(tmp_path, "partition.name=iid", "partition.clients=79")  # one image per client
         with pytest.raises(PartitionError, match="holds 1 image"):
-            one.execute()
+            run.execute()
 
     def test_what_never_began_is_not_in_the_way_of_the_fixed_file(self, tmp_path):
-        """A scenario that cannot be run is fixed and run: no folder has to be deleted by hand."""
+        """A refused scenario runs once its file is fixed; no folder has to be deleted by hand."""
         scenario = tmp_path / "mine.yaml"
         content = yaml.safe_load(Path(TINY).read_text())
         for size in (64, 8):
             scenario.write_text(yaml.safe_dump(content | {"training": {"batch_size": size}}))
-            one, _ = experiment(tmp_path, scenario=str(scenario))
+            run, _ = experiment(tmp_path, scenario=str(scenario))
             if size == 64:
                 with pytest.raises(ConfigError, match="batch_size=64 is larger"):
-                    one.execute()
-        assert one.execute()["rounds"]["done"] == 3
+                    run.execute()
+        assert run.execute()["rounds"]["done"] == 3
 
     def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
         def stopped(machine, owner, moment, after=None, bitwise_exact=True):
-            one, _ = experiment(tmp_path)
+            run, _ = experiment(tmp_path)
             with monkeypatch.context() as patch:
                 patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
                 patch.setattr("benchmark.execution.sequential.SequentialExecutor.bitwise_exact", bitwise_exact)
@@ -158,16 +158,16 @@ class TestGoingOn:
                 else:
                     stop(patch, owner, moment, after)
                 with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
-                    one.execute()
+                    run.execute()
 
         stopped("A", RoundLog, "on_round_end", 1, bitwise_exact=False)
         stopped("B", Run, "evaluate")
-        one, _ = experiment(tmp_path)
+        run, _ = experiment(tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr("benchmark.experiment.run.hardware", lambda device: "where it is scored")
-            result = one.execute()
+            result = run.execute()
         assert result["provenance"]["hardware"] == "B"
-        assert {one["hardware"] for one in result["evaluated"].values()} == {"where it is scored"}
+        assert {origin["hardware"] for origin in result["evaluated"].values()} == {"where it is scored"}
         assert result["deviations"] == [
             "clients were visited side by side by recorded steps, which round otherwise",
             "rounds were played by several kinds of device: A, B",
@@ -192,15 +192,15 @@ class TestWhatARunLeaves:
     @classmethod
     def finished(cls, tmp_path_factory):
         torch.set_num_threads(1)
-        one, _ = experiment(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
-        return one, one.execute()
+        run, _ = experiment(tmp_path_factory.mktemp("finished"), "evaluation.every=2", method="ssd")
+        return run, run.execute()
 
     def test_files(self, finished):
         files = {file.relative_to(finished[0].folder).as_posix() for file in finished[0].folder.rglob("*.*")}
         expected = {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.pt"}
         assert expected | {"figures/partition.png", "figures/curves.png"} <= files
         assert not [name for name in files if name.endswith((".tmp", ".new"))]
-        assert sum(name.startswith("checkpoint/memory/") for name in files) == 4  # one a client
+        assert sum(name.startswith("checkpoint/memory/") for name in files) == 4  # one file per client
 
     def test_the_config_is_the_whole_one(self, finished):
         assert load(finished[0].folder / "config.yaml") == finished[0].config
@@ -215,21 +215,21 @@ class TestWhatARunLeaves:
         assert set(lines[1]["bytes_down"]) == {"weights"}
 
     def test_the_record(self, finished):
-        one, result = finished
-        record = store.read(one.folder / "result.json")
+        run, result = finished
+        record = store.read(run.folder / "result.json")
         assert record == result
-        lines = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
-        weights = trees.nbytes(server(one.folder)["weights"])
+        lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+        weights = trees.nbytes(server(run.folder)["weights"])
         assert record["rounds"] == {"done": 3, "planned": 3}
         assert record["images"] == sum(line["images"] for line in lines)
-        assert record["bytes"]["visits"] == 3 * 2  # the warm-up calls everyone, and is no visit
+        assert record["bytes"]["visits"] == 3 * 2  # the warm-up reaches all clients, and counts as no visit
         assert record["bytes"]["up"] == {"weights": 6 * weights}
         assert record["bytes"]["down"]["weights"] == 6 * weights
         assert (record["scenario"], record["row"], record["method"], record["seed"]) == ("tiny", "ssd", "ssd", 0)
-        assert record["provenance"]["config"] == identity(one.config)
-        own = {key: value for key, value in settings(one.config).items() if key != "seed"}
-        left = {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # to the code
-        for key, value in {**own, **left}.items():
+        assert record["provenance"]["config"] == identity(run.config)
+        recorded = {key: value for key, value in settings(run.config).items() if key != "seed"}
+        left = {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # defaults
+        for key, value in {**recorded, **left}.items():
             assert record["settings"][key] == value
         assert "seed" not in record["settings"]
         assert set(record["evaluated"]) == set(record["scores"])
@@ -248,15 +248,15 @@ class TestWhatARunLeaves:
         assert len(np.unique(saved.reshape(-1, saved.shape[2]), axis=0)) > 20  # not blank
 
     def test_code_from_elsewhere_is_named_with_its_hash(self, tmp_path, monkeypatch):
-        """The commit does not tell it."""
+        """The commit does not identify code from outside the packages."""
         code = "from methods.fedprox import FedProx\n\n\nclass Mine(FedProx):\n    pass\n"
         (tmp_path / "elsewhere.py").write_text(code)
         monkeypatch.syspath_prepend(str(tmp_path))
-        one, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        run, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         digest = hashlib.sha256(code.encode()).hexdigest()
-        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in one.execute()["deviations"]
+        assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in run.execute()["deviations"]
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
-        with one.open() as opened:
+        with run.open() as opened:
             opened.loop.restore()
             deviations = opened.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
@@ -266,25 +266,25 @@ class TestWhatARunLeaves:
             again.execute()
         (tmp_path / "elsewhere.py").unlink()
         sys.modules.pop("elsewhere")
-        assert again.execute()["deviations"]  # read, as nothing is left to compare it with
+        assert again.execute()["deviations"]  # the record is only read: the code to compare it with is gone
         shipped, _ = experiment(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.execute()["deviations"] == []
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
-        one, _ = experiment(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
-        result = one.execute()
+        run, _ = experiment(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
+        result = run.execute()
         assert result["settings"]["method.threshold"] == "inf"
-        assert store.read(one.folder / "result.json") == result
+        assert store.read(run.folder / "result.json") == result
         addon = "method.addons=[{class: methods.fedprox.Proximal, mu: .inf}]"
         other, _ = experiment(tmp_path, addon, "row=strong", "federation.rounds=0")
         assert other.execute()["settings"]["method.addons"][0]["mu"] == "inf"
 
     def test_a_run_without_a_round(self, tmp_path):
-        one, _ = experiment(tmp_path, "federation.rounds=0")
-        result = one.execute()
+        run, _ = experiment(tmp_path, "federation.rounds=0")
+        result = run.execute()
         assert result["rounds"] == {"done": 0, "planned": 0}
         assert result["bytes"] == {"up": {}, "down": {}, "visits": 0}
-        assert rounds(one.folder) == []
+        assert rounds(run.folder) == []
         assert "pooled training images" in result["deviations"][0]
 
 
@@ -293,7 +293,7 @@ BLOCK = 32_768
 
 
 def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
-    """Nobody is logged in and there is no network: all of W&B's files lie in the run's folder."""
+    """Without login and network, all of W&B's files are written to the run's folder."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -301,13 +301,13 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    one, _ = experiment(
+    run, _ = experiment(
         tmp_path, "logger=wandb", f"row={'long' * 20}"
-    )  # names of changed runs pass W&B's 64 letters of a tag
-    result = one.execute()
+    )  # longer than the 64 letters that W&B allows for a tag
+    result = run.execute()
     assert result["rounds"]["done"] == 3
     wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
-    (log,) = one.folder.rglob("run-*.wandb")
+    (log,) = run.folder.rglob("run-*.wandb")
     assert "offline" in log.parent.name
     content = log.read_bytes()
     content = b"".join(content[start + 7 : start + BLOCK] for start in range(0, len(content), BLOCK))
@@ -319,11 +319,11 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
 
 def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    one, _ = experiment(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
-    one.execute()
-    assert main(["evaluate", str(one.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
+    run, _ = experiment(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
+    run.execute()
+    assert main(["evaluate", str(run.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
     wandb.teardown()
-    (log,) = one.folder.rglob("run-*.wandb")
+    (log,) = run.folder.rglob("run-*.wandb")
     content = log.read_bytes()
     assert [name for name in (b"figures/spectrum", b"spectrum/v1/dimensions_90") if name not in content] == []
 
@@ -338,12 +338,12 @@ def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     whole, _ = experiment(tmp_path, "logger=wandb", "federation.rounds=1")
     whole.execute()
     wandb.teardown()
-    assert [len(list(one.folder.rglob("run-*.wandb"))) for one in (broken, whole)] == [1, 1]
+    assert [len(list(run.folder.rglob("run-*.wandb"))) for run in (broken, whole)] == [1, 1]
 
 
 def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
-    one, _ = experiment(tmp_path, "federation.rounds=1")
-    built = one.build()
+    run, _ = experiment(tmp_path, "federation.rounds=1")
+    built = run.build()
     encoder = built.evaluator.encoder(built.loop.method.weights(), recalibrated=False)
     with torch.no_grad():
         next(encoder.parameters()).fill_(float("nan"))
@@ -360,38 +360,41 @@ class TestSuites:
     def test_seed_by_seed(self, tmp_path):
         name = self.written(tmp_path, scenarios=[TINY], seeds=[0, 1], methods=["fedavg", "ssd method.alpha=5"])
         configs = suite(name, {}, ["training.epochs=2"])
-        assert {one.training.epochs for one in configs} == {2}
-        assert [(one.row, one.seed) for one in configs] == [
+        assert {config.training.epochs for config in configs} == {2}
+        assert [(config.row, config.seed) for config in configs] == [
             ("fedavg", 0), ("ssd+alpha=5", 0), ("fedavg", 1), ("ssd+alpha=5", 1),
         ]  # fmt: skip
-        assert len({folder(one) for one in configs}) == 4
+        assert len({folder(config) for config in configs}) == 4
 
     def test_parts_of_it(self, tmp_path):
         name = self.written(tmp_path, scenarios=[TINY], seeds=[0, 1, 2], methods=["fedavg", "ssd", "local"])
         chosen = suite(name, {"methods": "ssd,fedavg", "seeds": 4}, [])
-        assert [(one.row, one.seed) for one in chosen] == [("ssd", 4), ("fedavg", 4)]
+        assert [(config.row, config.seed) for config in chosen] == [("ssd", 4), ("fedavg", 4)]
         every = suite(name, {"methods": "all", "seeds": [1]}, [])
-        own = ["fedavg", "ssd", "local"]
-        assert [one.row for one in every] == [*own, *(one for one in available("method") if one not in own)]
+        of_suite = ["fedavg", "ssd", "local"]
+        assert [config.row for config in every] == [
+            *of_suite,
+            *(name for name in available("method") if name not in of_suite),
+        ]
 
     def test_a_row_by_its_name(self):
         wanted = "fedx-local,scaffold-fedx,fedx-no-global-contrast"
         chosen = suite("fedx", {"methods": wanted, "seeds": [0]}, [])
-        assert [one.row for one in chosen] == wanted.split(",")
+        assert [config.row for config in chosen] == wanted.split(",")
         assert (chosen[0].method.global_contrast, chosen[2].method.global_contrast) == (0, 0)
 
     def test_all_takes_in_what_a_suite_has_more(self, tmp_path):
         more = ["fedavg objective=byol", "fedprox"]
         name = self.written(tmp_path, scenarios=[TINY], seeds=[0], methods=["fedavg"], more=more)
-        assert [one.row for one in suite(name, {}, [])] == ["fedavg"]
-        rows = [one.row for one in suite(name, {"methods": "all"}, [])]
+        assert [config.row for config in suite(name, {}, [])] == ["fedavg"]
+        rows = [config.row for config in suite(name, {"methods": "all"}, [])]
         assert rows[:3] == ["fedavg", "fedavg-byol", "fedprox"]
         assert set(available("method")) < set(rows)
 
     def test_all_of_digits_is_every_method_and_every_row_of_fedx(self):
-        rows = {one.row for one in suite("digits", {"methods": "all", "seeds": [0]}, [])}
+        rows = {config.row for config in suite("digits", {"methods": "all", "seeds": [0]}, [])}
         assert set(available("method")) <= rows
-        fedx = {one.row for one in suite("fedx", {"seeds": [0]}, [])}
+        fedx = {config.row for config in suite("fedx", {"seeds": [0]}, [])}
         assert {row.replace("-simclr", "") for row in fedx} <= rows  # digits' own rows are over SimCLR
 
     def test_a_suite_that_is_none(self, tmp_path):

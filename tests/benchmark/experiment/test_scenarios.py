@@ -1,4 +1,4 @@
-"""Every shipped scenario is what its first line says, and can be built at its full size."""
+"""Every shipped scenario agrees with its first line, and can be built at its full size."""
 
 import math
 
@@ -19,7 +19,7 @@ PAPERS = [name for name in available("scenario") if "/" in name]
 
 
 def source(config):
-    """Images of the data set's shape, as many a class as CIFAR-100 has."""
+    """50,000 black training and test images in the shape of the data set, equally many of each class."""
     channels = 1 if config.data.name in ("digits", "fashion_mnist") else 3
     classes = CLASSES.get(config.data.name, 10)
     size = config.data.image_size or {"digits": 8, "fashion_mnist": 28}.get(config.data.name, 32)
@@ -45,7 +45,7 @@ def test_it_can_be_built(name):
 
 
 def few(config):
-    """The words that make a paper's run one of a few images: the networks, losses and all else stay as they are."""
+    """Overrides that reduce a paper's run to few images, steps and rounds; networks and losses are unchanged."""
     clients, classes = config.partition.clients, CLASSES.get(config.data.name, 10)
     channels, size = source(config).train.images.shape[1:3]
     images = max(40 * clients, 6 * classes) / config.partition.get("share", 1.0)
@@ -58,7 +58,7 @@ def few(config):
 
 
 QUICK = ("fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10")
-"""The others take minutes of CPU each: `make scenarios` plays all."""
+"""Scenarios that are fast enough for every test run; the others take minutes each: `make scenarios` runs all."""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ QUICK = ("fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10")
 )
 @pytest.mark.timeout(900)
 def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
-    """Its paper's method, at its own precision and layout."""
+    """The paper's method, at the scenario's own precision and memory layout."""
     paper = name.partition("/")[0]
     common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "accelerator=cpu", "devices=1"]
     config = compose(name, paper, [*few(compose(name, paper)), *common])
@@ -143,7 +143,9 @@ def test_fedxs_heads_are_the_papers_over_any_objective(objective):
 def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
     config = compose(scenario, "orchestra")
     method = factory.method(config, source(config))
-    parameters = {name: sum(one.numel() for one in method.part(name).parameters()) for name in method.travelling}
+    parameters = {
+        name: sum(parameter.numel() for parameter in method.part(name).parameters()) for name in method.travelling
+    }
     assert parameters == {
         "encoder": 11_168_832,
         "projector": 525_312,
@@ -180,7 +182,7 @@ def test_flesds_tables_have_their_cells(name):
 def test_the_distillations_of_table_11_have_as_many_steps_each():
     rows = [line for line in read("suite", "flesd-cases")["methods"] if "distil_batch_size" in line]
     configs = [compose("flesd/cifar100-a1", *line.split()[:1], line.split()[1:]) for line in rows]
-    steps = [one.method.get("distil_epochs", 200) / one.method.distil_batch_size for one in configs]
+    steps = [config.method.get("distil_epochs", 200) / config.method.distil_batch_size for config in configs]
     assert len(steps) == 4
     assert len(set(steps)) == 1
 
@@ -189,8 +191,8 @@ def test_the_distillations_of_table_11_have_as_many_steps_each():
 def test_flesds_studies_keep_the_local_epochs_in_all(name):
     configs = suite(name, {"scenarios": read("suite", name)["scenarios"][:6]}, [])
     assert len({(config.scenario, config.row) for config in configs}) == len(configs)
-    training = [one for one in configs if one.method.name != "centralized"]
-    assert {one.federation.rounds * one.training.epochs for one in training} == {200}
+    trained = [config for config in configs if config.method.name != "centralized"]
+    assert {config.federation.rounds * config.training.epochs for config in trained} == {200}
 
 
 def test_flesds_heads_are_the_papers():

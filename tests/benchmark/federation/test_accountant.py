@@ -14,7 +14,7 @@ ALL = (*NOISY, "federation.participation=1")
 
 
 class Releasing:
-    """Releases one entry in one phase; a client of ten images twice as safely as one of five."""
+    """Releases one entry in one phase, with a noise multiplier in proportion to the client's images."""
 
     def noise(self, phase, client):
         return {"R": 0.2 * client.examples} if phase.name == "release" else {}
@@ -26,19 +26,19 @@ SMALL, LARGE = Client(1, 5), Client(0, 10)
 
 class TestEpsilon:
     @pytest.mark.parametrize(
-        ("multiplier", "number"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
+        ("multiplier", "releases"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
     )
-    def test_two_libraries_agree(self, multiplier, number):
+    def test_two_libraries_agree(self, multiplier, releases):
         other = rdp.RdpAccountant(orders=ORDERS)
-        other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), number))
-        assert epsilon(((multiplier, number),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+        other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), releases))
+        assert epsilon(((multiplier, releases),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
 
-    @pytest.mark.parametrize("number", [1, 20, 200])
-    def test_it_is_below_the_bound_that_can_be_worked_out_by_hand(self, number):
+    @pytest.mark.parametrize("releases", [1, 20, 200])
+    def test_it_is_below_the_bound_that_can_be_worked_out_by_hand(self, releases):
         """zCDP (Bun and Steinke 2016): rho = T / (2 multiplier^2), epsilon <= rho + 2 sqrt(rho ln(1 / delta))."""
-        rho = number / (2 * 1.3**2)
+        rho = releases / (2 * 1.3**2)
         by_hand = rho + 2 * math.sqrt(rho * math.log(1e5))
-        assert 0.8 * by_hand < epsilon(((1.3, number),), 1e-5) <= by_hand
+        assert 0.8 * by_hand < epsilon(((1.3, releases),), 1e-5) <= by_hand
 
     def test_much_noise_costs_next_to_nothing(self):
         assert epsilon(((900.0, 5),), 1e-5) < 0.02
@@ -75,7 +75,7 @@ class TestAccount:
         assert "client 1 would spend" in account.over_budget_reason([(RELEASE, [SMALL, LARGE])])
         assert account.over_budget_reason([(RELEASE, [LARGE]), (OTHER, [SMALL])]) is None
         assert "client 0 would spend" in account.over_budget_reason([(RELEASE, [LARGE])] * 40)
-        both = account.over_budget_reason([(RELEASE, [SMALL, LARGE])] * 40)  # it names who would spend most
+        both = account.over_budget_reason([(RELEASE, [SMALL, LARGE])] * 40)  # the client that would spend most
         assert "client 1 would spend" in both
 
     def test_its_state_comes_back(self):
@@ -87,7 +87,7 @@ class TestAccount:
         assert other.covers == account.covers
 
     @pytest.mark.parametrize(
-        ("noise", "says"),
+        ("noise", "message"),
         [
             ({"momentz": 1.0}, "names 'momentz', which phase 'release' does not send: it sends R"),
             ({"R": -3.0}, "multiplier of -3.0: give a number above 0"),
@@ -95,9 +95,9 @@ class TestAccount:
             ({"R": math.inf}, "above 0"),
         ],
     )
-    def test_a_method_that_misspells_its_noise_is_not_believed(self, noise, says, monkeypatch):
+    def test_a_method_that_misspells_its_noise_is_not_believed(self, noise, message, monkeypatch):
         monkeypatch.setattr(Releasing, "noise", lambda self, phase, client: noise)
-        with pytest.raises(MethodError, match=says):
+        with pytest.raises(MethodError, match=message):
             self.account().record_releases(RELEASE, [SMALL])
 
 
@@ -136,7 +136,7 @@ class TestRuns:
             run_helpers.build_run(tmp_path, "fedsc")
 
     def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(self, tmp_path):
-        """Where the first release is in the second round, one round is played and nothing was spent."""
+        """The first release is in round 2; a run that its budget ended after round 1 can be built again."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
         run_helpers.build_run(tmp_path, "orchestra", *words, "federation.rounds=1").loop.fit()
         experiment = run_helpers.build_experiment(tmp_path, "orchestra", *words, "federation.rounds=1")
@@ -145,7 +145,7 @@ class TestRuns:
         assert experiment.build().loop.rounds == 3
 
     def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is(self, tmp_path):
-        """Orchestra's first is in its second round: a run that ends before it would look like one without noise."""
+        """Orchestra's first release is in round 2; a run that ends before it would look like a run without noise."""
         words = ("objective.clusters=8", "method.local_clusters=3", "method.epsilon=10")
         with pytest.raises(ConfigError, match="first noisy release exceeds the privacy budget"):
             run_helpers.build_run(tmp_path, "orchestra", *words, "privacy.epsilon=5")

@@ -1,4 +1,4 @@
-"""Against NumPy in float64, and hand computed numbers."""
+"""Aggregation against NumPy in float64 and numbers computed by hand."""
 
 import pickle
 
@@ -27,7 +27,7 @@ def visit(client, examples, batches=1):
 
 
 def reduced(fabric, how, replies, server=None):
-    """`replies`: (client, examples, batches, Tree of the entry "x"); the combined value."""
+    """The combined value of `replies`: (client, examples, batches, Tree of the entry "x")."""
     totals = Aggregation({"x": how})
     for client, examples, batches, tree in replies:
         totals.add(visit(client, examples, batches), {"x": tree}, server or {})
@@ -67,7 +67,7 @@ def test_mean(fabric, how, weights, divisor):
 
 @pytest.mark.parametrize(("over", "divided"), [("weights", True), ("clients", False)])
 def test_mean_by_a_tree_of_weights(fabric, over, divided):
-    """Layer by layer, as L-DAWA weighs: leaf "w" counts by its own sum, leaf "b" by its square."""
+    """A weight for each layer, as in L-DAWA: |sum of w| for leaf "w", b^2 for leaf "b"."""
     by = {"w": lambda tree: tree["a"]["w"].sum().abs(), "b": lambda tree: tree["b"] ** 2}
 
     def weigh(server, message):
@@ -155,7 +155,7 @@ def test_the_order_of_clients_shows_in_no_bit(fabric, how):
     replies = [(k, 10 + k, 1, {"w": torch.randn(2000, generator=rng)}) for k in range(100)]
     shuffled = [replies[k] for k in torch.randperm(100, generator=rng)]
     in_float32 = [sum(tree["w"] for *_, tree in order) for order in (replies, shuffled)]
-    assert not torch.equal(*in_float32)  # a plain float32 sum would show it
+    assert not torch.equal(*in_float32)  # a plain float32 sum depends on the order
     assert torch.equal(*(reduced(fabric, how, order)["w"] for order in (replies, shuffled)))
 
 
@@ -176,10 +176,10 @@ def test_a_parameter_is_taken_without_its_gradient(fabric, how):
 
 
 def batches(gather, *values):
-    gathered = {}
+    observed = {}
     for value in values:
-        gathered = gather_batches(gathered, {"x": {"w": torch.tensor(value)}}, gather)
-    return gathered["x"]["w"].tolist()
+        observed = gather_batches(observed, {"x": {"w": torch.tensor(value)}}, gather)
+    return observed["x"]["w"].tolist()
 
 
 def test_batches_add_up():
@@ -199,9 +199,9 @@ def test_a_single_batch_longer_than_what_is_kept_is_cut():
 
 def test_the_first_batch_is_copied():
     live = torch.ones(2)
-    gathered = gather_batches({}, {"x": {"w": live}}, {"x": Sum()})
+    observed = gather_batches({}, {"x": {"w": live}}, {"x": Sum()})
     live.zero_()
-    assert gathered["x"]["w"].tolist() == [1.0, 1.0]
+    assert observed["x"]["w"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("observed", [{}, {"y": {}}, {"x": {"w": torch.ones(1)}, "y": {"w": torch.ones(1)}}])

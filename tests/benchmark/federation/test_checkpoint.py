@@ -13,18 +13,20 @@ STATE = {
     "history": [{"round": 1, "loss": None, "bytes_up": {"weights": 8}}],
     "memory": {0: "client0-round0-fit.pt"},
     "ledger": {"lines": [[0, "fit", "up", "weights", 8]], "visits": [(0, 2)]},
+    "account": {"releases": [[0, 1.5, 2]], "covers": ["R"]},
+    "environments": [{"commit": "abc", "numerical_deviations": []}],
 }
 
 
 @pytest.fixture
 def saved(tmp_path):
-    one = Checkpoint(tmp_path / "run" / "checkpoint", "abc")
-    one.save(STATE)
-    return one
+    checkpoint = Checkpoint(tmp_path / "run" / "checkpoint", "abc")
+    checkpoint.save(STATE)
+    return checkpoint
 
 
 class PulledPlug(BaseException):
-    """What no handler of the code under test may catch."""
+    """A simulated power failure; no `except Exception` catches it."""
 
 
 def pull(*_, **__):
@@ -38,6 +40,14 @@ def test_there_is_none_at_first(tmp_path):
 
 def test_a_state_comes_back_bit_for_bit(saved):
     assert same(Checkpoint(saved.file.parent, "abc").load(), {**STATE, "config": "abc"})
+
+
+def test_a_state_of_an_earlier_version_has_todays_names(saved):
+    named = {key: value for key, value in STATE.items() if key not in ("account", "environments")}
+    saved.save({**named, "played": [{"commit": "abc", "otherwise": []}]})
+    state = saved.load()
+    assert state["environments"] == STATE["environments"]
+    assert state["account"] == {"releases": [], "covers": []}
 
 
 def test_the_newer_state_replaces_the_older(saved):

@@ -55,7 +55,7 @@ def test_a_staged_file_leaves_the_old_one_until_it_is_committed(memory):
     memory.commit()
     index = dict(memory.index)
     keep(memory, 1, k1=2.0)
-    assert len(files(memory)) == 3  # a crash here finds all that the old index names
+    assert len(files(memory)) == 3  # after a crash here every file of the old index exists
     memory.restore(index)
     assert memory[1]["memory"]["w"] == 1.0
     keep(memory, 1, k1=2.0)

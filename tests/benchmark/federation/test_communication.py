@@ -1,4 +1,4 @@
-"""Against numbers counted by hand: float32 is 4 bytes, bfloat16 2, int64 8."""
+"""The communication ledger against a count by hand: float32 is 4 bytes, bfloat16 2, int64 8."""
 
 import torch
 
@@ -39,7 +39,7 @@ def test_a_view_is_billed_for_what_it_shows():
 def test_members_are_billed_common_and_private_mail_once():
     lines = filled().lines
     assert lines[0, "fit", "down", "weights"] == 2 * 28
-    assert lines[0, "fit", "down", "scale"] == 20 + 8  # client 3's own takes the place of the common one
+    assert lines[0, "fit", "down", "scale"] == 20 + 8  # client 3's private entry replaces the common one
 
 
 def test_replies_add_up_by_phase_and_round():
@@ -74,8 +74,8 @@ def test_the_state_survives_a_checkpoint_file(tmp_path):
     torch.save(ledger.state(), tmp_path / "state.pt")
     again.load(torch.load(tmp_path / "state.pt", weights_only=True))
     assert (again.lines, again.visits) == (ledger.lines, ledger.visits)
-    for one in (ledger, again):
-        one.record_uplink(1, "fit", {"weights": 2, "new": 1})
-        one.record_visits(2, 1)
+    for either in (ledger, again):
+        either.record_uplink(1, "fit", {"weights": 2, "new": 1})
+        either.record_visits(2, 1)
     assert same(again.state(), ledger.state())
     assert again.lines[1, "fit", "up", "weights"] == 30

@@ -10,7 +10,7 @@ from benchmark.experiment import data, factory
 from benchmark.speed import peers
 from benchmark.speed.peer import workload
 from benchmark.speed.peers import FLOWER, OURS, PFL, FinishedRun
-from benchmark.speed.timing import Process, arrival_times, interleaved
+from benchmark.speed.timing import Process, interleaved, line_times
 from datamodules.sources import Source, Split
 from datamodules.views import make_views
 
@@ -25,13 +25,13 @@ class TestResults:
             return [FinishedRun((4 * s, 5 * s), 100 * s) for s in seconds]
 
         lines = peers.compare("simclr", 16, {OURS: runs(1, 4), FLOWER: runs(2, 16), PFL: runs(4, 8)})
-        found = {(line.what.partition(",")[0], line.what.rpartition(": ")[2]): line for line in lines}
-        round = found["a round", f"{OURS} / {FLOWER}"]
+        by_name = {(line.what.partition(",")[0], line.what.rpartition(": ")[2]): line for line in lines}
+        round = by_name["a round", f"{OURS} / {FLOWER}"]
         assert (round.value.low, round.value.high, round.goal, round.met) == (1 / 4, 1 / 2, "<= 0.40", True)
-        assert found["a round", f"{OURS} / {PFL}"].met is False
-        assert found["start until the first round is done", OURS].value.median == 10
-        assert found["peak memory (PSS)", FLOWER].unit == "MiB"
-        assert len(lines) == len(found) == 3 * (2 + 3)
+        assert by_name["a round", f"{OURS} / {PFL}"].met is False
+        assert by_name["start until the first round is done", OURS].value.median == 10
+        assert by_name["peak memory (PSS)", FLOWER].unit == "MiB"
+        assert len(lines) == len(by_name) == 3 * (2 + 3)
 
     def test_every_framework_runs_once_in_each_repetition(self):
         order = []
@@ -42,7 +42,7 @@ class TestResults:
 
         names = (OURS, FLOWER, PFL)
         contenders = {name: lambda name=name: run_once(name) for name in names}
-        finished = interleaved(contenders, 2, lambda line: None, number=lambda run: run.round)
+        finished = interleaved(contenders, 2, lambda line: None, shown=lambda run: run.round)
         assert order == [*names, *reversed(names)]
         assert [run.round for run in finished[OURS]] == [1, 6]
 
@@ -50,7 +50,7 @@ class TestResults:
 class TestRounds:
     def test_each_line_has_the_time_it_came(self, tmp_path):
         file, until = tmp_path / "rounds.jsonl", time.monotonic() + 60
-        with arrival_times(file) as ends:
+        with line_times(file) as ends:
             file.write_text("")
             time.sleep(0.1)
             with file.open("a") as stream:
@@ -140,7 +140,8 @@ class TestWorkload:
     def test_optimiser_and_clients(self, images):
         config = self.config("mirrored")
         assert {key: config.optimizer[key] for key in workload.SGD} == workload.SGD
-        assert [len(part) for part in data.client_indices(config, images.train.labels)] == [100] * workload.CLIENTS
+        sizes = list(map(len, data.client_indices(config, images.train.labels)))
+        assert sizes == [100] * workload.CLIENTS
         assert config.federation.rounds == workload.ROUNDS
 
     def test_mirrored_views(self, images, monkeypatch):
@@ -148,7 +149,7 @@ class TestWorkload:
         config = self.config("mirrored")
         names, recipe = factory.method(config, images).objective.views, factory.recipe(config, images)
         (view_a, view_b), _ = make_views(torch.from_numpy(images.train.images[:16]), names, recipe, torch.Generator())
-        theirs = torch.stack(workload.mirrored(0))  # in another order
+        theirs = torch.stack(workload.mirrored(0))  # the same images in another order
         ours = torch.stack([view_a, view_b])
         first = [int((theirs[0] == image).flatten(1).all(1).nonzero()) for image in view_a]
         torch.testing.assert_close(ours, theirs[:, first], rtol=0, atol=0)

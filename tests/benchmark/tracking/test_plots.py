@@ -1,4 +1,4 @@
-"""Pictures of what protocols leave, and of runs that leave little."""
+"""Figures of curves, spectra, embeddings and scores, also for runs with few points."""
 
 import matplotlib
 import matplotlib.colors
@@ -23,25 +23,25 @@ def colours(path):
 
 
 def painted(name):
-    return tuple(round(255 * part) for part in matplotlib.colors.to_rgb(name))
+    return tuple(round(255 * channel) for channel in matplotlib.colors.to_rgb(name))
 
 
 @pytest.mark.parametrize(
-    ("draw", "drawn"),
+    ("panels", "drawn"),
     [
-        (plots.geometry, [plots.BLUE, plots.RUST, plots.GREEN]),
-        (plots.costs, [plots.RUST]),
+        ("geometry", [plots.BLUE, plots.RUST, plots.GREEN]),
+        ("costs", [plots.RUST]),
     ],
 )
 @pytest.mark.parametrize("curve", [CURVE, CURVE[:1]], ids=["rounds", "one"])
-def test_what_the_monitor_saw_is_drawn(draw, drawn, curve, tmp_path):
-    draw(curve, tmp_path / "a.png", "a title")
+def test_what_the_monitor_saw_is_drawn(panels, drawn, curve, tmp_path):
+    plots.lines(panels, curve, tmp_path / "a.png", "a title")
     assert {painted(colour) for colour in drawn} <= colours(tmp_path / "a.png")
 
 
 def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
     plots.plane(CURVE, tmp_path / "a.png", "t")
-    ends = {painted(matplotlib.colormaps["viridis"](place)) for place in (0.0, 1.0)}
+    ends = {painted(matplotlib.colormaps["viridis"](position)) for position in (0.0, 1.0)}
     assert ends <= colours(tmp_path / "a.png")
     plots.plane(CURVE[:1], tmp_path / "b.png", "t")  # a dot without a line
     plots.plane([{**CURVE[0], "alignment": 0.1}], tmp_path / "c.png", "t")
@@ -49,13 +49,13 @@ def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
 
 
 def test_nothing_sent_is_no_axis_of_bytes(tmp_path):
-    plots.costs([{**point, "bytes": 0} for point in CURVE], tmp_path / "a.png", "t")
-    assert painted(plots.GREY) in colours(tmp_path / "a.png")  # the words for it
+    plots.lines("costs", [{**point, "bytes": 0} for point in CURVE], tmp_path / "a.png", "t")
+    assert painted(plots.GREY) in colours(tmp_path / "a.png")  # a text in the place of the axis
 
 
 def test_other_numbers_are_another_picture(tmp_path):
-    plots.costs(CURVE, tmp_path / "a.png", "t")
-    plots.costs([{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")
+    plots.lines("costs", CURVE, tmp_path / "a.png", "t")
+    plots.lines("costs", [{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
 
 
@@ -75,15 +75,15 @@ def test_classes_are_told_apart_by_colour(classes, tmp_path):
     places = torch.tensor([[0.0, 0], [1, 0], [0, 1]]).repeat_interleave(50, dim=0) + 0.1 * torch.rand(150, 2)
     names = [f"class {k}" for k in range(classes)]
     plots.embedding(places, labels.repeat_interleave(50), names, tmp_path / "a.png", "t")
-    found = colours(tmp_path / "a.png")
-    wanted = {tuple(round(255 * part) for part in plots._colour(k, classes)[:3]) for k in range(3)}
-    assert wanted <= found
+    painted_colours = colours(tmp_path / "a.png")
+    wanted = {tuple(round(255 * channel) for channel in plots._colour(k, classes)[:3]) for k in range(3)}
+    assert wanted <= painted_colours
 
 
 def test_scores_and_accuracies_have_their_correlation(tmp_path):
     points = [(0.1, 40.0), (0.2, 42.0), (0.3, 41.0), (0.4, 47.0)]
-    told = plots.scatter(points, tmp_path / "a.png", "t")
+    caption = plots.scatter(points, tmp_path / "a.png", "t")
     pearson = np.corrcoef(*zip(*points, strict=True))[0, 1]
-    assert told == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
+    assert caption == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
     for few in (1, 2):
         assert plots.scatter(points[:few], tmp_path / "b.png", "t") == "too few points to correlate"

@@ -27,8 +27,8 @@ RECORDS = [
 
 @pytest.fixture
 def results(tmp_path):
-    for one in RECORDS:
-        store.write(tmp_path / "leaderboards" / "results" / f"{store.name(one)}.json", one)
+    for result in RECORDS:
+        store.write(tmp_path / "leaderboards" / "results" / f"{store.name(result)}.json", result)
     return tmp_path / "leaderboards" / "results"
 
 
@@ -39,7 +39,7 @@ def offline(monkeypatch):
     monkeypatch.setenv("NETRC", "/nowhere")
     monkeypatch.setattr("wandb.login", lambda **_: False)
     yield
-    wandb.teardown()  # its service is of this test's environment
+    wandb.teardown()  # W&B's service keeps the environment of this test
 
 
 def publish(results, *words):
@@ -48,29 +48,29 @@ def publish(results, *words):
 
 def entries(content):
     """The entries of a log in LevelDB's format after seven bytes of W&B's: 32 KiB blocks of whole entries or parts."""
-    place, whole = 7, b""
-    while place + 7 <= len(content):
-        left = 32768 - place % 32768
+    offset, whole = 7, b""
+    while offset + 7 <= len(content):
+        left = 32768 - offset % 32768
         if left < 7:
-            place += left
+            offset += left
             continue
-        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
-        whole += content[place + 7 : place + 7 + length]
-        place += 7 + length
+        _, length, kind = struct.unpack("<IHB", content[offset : offset + 7])
+        whole += content[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):  # whole, or the last part
             yield whole
             whole = b""
 
 
 def logged(folder):
-    """Name of a run -> its messages, as they stand in the files, and the run's folder."""
+    """Name of a run -> (the run, its messages as stored in the files, its folder)."""
     wandb.teardown()  # the files are written by W&B's own process, which may lag behind
-    found = {}
+    runs = {}
     for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
-        (run,) = {one.run.display_name: one.run for one in messages if one.HasField("run")}.values()
-        found[run.display_name] = (run, messages, file.parent)
-    return found
+        (run,) = {message.run.display_name: message.run for message in messages if message.HasField("run")}.values()
+        runs[run.display_name] = (run, messages, file.parent)
+    return runs
 
 
 def items(pairs):
@@ -87,14 +87,14 @@ def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, 
     assert len(run.run_id) == 12
     config = items(run.config.update)
     assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
-    history = [items(one.history.item) for one in messages if one.HasField("history")]
+    history = [items(message.history.item) for message in messages if message.HasField("history")]
     assert [(row["_step"], row["eval/monitor"], row["comm/bytes"], row["sys/seconds"]) for row in history] == [
         (1, 41.0, 1e6, 2.0), (2, 42.0, 2e6, 4.0),
     ]  # fmt: skip
     summary = {}
-    for one in messages:
-        if one.HasField("summary"):
-            summary |= items(one.summary.update)
+    for message in messages:
+        if message.HasField("summary"):
+            summary |= items(message.summary.update)
     assert summary["linear/v1/accuracy"] == 51.0
     assert summary["comm/bytes_up"] == 2_340_000_000
     said = capsys.readouterr().out
@@ -113,10 +113,10 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
     papers = tables["published"]
     assert len(papers["data"]) > 1000
-    assert papers["columns"] == list(wandb_dashboard.PUBLISHED)
-    artifacts = [one.request.log_artifact.artifact for one in messages if one.HasField("request")]
-    artifacts += [one.artifact for one in messages if one.HasField("artifact")]
-    (records,) = [one for one in artifacts if one.type == "records"]
+    assert papers["columns"] == list(wandb_dashboard.PAPERS)
+    artifacts = [message.request.log_artifact.artifact for message in messages if message.HasField("request")]
+    artifacts += [message.artifact for message in messages if message.HasField("artifact")]
+    (records,) = [message for message in artifacts if message.type == "records"]
     assert records.name == "records-cifar10-micro"
     paths = {entry.path for entry in records.manifest.contents}
     assert paths == {f"cifar10-micro/{row}.json" for row in ("ssd/seed0", "ssd/seed1", "<b>/seed0")}
@@ -140,7 +140,7 @@ def test_a_folder_of_something_else_is_left_alone(results, offline, capsys):
 
 
 class Refuses(BaseHTTPRequestHandler):
-    """A server that knows nobody's key."""
+    """A server that refuses every key."""
 
     def do_POST(self):
         self.send_response(401)
@@ -155,7 +155,7 @@ class Refuses(BaseHTTPRequestHandler):
 
 @pytest.fixture(params=["no network", "a wrong key"])
 def server(request):
-    """An address where nobody answers, or nobody is known."""
+    """An address without a server, or of a server that refuses every key."""
     if request.param == "no network":
         yield "http://127.0.0.1:9"
         return
@@ -166,7 +166,7 @@ def server(request):
 
 
 def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server, tmp_path):
-    """In a process of its own, as W&B's service is told its server once."""
+    """In a separate process, because W&B's service keeps the first server address it gets."""
     words = ["publish", f"folder={results.parent}", f"output={tmp_path / 'out'}", "entity=us"]
     environment = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": server, "HOME": str(tmp_path), "PATH": ""}
     command = [sys.executable, "-c", f"import sys; from benchmark.cli.main import main; sys.exit(main({words}))"]
@@ -179,7 +179,7 @@ def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server
 
 
 def test_what_the_server_refuses_is_not_called_uploaded(results, offline, monkeypatch, capsys):
-    """`wandb sync` ends well all the same; it marks the runs that went through."""
+    """`wandb sync` returns 0 even if the server refuses runs; it marks only the uploaded ones."""
     monkeypatch.setattr("wandb.login", lambda **_: True)
     refused = subprocess.CompletedProcess([], 0, stdout="", stderr="permission denied\n")
     monkeypatch.setattr("benchmark.tracking.wandb_dashboard.subprocess.run", lambda *_, **__: refused)

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from leaderboards.pages.board import markdown
-from leaderboards.pages.privacy import END, START, Entry, Method, Sheet, filled, read, section, write
+from leaderboards.pages.privacy import END, START, Entry, Method, Sheet, filled, read, write
 from leaderboards.schema import RecordError
 
 NETS = Entry("fit", "weights", "encoder: 10 numbers", 46_300_000, "mean over clients", False, None, "every round")
 ROWS = Entry("fit", "rows", "16 x 512", 32_768, "all rows together", True, "at least 5 | images", "every round")
 HELLO = Entry("hello", "rows", "16 x 512", 32_768, "all rows together", True, None, "once, in round 1", recurs=False)
-LATER = Entry("fit", "weights", "encoder: 10 numbers", 46_300_000, "one by one", True, None, "from round 4 on")
+SECOND_WEIGHTS = Entry("fit", "weights", "encoder: 10 numbers", 46_300_000, "one by one", True, None, "from round 4 on")
 SHEET = Sheet(
     "ResNet-18",
     5_000,
     (
-        Method("a_b", "reference", "simclr", (HELLO, NETS, LATER, ROWS), ("target", "d"), 1_500),
+        Method("a_b", "reference", "simclr", (HELLO, NETS, SECOND_WEIGHTS, ROWS), ("target", "d"), 1_500),
         Method("local", "reference", "simclr", (), (), 0),
     ),
 )
@@ -42,15 +42,15 @@ def test_a_file_without_a_sheet_is_refused_by_name(content: str, tmp_path: Path)
 
 
 def test_the_board_has_a_line_for_each_method():
-    lines = section(SHEET)
+    page = markdown([], SHEET)
+    lines = page.splitlines()
     assert (
         r"| a\_b | weights 46.3 MB, rows 32.8 kB | rows 32.8 kB | rows, weights | rows: at least 5 \| images |" in lines
     )
     assert "| local | nothing | – | – | – |" in lines
-    page = markdown([], SHEET)
     assert "counted at ResNet-18" in page
     assert "5,000 images" in page
-    assert page.endswith("\n".join([*lines, ""]))
+    assert page.endswith("| local | nothing | – | – | – |\n")
 
 
 def test_the_guide_has_a_line_for_each_entry_and_what_stays():

@@ -46,7 +46,7 @@ def test_a_position_is_the_mean_over_its_seeds_and_one_without_a_record_is_left_
 
 
 def test_the_papers_numbers_are_next_to_ours():
-    head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {})
+    head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {}).splitlines()
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
         "| 1 | 50.0 ± 2.0 | 40.0 | 10.9 |",
@@ -54,16 +54,16 @@ def test_the_papers_numbers_are_next_to_ours():
         "| 4 | – | 40.0 | 42.5 ± 0.5 |",
     ]
     assert "1 to 3 seeds" in lines[4]
-    assert studies.table(STUDY, {}, {}) == ["No row of it has been recorded yet."]
+    assert studies.table(STUDY, {}, {}) == "No row of it has been recorded yet.\n"
 
 
 def test_epsilon_has_a_column_where_a_line_has_spent_any():
-    """The largest of any client and seed."""
+    """The column shows the largest epsilon of any client and seed."""
     study = {**STUDY, "ours": {**STUDY["ours"], "epsilon": "A"}}
     noisy = [{**entry, "epsilon": 1.0 + entry["seed"]} if entry["scenario"] == "t2" else entry for entry in RECORDS]
     assert epsilons(STUDY, noisy) == {}
     assert epsilons(study, noisy) == {2: 2.0}
-    head, _, *lines = studies.table(study, curves(study, noisy), epsilons(study, noisy))
+    head, _, *lines = studies.table(study, curves(study, noisy), epsilons(study, noisy)).splitlines()
     assert head.endswith("| A, paper | epsilon |")
     assert lines[0].endswith("| 10.9 | – |")
     assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"

@@ -17,7 +17,7 @@ from leaderboards.papers.tables import Ours, collect, read
 from leaderboards.papers.verdicts import differences
 from leaderboards.schema import RecordError
 
-COUNTS = {  # numbers a table, counted in the papers' text: rows times columns, less what is blank
+COUNTS = {  # numbers per table, counted in the papers: rows times columns, minus blank cells
     ("fedsc", "claims"): 5,
     ("ldawa", "README CIFAR-100"): 3 * 6,
     ("ldawa", "README Tiny-ImageNet"): 3 * 2,

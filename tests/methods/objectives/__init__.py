@@ -1,4 +1,4 @@
-"""What every objective owes the methods that train it; an objective's test inherits it and adds its paper's rules."""
+"""Contract between every objective and the methods; an objective's test inherits it and adds its paper's rules."""
 
 from typing import ClassVar
 
@@ -48,7 +48,7 @@ class ObjectiveContract:
         raise NotImplementedError
 
     def batch(self) -> Batch:
-        """What it is given."""
+        """The batch that the objective is tested on."""
         return batch()
 
     def test_outputs(self) -> None:
@@ -76,7 +76,7 @@ class ObjectiveContract:
         torch.testing.assert_close(objective.loss(out, given), self.expected(out))
 
     def test_all_views_pass_through_the_networks_together(self) -> None:
-        """BatchNorm sees every view at once, and a view more an add-on asked for, which the loss does not see."""
+        """BatchNorm sees all views in one batch, also the extra view of an add-on, which the loss ignores."""
         objective, reference, given = self.build(), self.build(), self.batch()
         (more,) = views(1, seed=9)
         out = objective(*given.views, extra=(more,))
@@ -99,7 +99,7 @@ class ObjectiveContract:
                 assert parameter.grad.abs().max() > 0, name
 
     def test_targets_carry_no_gradient(self) -> None:
-        """Not even one to the images."""
+        """Targets need no gradient even where the images do."""
         out = self.build()(*(view.requires_grad_() for view in self.batch().views))
         assert all(not t.requires_grad for t in out.targets)
         assert all(
@@ -120,7 +120,7 @@ class ObjectiveContract:
         first = objective.loss(out, given)
         with torch.no_grad():
             for parameter in objective.parameters():
-                parameter.add_(1)  # what has been encoded is not encoded again
+                parameter.add_(1)  # the loss must not encode the views again
         assert torch.equal(objective.loss(out, given), first)
         assert all(
             torch.equal(before_step, after_step)
@@ -129,7 +129,7 @@ class ObjectiveContract:
 
 
 def step(objective: Objective, given: Batch, rate: float = 0.1) -> None:
-    """One step of SGD and what follows it."""
+    """One step of SGD, then the objective's `after_step`."""
     optimizer = torch.optim.SGD((p for p in objective.parameters() if p.requires_grad), lr=rate)
     out = objective(*given.views)
     objective.loss(out, given).backward()

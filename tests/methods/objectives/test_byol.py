@@ -37,7 +37,7 @@ class TestBYOL(ObjectiveContract):
             assert not torch.allclose(t, z)
 
     def test_the_target_starts_at_the_received_networks(self) -> None:
-        """Whatever was in the target before the visit is gone, parameters and BatchNorm's statistics alike."""
+        """At the start of a visit the received networks replace the target's parameters and BatchNorm statistics."""
         method = FederatedMethod(self.build())
         step(method.objective, batch())
         received = trees.map(lambda leaf: leaf + 0.25, trees.clone(method.weights()))

@@ -17,7 +17,7 @@ PICTURES = 24
 
 
 def looked(objective: ProtoCL, round: int = 1, examples: int = PICTURES) -> ProtoCL:
-    """The objective as a client has it after the E-step over some images."""
+    """The objective after the E-step of a client over its images."""
     method = FederatedMethod(objective)
     visit = Visit(round, 9, method.phases[0], Client(0, examples), {}, {}, torch.Generator())
     objective.receive(visit)
@@ -52,7 +52,7 @@ class TestProtoCL(ObjectiveContract):
         torch.testing.assert_close(objective.prototypes.norm(dim=1), torch.ones(8))
         for widths in objective.concentration.split([3, 5]):
             assert float(widths.mean()) == pytest.approx(0.3, rel=1e-5)
-        assert objective.clusters_of.shape == (2, 32)  # room for 24, few sizes
+        assert objective.clusters_of.shape == (2, 32)  # 24 images, rounded up so that few sizes occur
         assert [int(row.max()) < k for row, k in zip(objective.clusters_of, (3, 5), strict=True)] == [True, True]
 
     def test_the_networks_are_left_as_they_were(self) -> None:

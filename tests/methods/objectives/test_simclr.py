@@ -27,11 +27,11 @@ class TestSimCLR(ObjectiveContract):
         out = self.build()(*batch().views)
         warm = SimCLR(encoder(), projector=(5, 4))
         torch.testing.assert_close(warm.loss(out, batch()), nt_xent(*out.embeddings, 0.5))
-        without = SimCLR(encoder(), projector=(5, 4), head_norm=False)
-        assert [name for name, _ in without.projector.named_parameters()] == [
+        plain_head = SimCLR(encoder(), projector=(5, 4), head_norm=False)
+        assert [name for name, _ in plain_head.projector.named_parameters()] == [
             "0.weight",
             "0.bias",
             "2.weight",
             "2.bias",
         ]
-        assert list(without.projector.buffers()) == []
+        assert list(plain_head.projector.buffers()) == []

@@ -35,7 +35,7 @@ class TestSpectral(ObjectiveContract):
 
 
 class TestCorrelationForm(TestSpectral):
-    """FedSC's batch form."""
+    """The form of the loss over a batch that FedSC uses."""
 
     def build(self) -> Spectral:
         return Spectral(encoder(), projector=(5, 4), mu=0.4, negatives="correlation")
