@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leaderboards.markdown import table_lines
 from leaderboards.rank import Cell, Row, pooled_spread, threshold, unlike_settings
 from leaderboards.store import load_yaml
 
@@ -30,11 +29,6 @@ class Difference:
     def cell(self) -> Cell:
         """Mean and spread over seeds."""
         return Cell.of(list(self.by_seed.values()))
-
-    @property
-    def wins(self) -> int:
-        """In how many seeds the row is ahead."""
-        return sum(points > 0 for points in self.by_seed.values())
 
     @property
     def significant(self) -> bool:
@@ -67,16 +61,3 @@ def compare(row: Row, base: Row, spread: float) -> Difference | None:
         if not key.startswith("method.")
     )
     return Difference(row.row, base.row, by_seed, threshold(len(by_seed), len(by_seed), spread), unlike)
-
-
-def table(rows: Iterable[Row]) -> list[str]:
-    """Lines of a Markdown table of what rows add to the rows they build on; empty without any comparison."""
-    lines = []
-    for difference in differences(rows, COMPARISONS["bases"]):
-        points, seeds = difference.cell.mean, len(difference.by_seed)
-        verdict = ("more" if points > 0 else "less") if difference.significant else "no clear difference"
-        wins = f"{difference.wins} of {seeds}"
-        numbers = (f"{points:+z.1f}", f"{difference.threshold:.1f}", wins)
-        lines.append((difference.row, difference.base, *numbers, verdict, "; ".join(difference.unlike)))
-    heads = ("row", "on top of", "adds (points)", "counts from", "ahead in", "verdict", "also differs in")
-    return table_lines(heads, lines, "llrrrl") if lines else []

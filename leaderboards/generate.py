@@ -1,6 +1,7 @@
 """Everything in a checkout that is made from records, papers and the privacy sheet; and what of it is out of date."""
 
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from leaderboards import store
 from leaderboards.markdown import MISSING, rewrite
 from leaderboards.pages import board, methods, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
-from leaderboards.schema import Record, RecordError
+from leaderboards.schema import Record, RecordError, is_number
 
 MEASURED = "measured.json"
 """In the leaderboards' folder: place of a published cell that needs no run -> our values by seed."""
@@ -47,7 +48,8 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
     Raises:
         RecordError: a page or its mark is missing; or, if guarded, a verdict got worse: then nothing is written.
     """
-    current, sheet = judged(records, folder), privacy.find(folder)
+    current, file = judged(records, folder), folder / privacy.SHEET
+    sheet = privacy.read(file) if file.exists() else None
     if docs is not None:
         if guarded and (lost := verdicts.worse(verdicts.read(folder), current)):
             place, before, now = lost[0]
@@ -77,28 +79,28 @@ def stale(root: Path = Path()) -> list[Moved]:
                 file.unlink()  # a file that is no longer made has to be missing
         records = store.collect(fresh / "leaderboards" / "results")
         write(records, fresh / "leaderboards", fresh / "docs", guarded=False)
-        differences = [moved for top in ("leaderboards", "docs") for moved in _folders(root / top, fresh / top, top)]
-    return sorted(differences, key=lambda moved: DIGESTS not in moved.what)  # the cause before its consequences
+        committed, made = _files(root), _files(fresh)
+    return sorted(_differences(committed, made), key=lambda moved: DIGESTS not in moved.what)  # causes come first
 
 
-def _folders(committed: Path, fresh: Path, name: str) -> Iterator[Moved]:
-    old_files, new_files = _files(committed), _files(fresh)
-    for file in sorted(old_files | new_files):
-        where = f"{name}/{file.as_posix()}"
-        if file not in new_files:
-            yield Moved(where, "there", "not made any more")
-        elif file not in old_files:
-            yield Moved(where, "not there", "made")
-        elif (old := (committed / file).read_bytes()) != (new := (fresh / file).read_bytes()):
-            if file.suffix == ".svg":
-                yield Moved(where, "committed", "drawn differently")
-            else:
-                yield from _lines(where, *(text.decode(errors="replace").split("\n") for text in (old, new)))
+def _files(root: Path) -> dict[str, bytes]:
+    """Path -> content of every file that a checkout's data and pages consist of."""
+    files = (file for top in ("leaderboards", "docs") for file in (root / top).rglob("*") if file.is_file())
+    kept = (file for file in files if file.name != site.DATA and "__pycache__" not in file.parts)
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in kept}
 
 
-def _files(folder: Path) -> set[Path]:
-    files = (file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    return {file.relative_to(folder) for file in files if file.name != site.DATA}
+def _differences(committed: Mapping[str, bytes], made: Mapping[str, bytes]) -> Iterator[Moved]:
+    for file in sorted(committed.keys() | made.keys()):
+        old, new = committed.get(file), made.get(file)
+        if new is None:
+            yield Moved(file, "there", "not made any more")
+        elif old is None:
+            yield Moved(file, "not there", "made")
+        elif old != new and file.endswith(".svg"):
+            yield Moved(file, "committed", "drawn differently")
+        elif old != new:
+            yield from _lines(file, *(text.decode(errors="replace").split("\n") for text in (old, new)))
 
 
 def _lines(where: str, old: Sequence[str], new: Sequence[str]) -> Iterator[Moved]:
@@ -124,14 +126,20 @@ def _cells(old: str, new: str) -> tuple[str, str]:
     return f"{old_name}: {old_shown}", new_shown
 
 
-def moved(where: str, old: Any, new: Any) -> Iterator[Moved]:
-    """Every number or text of nested data that differs, with its place."""
+def moved(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[Moved]:
+    """Every number or text of nested data that differs, with its place.
+
+    tolerance: of a number; relative for large ones.
+    """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
-            yield from moved(f"{where} {key}", old.get(key, MISSING), new.get(key, MISSING))
+            yield from moved(f"{where} {key}", old.get(key, MISSING), new.get(key, MISSING), tolerance)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, pair in enumerate(zip(old, new, strict=True)):
-            yield from moved(f"{where} {index}", *pair)
+            yield from moved(f"{where} {index}", *pair, tolerance)
+    elif is_number(old) and is_number(new):
+        if not math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance):
+            yield Moved(where, _short(old), _short(new))
     elif old != new:
         yield Moved(where, _short(old), _short(new))
 

@@ -14,12 +14,12 @@ MISSING = "–"
 TEMPLATES = Path(__file__).parent / "pages" / "templates"
 
 
-def line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[object]) -> str:
     """One line of a Markdown table; no text of a cell can break the table."""
-    return "| " + " | ".join(map(escape, cells)) + " |"
+    return "| " + " | ".join(escape(str(cell)) for cell in cells) + " |"
 
 
-def table_lines(headings: Sequence[str], rows: Iterable[Iterable[str]], align: str) -> list[str]:
+def table_lines(headings: Sequence[str], rows: Iterable[Iterable[object]], align: str) -> list[str]:
     """A Markdown table. align: `l` or `r` for each column; the last letter holds for all further columns."""
     rules = ("---:" if side == "r" else "---" for side in align.ljust(len(headings), align[-1]))
     return [line(headings), f"|{'|'.join(rules)}|", *map(line, rows)]
@@ -32,15 +32,16 @@ def escape(text: str) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from its template in `pages/templates`; the filter `md` escapes text."""
+    """A page from its template in `pages/templates`; filters: `md` escapes text, `line` makes a line of a table."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    pages.filters["md"] = escape
+    filters = (line, with_spread, in_bytes, three_digits, seeds_phrase)
+    pages.filters |= {"md": escape} | {function.__name__: function for function in filters}
     return f"{pages.get_template(template).render(values).rstrip()}\n"
 
 
-def replace_between(page: str, start: str, end: str, lines: Iterable[str]) -> str:
-    """The page with new lines between two marks.
+def replace_between(page: str, start: str, end: str, text: str) -> str:
+    """The page with new text between two marks.
 
     Raises:
         RecordError: a mark is missing.
@@ -49,7 +50,7 @@ def replace_between(page: str, start: str, end: str, lines: Iterable[str]) -> st
     _, end_mark, after = rest.partition(end)
     if not start_mark or not end_mark:
         raise RecordError(f"no mark {end if start_mark else start}: put it where the tables belong")
-    return "\n".join([before + start, "", *lines, "", end + after])
+    return f"{before}{start}\n\n{text.strip()}\n\n{end}{after}"
 
 
 def rewrite(file: Path, change: Callable[[str], str]) -> None:
@@ -80,9 +81,9 @@ def rank_of(row: Row) -> str:
     return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
 
 
-def three_digits(value: float) -> str:
+def three_digits(value: float | None) -> str:
     """A number to three significant digits: 12345 is "12,300"."""
-    return f"{float(f'{value:.3g}'):,.10g}"
+    return MISSING if value is None else f"{float(f'{value:.3g}'):,.10g}"
 
 
 def in_bytes(count: float | None) -> str:

@@ -89,9 +89,6 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
         if record["scenario"] == scenario and finished(record):
             rows.setdefault(record["row"], []).append(record)
     for name, group in rows.items():
-        seeds = [record["seed"] for record in group]
-        if len(set(seeds)) < len(seeds):
-            raise RecordError(f"{scenario}, row {name}: a seed is given twice in {seeds}, keep one record of each")
         for record in group[1:]:
             if unlike := unlike_settings(_shared_settings(group[0]), _shared_settings(record)):
                 values = "; ".join(f"{key} is {first} and {other}" for key, first, other in unlike[:4])
@@ -159,10 +156,8 @@ def gaps(rows: Sequence[Row]) -> list[str]:
     """
     all_seeds, lines = {seed for row in rows for seed in row.seeds}, []
     for row in rows:
-        first, last = min(row.seeds), max(row.seeds)
-        missing = [
-            seed for seed in sorted(all_seeds.union(range(first, last))) if seed < last and seed not in row.seeds
-        ]
+        expected = all_seeds.union(range(min(row.seeds), max(row.seeds)))
+        missing = [seed for seed in sorted(expected.difference(row.seeds)) if seed < max(row.seeds)]
         unscored = [seed for seed in row.seeds if row.headline and seed not in row.headline]
         lines += [f"{row.row} has no seed {', '.join(map(str, missing))}"] if missing else []
         lines += [f"{row.row}, seed {', '.join(map(str, unscored))}, has no {HEADLINE}"] if unscored else []

@@ -6,7 +6,6 @@ processor has, so that machines agree. CHANGELOG.md has to name the committed on
 
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from benchmark.configuration.compose import merge
 from benchmark.configuration.suites import suite
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.client_state import LocalParts
 from benchmark.tracking.progress import Display
 from methods import trees
 from methods.trees import Tree
@@ -79,7 +77,7 @@ def _train(methods: str) -> Iterator[Any]:
             with Experiment(config, silent).open() as run:
                 loop = run.loop
                 loop.fit()
-                exported = loop.method.export(loop.server, LocalParts(loop.client_state))
+                exported = loop.export()
                 losses = {key: [line.get(key) for line in loop.history] for key in ("loss", "server_loss")}
                 final = {"server": fingerprint(loop.server), "encoders": fingerprint(dict(exported))}
             yield config.row, {key: values for key, values in losses.items() if set(values) != {None}} | final
@@ -101,40 +99,10 @@ def mark(rows: Mapping[str, Numbers]) -> str:
     return "golden numbers " + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def differences(golden: Mapping[str, Numbers], now: Mapping[str, Numbers]) -> list[tuple[str, str, str]]:
-    """(name, golden, now) of every number beyond its tolerance, and of rows that were added or removed."""
-    lines = [(row, "-", "new row") for row in sorted(now.keys() - golden.keys())]
-    lines += [(row, "golden", "gone") for row in sorted(golden.keys() - now.keys())]
-    for row in sorted(golden.keys() & now.keys()):
-        old, new = dict(_flat(golden[row])), dict(_flat(now[row]))
-        for name in sorted(old.keys() | new.keys()):
-            values = [numbers[name] for numbers in (old, new) if name in numbers]
-            if len(values) < 2 or not math.isclose(*values, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-                before, after = (f"{numbers[name]:.8g}" if name in numbers else "-" for numbers in (old, new))
-                lines.append((f"{row} {name}", before, after))
-    return lines
-
-
-def _flat(numbers: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Names and values of nested numbers; None has none."""
-    if isinstance(numbers, list):
-        numbers = dict(enumerate(numbers, 1))
-    if isinstance(numbers, Mapping):
-        for key, value in numbers.items():
-            yield from _flat(value, f"{name} {key}".strip())
-    elif numbers is not None:
-        yield name, numbers
-
-
 def read(file: Path = FILE) -> dict[str, Numbers]:
     """The committed golden numbers, by row."""
     rows: dict[str, Numbers] = json.loads(file.read_text(encoding="utf-8"))
     return rows
-
-
-def write(rows: Mapping[str, Numbers], file: Path = FILE) -> None:
-    """Write the golden numbers to their file."""
-    file.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

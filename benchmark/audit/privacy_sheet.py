@@ -5,9 +5,8 @@ server's message, observes two images if a phase observes, and replies. Entries,
 the values mean nothing.
 """
 
-import math
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from benchmark.configuration.files import CONFIGS
 from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
-from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import DELTA, PrivacyAccountant, epsilon
@@ -32,9 +31,9 @@ from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
-from leaderboards.pages.privacy import Entry, Method, Sheet
+from leaderboards.pages.privacy import Entry, Method
 from methods import trees
-from methods.base import Cat, Each, FederatedMethod, MethodError, Phase, Sum, Tree, Visit, set_learning_rate
+from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit, set_learning_rate
 from methods.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
@@ -83,21 +82,15 @@ def _repeat_rows(tree: Tree, how: Sum | Cat, times: float) -> Tree:
 
     def repeat(leaf: Tensor) -> Tensor:
         rows = round(len(leaf) * times)
-        return leaf.repeat(math.ceil(times), *(1,) * (leaf.dim() - 1))[: min(rows, how.last or rows)]
+        return leaf[torch.arange(min(rows, how.last or rows)) % len(leaf)]
 
     return trees.map(repeat, tree)
 
 
 class ReplyRecorder(Callback):
-    """Callback that records the entries of the client's replies by round, and the state it keeps at the end.
+    """Callback that records the entries of the client's replies by round, and the state it keeps at the end."""
 
-    Args:
-        method: defines its running statistics and the protection of its entries.
-        delta: of differential privacy, for the epsilon of a release.
-    """
-
-    def __init__(self, method: FederatedMethod, delta: float) -> None:
-        self.method, self.delta = method, delta
+    def __init__(self) -> None:
         self.entries: dict[int, list[Entry]] = {}
         self.client_state: Tree = {}
 
@@ -106,33 +99,28 @@ class ReplyRecorder(Callback):
         phase, round = result.visit.phase, result.visit.round
         if phase.where == "server":
             return
-        self.client_state = result.kept
+        self.client_state = result.client_state
         if missing := sorted(set(phase.uplink) - set(result.message)):
             raise MethodError(
                 f"phase {phase.name!r} declares {', '.join(missing)}, but a client did not send it in round {round + 1}"
                 ": the privacy sheet lacks its shape"
             )
-        statistics = {path for path, _ in trees.leaves(self.method.statistics())}
+        statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
         for entry, size in sizes(result.message).items():
             content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
             combined, alone = describe_reduction(phase.uplink[entry])
-            protected = self.protection(entry, result.visit)
+            protected = protection(loop, entry, result.visit)
             record = Entry(phase.name, entry, content, size, combined, alone, protected)
             self.entries.setdefault(round, []).append(record)
 
-    def protection(self, entry: str, visit: Visit) -> str | None:
-        """The method's description of an entry's protection, and the epsilon of its release with noise."""
-        phrases = [guard] if (guard := self.method.guards().get(entry)) else []
-        if multiplier := self.method.noise(visit.phase, visit.client).get(entry):
-            cost = epsilon(((multiplier, 1),), self.delta)
-            phrases.append(f"a release costs epsilon {cost:.3g} at delta {self.delta:g}")
-        return "; ".join(phrases) or None
 
-
-def sheet(methods: Iterable[Method]) -> Sheet:
-    """The sheet of some methods."""
-    return Sheet(ENCODER, IMAGES, tuple(methods))
+def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
+    """The method's description of an entry's protection, and the epsilon of its release with noise."""
+    delta, phrases = loop.accountant.delta, [loop.method.guards().get(entry)]
+    if multiplier := loop.method.noise(visit.phase, visit.client).get(entry):
+        phrases.append(f"a release costs epsilon {epsilon(((multiplier, 1),), delta):.3g} at delta {delta:g}")
+    return "; ".join(filter(None, phrases)) or None
 
 
 def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
@@ -158,19 +146,19 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
     fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
     work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
-    recorder = ReplyRecorder(method, config.privacy.get("delta", DELTA))
+    recorder = ReplyRecorder()
     with tempfile.TemporaryDirectory() as folder:
         loop = FederatedLoop(
             fabric,
             method,
-            PerArchitectureExecutor(work) if method.others else work,
+            work,
             Clients(data.parts),
             streams,
             rounds=config.federation.rounds,
             participation=1.0,
             folder=Path(folder),
             config_hash="",
-            accountant=PrivacyAccountant(method, delta=DELTA, budget=None),
+            accountant=PrivacyAccountant(method, delta=config.privacy.get("delta", DELTA), budget=None),
         )
         loop.callbacks = [recorder]
         loop.restore()
@@ -192,11 +180,10 @@ def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
     A client that returns may send entries that it did not send at first.
     """
 
-    def outline(phase: Phase) -> tuple:
-        entries = [(name, *describe_reduction(how)) for name, how in phase.uplink.items()]
-        return phase.name, phase.data, phase.where, *entries
-
-    outlines = [list(map(outline, plan)) for plan in plans]
+    outlines = []
+    for plan in plans:
+        sent = [[(name, describe_reduction(how)) for name, how in phase.uplink.items()] for phase in plan]
+        outlines.append([(phase.name, phase.data, phase.where, sent) for phase in plan])
     return [0, *(1 + outlines[1:].index(outline) for outline in outlines[1:])][: len(plans)]
 
 

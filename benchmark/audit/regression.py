@@ -14,7 +14,7 @@ from datamodules.heterogeneity import report
 from datamodules.partition import dirichlet_balanced
 from leaderboards import generate, rank, store
 from leaderboards.generate import Moved
-from leaderboards.markdown import line
+from leaderboards.markdown import table_lines
 from leaderboards.papers import tables, verdicts
 from leaderboards.papers.tables import Published
 
@@ -24,6 +24,7 @@ SEEDS, IMAGES = 10, 50_000
 """Partitions that are drawn, and images of each, in equal classes as CIFAR's."""
 
 TABLE_4 = "Orchestra's Table 4"
+HEADINGS = ("what moved", "old", "new")
 SHOWN = 60
 """Largest number of changed numbers in a terminal table."""
 
@@ -47,7 +48,7 @@ def heterogeneity(cells: Iterable[Published]) -> dict[str, list[float]]:
 def capture(display: Display) -> None:
     """Measure golden numbers and published cells again and write them. CHANGELOG.md has to name them."""
     rows = golden.measure(display)
-    golden.write(rows)
+    golden.FILE.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n", encoding="utf-8")
     with display.during(TABLE_4):
         cells = heterogeneity(tables.collect())
     (FOLDER / generate.MEASURED).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
@@ -65,8 +66,7 @@ def regress(display: Display) -> list[Moved]:
     records, cells, committed = store.collect(FOLDER / "results"), tables.collect(), golden.read()
     for scenario in {record["scenario"] for record in records}:
         rank.runs(records, scenario)  # refuses seeds with different settings
-    changes = golden.differences(committed, golden.measure(display))
-    lines = [Moved(f"golden: {name}", old, new) for name, old, new in changes]
+    lines = list(generate.moved("golden:", committed, golden.measure(display), golden.TOLERANCE))
     if (name := golden.mark(committed)) not in CHANGELOG.read_text(encoding="utf-8"):
         lines.append(Moved(str(CHANGELOG), f"has to give the reason for: {name}", "does not"))
     with display.during(TABLE_4):
@@ -84,14 +84,14 @@ def table(lines: Sequence[Moved]) -> str:
     """Markdown table of the changes, for a comment on a pull request."""
     if not lines:
         return "Nothing moved.\n"
-    return "\n".join(["| what moved | old | new |", "|---|---|---|", *map(line, lines), ""])
+    return "\n".join([*table_lines(HEADINGS, lines, "l"), ""])
 
 
 def shown(lines: Sequence[Moved]) -> Table | str:
     """Table of the changes for the terminal."""
     if not lines:
         return table(lines).strip()
-    shortened = Table("what moved", "old", "new")
+    shortened = Table(*HEADINGS)
     for change in lines[:SHOWN]:
         shortened.add_row(*map(Text, change))
     if len(lines) > SHOWN:

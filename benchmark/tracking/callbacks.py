@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.loggers import CSVLogger, Logger
+
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.tracking.loggers import RunLogger
 from benchmark.tracking.record import MONITORED
 from leaderboards import schema, store
 
@@ -19,37 +20,37 @@ class RoundLog(Callback):
         logger: W&B's or CSV.
     """
 
-    def __init__(self, file: Path, logger: RunLogger) -> None:
+    def __init__(self, file: Path, logger: Logger) -> None:
         self.file, self.logger = file, logger
 
     def on_run_start(self, loop: FederatedLoop) -> None:
-        """Writes the completed rounds."""
+        """Writes the completed rounds; CSV is rewritten whole, W&B has them."""
         if loop.fabric.global_rank == 0:
-            self.file.write_text("".join(json.dumps(row) + "\n" for row in loop.history))
-            for row in loop.history if self.logger.starts_over else []:
-                self._log(row)
+            self.file.write_text("".join(json.dumps(line) + "\n" for line in loop.history))
+            for line in loop.history if isinstance(self.logger, CSVLogger) else []:
+                self._log(line)
 
-    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Appends the line; the round's checkpoint is on disk by now."""
         if loop.fabric.global_rank != 0:
             return
         with self.file.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-        self._log(row)
+            stream.write(json.dumps(line) + "\n")
+        self._log(line)
 
-    def _log(self, row: dict[str, Any]) -> None:
+    def _log(self, line: dict[str, Any]) -> None:
         scalars = {
-            "train/loss": row["loss"],
-            "comm/bytes_up": sum(row["bytes_up"].values()),
-            "comm/bytes_down": sum(row["bytes_down"].values()),
-            "train/server_loss": row.get("server_loss"),
-            "privacy/epsilon": max(row["epsilon"].values()) if "epsilon" in row else None,
-            "sys/seconds": row["seconds"],
-            "sys/client_seconds": row["client_seconds"],
-            "sys/images_per_second": row["images"] / max(row["seconds"], 1e-9),
-        } | {f"eval/{name}": row.get(name) for name in MONITORED}
+            "train/loss": line["loss"],
+            "comm/bytes_up": sum(line["bytes_up"].values()),
+            "comm/bytes_down": sum(line["bytes_down"].values()),
+            "train/server_loss": line.get("server_loss"),
+            "privacy/epsilon": max(line["epsilon"].values()) if "epsilon" in line else None,
+            "sys/seconds": line["seconds"],
+            "sys/client_seconds": line["client_seconds"],
+            "sys/images_per_second": line["images"] / max(line["seconds"], 1e-9),
+        } | {f"eval/{name}": line.get(name) for name in MONITORED}
         numbers = {key: value for key, value in scalars.items() if value is not None}
-        self.logger.log_metrics(numbers, step=row["round"])
+        self.logger.log_metrics(numbers, step=line["round"])
 
 
 class EarlyRecord(Callback):
@@ -62,9 +63,9 @@ class EarlyRecord(Callback):
     def __init__(self, file: Path, make: Callable[[], schema.Record]) -> None:
         self.file, self.make = file, make
 
-    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Writes the record, unless this was the last round, after which the full record is written."""
-        if "monitor" in row and row["round"] < loop.rounds and loop.stop_reason() is None:
+        if "monitor" in line and line["round"] < loop.rounds and loop.stop_reason() is None:
             self.on_pause(loop)
 
     def on_pause(self, loop: FederatedLoop) -> None:

@@ -27,63 +27,45 @@ def flat(result: Record) -> dict[str, float]:
     }
 
 
-class RunLogger:
-    """A Lightning logger, and the end of a run.
-
-    Args:
-        logger: takes scalars by round.
-    """
-
-    def __init__(self, logger: Logger) -> None:
-        self.logger = logger
-
-    @property
-    def starts_over(self) -> bool:
-        """Whether a resumed run logs its earlier rounds again: the CSV file is rewritten."""
-        return isinstance(self.logger, CSVLogger)
-
-    def log_metrics(self, numbers: dict[str, float], step: int) -> None:
-        """Logs the scalars of a round."""
-        self.logger.log_metrics(numbers, step=step)
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Ends W&B's run where an error stops the training, so that the next run does not log into it."""
-        try:
-            yield
-        except Exception:
-            if isinstance(self.logger, WandbLogger):
-                import wandb
-
-                wandb.finish(exit_code=1)
-            raise
-
-    def close(self, result: Record, pictures: dict[str, Path]) -> None:
-        """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
-        if isinstance(self.logger, WandbLogger):
+@contextmanager
+def end_on_error(logger: Logger) -> Iterator[None]:
+    """Ends W&B's run where an error stops the training, so that the next run does not log into it."""
+    try:
+        yield
+    except Exception:
+        if isinstance(logger, WandbLogger):
             import wandb
 
-            self.logger.experiment.summary.update({**flat(result), "record": result})
-            for name, file in pictures.items():
-                self.logger.log_image(f"figures/{name}", [str(file)])
-            wandb.finish()
-        else:
-            self.logger.finalize("success")
+            wandb.finish(exit_code=1)
+        raise
 
 
-def open_logger(config: DictConfig, folder: Path) -> RunLogger:
+def close(logger: Logger, result: Record, pictures: dict[str, Path]) -> None:
+    """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
+    if not isinstance(logger, WandbLogger):
+        logger.finalize("success")
+        return
+    import wandb
+
+    logger.experiment.summary.update({**flat(result), "record": result})
+    for name, file in pictures.items():
+        logger.log_image(f"figures/{name}", [str(file)])
+    wandb.finish()
+
+
+def open_logger(config: DictConfig, folder: Path) -> Logger:
     """The config's logger; W&B works offline, in the run's folder, unless the user is logged in."""
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if config.logger == "csv" or not first:  # other ranks log nothing
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
-        return RunLogger(CSVLogger(save_dir=folder, name="", version="csv"))
+        return CSVLogger(save_dir=folder, name="", version="csv")
     import wandb
 
     os.environ.setdefault("WANDB_SILENT", "true")
     wandb.setup()  # reads WANDB_SILENT before its first message
     content: Any = OmegaConf.to_container(config, resolve=True)
     key = f"{config.scenario}/{config.row}/seed{config.seed}"
-    logger = WandbLogger(
+    return WandbLogger(
         project="fulcrum",
         name=key,
         id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
@@ -93,4 +75,3 @@ def open_logger(config: DictConfig, folder: Path) -> RunLogger:
         mode=os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False, verify=False) else "offline"),
         config=content,
     )
-    return RunLogger(logger)

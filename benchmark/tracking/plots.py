@@ -17,7 +17,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, RUST, GREEN, GREY = "#2f6f9f", "#b5562b", "#5b9e6f", "#777777"
-Point = Mapping[str, float]
+X_AXES = {
+    "round": ("round", 1, "not monitored"),
+    "bytes": ("MB up and down, all clients", 1e6, "nothing is sent"),
+    "seconds": ("seconds of training", 1, "nothing is trained"),
+}
+"""Key of a point -> label, unit, and the text of a panel without points."""
+Y_AXES = {
+    "loss": ("mean local loss", BLUE),
+    "monitor": ("monitor (kNN, %)", RUST),
+    "effective_rank": ("effective rank (dimensions)", BLUE),
+    "alignment": ("alignment (lower is closer)", RUST),
+    "uniformity": ("uniformity (nats, lower is wider)", GREEN),
+}
+"""Key of a point -> label and colour."""
+PANELS = {
+    "curves": (("round", "loss"), ("round", "monitor")),
+    "costs": (("bytes", "monitor"), ("seconds", "monitor")),
+    "geometry": (("round", "effective_rank"), ("round", "alignment"), ("round", "uniformity")),
+}
+"""Figure -> the axes of its panels, x and y."""
 
 
 def of_run(
@@ -33,13 +52,12 @@ def of_run(
     source, points = data.source, curve(history)
     figures: dict[str, Callable[..., None]] = {
         "partition": partial(bubble_chart, source.train.labels, data.parts, classes=source.classes),
-        "curves": partial(curves, history, title=title),
+        "curves": partial(lines, "curves", history, title=title),
     }
     if points:
-        figures["costs"] = partial(costs, points, title=title)
-    if any("alignment" in point for point in points):
-        figures["geometry"] = partial(geometry, points, title=title)
+        figures["costs"] = partial(lines, "costs", points, title=title)
     if any("alignment" in point and "uniformity" in point for point in points):
+        figures["geometry"] = partial(lines, "geometry", points, title=title)
         figures["plane"] = partial(plane, points, title=title)
     if values := {name: saved["spectrum"]["values"] for name, saved in arrays.items() if "spectrum" in saved}:
         figures["spectrum"] = partial(spectra, values, title=title)
@@ -60,45 +78,34 @@ def save(figures: Mapping[str, Callable[..., None]], folder: Path) -> dict[str, 
     return files
 
 
-def curves(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Loss and the monitor over rounds."""
-    figure, (left, right) = _figure(title, 2)
-    rounds = [row["round"] for row in history]
-    losses = [row["loss"] if row["loss"] is not None else float("nan") for row in history]
-    _plot(left, rounds, losses, BLUE, xlabel="round", ylabel="mean local loss")
-    monitored = [row for row in history if "monitor" in row]
-    scores = [row["monitor"] for row in monitored]
-    _plot(right, [row["round"] for row in monitored], scores, RUST, xlabel="round", ylabel="monitor (kNN, %)")
-    _at_least(right, 5)  # a change of half a point has to look small
-    for axes in (left, right):
-        _over_rounds(axes, rounds)
-    if not monitored:
-        _write(right, "not monitored" if history else "no round was played")
-    if not history:
-        _write(left, "no round was played")
+def lines(panels: str, points: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """The figure of PANELS by this name, from rows of the history or points of the monitor's curve."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, all_axes = _figure(title, len(PANELS[panels]))
+    rounds = [point["round"] for point in points]
+    for axes, (x, y) in zip(all_axes, PANELS[panels], strict=True):
+        (xlabel, unit, empty), (ylabel, colour) = X_AXES[x], Y_AXES[y]
+        drawn = [point for point in points if y in point] if any(point[x] for point in points) else []
+        values = [float("nan") if point[y] is None else point[y] for point in drawn]
+        axes.plot([point[x] / unit for point in drawn], values, "o-", markersize=3, color=colour)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        low, high = axes.get_ylim()
+        if y == "monitor" and high - low < 5:  # a change of half a point has to look small
+            axes.set_ylim((low + high - 5) / 2, (low + high + 5) / 2)
+        if x == "round":
+            axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        else:
+            axes.set_xlim(left=0)
+        if not drawn:
+            axes.set(xticks=[], yticks=[])
+            text = empty if points else "no round was played"
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)
     figure.savefig(path, dpi=120)
 
 
-def geometry(curve: Sequence[Point], path: Path, title: str) -> None:
-    """The monitor's effective rank, alignment and uniformity over rounds."""
-    figure, panels = _figure(title, 3)
-    rounds = [point["round"] for point in curve]
-    quantities = (
-        ("effective_rank", "effective rank (dimensions)", BLUE),
-        ("alignment", "alignment (lower is closer)", RUST),
-        ("uniformity", "uniformity (nats, lower is wider)", GREEN),
-    )
-    for axes, (key, label, colour) in zip(panels, quantities, strict=True):
-        points = [point for point in curve if key in point]
-        values = [point[key] for point in points]
-        _plot(axes, [point["round"] for point in points], values, colour, xlabel="round", ylabel=label)
-        _over_rounds(axes, rounds)
-        if not points:
-            _write(axes, "not monitored")
-    figure.savefig(path, dpi=120)
-
-
-def plane(curve: Sequence[Point], path: Path, title: str) -> None:
+def plane(curve: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
     """Uniformity against alignment, round after round: both fall where features get better (Wang & Isola 2020)."""
     from matplotlib.ticker import MaxNLocator
 
@@ -113,22 +120,6 @@ def plane(curve: Sequence[Point], path: Path, title: str) -> None:
         axes.annotate(f"round {point['round']:.0f}", at, xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set(xlabel="uniformity (nats, lower spreads more)", ylabel="alignment (lower is closer)")
     figure.colorbar(dots, ax=axes, label="round", ticks=MaxNLocator(integer=True, min_n_ticks=1))
-    figure.savefig(path, dpi=120)
-
-
-def costs(curve: Sequence[Point], path: Path, title: str) -> None:
-    """The monitor over bytes both ways, and over seconds of training."""
-    figure, (left, right) = _figure(title, 2)
-    accuracies = [point["monitor"] for point in curve]
-    panels = ((left, "bytes", 1e6, "MB up and down, all clients"), (right, "seconds", 1, "seconds of training"))
-    for axes, key, unit, label in panels:
-        if not any(point[key] for point in curve):
-            axes.set(xticks=[], yticks=[])
-            _write(axes, "nothing is sent" if axes is left else "nothing is trained")
-            continue
-        _plot(axes, [point[key] / unit for point in curve], accuracies, RUST, xlabel=label, ylabel="monitor (kNN, %)")
-        _at_least(axes, 5)
-        axes.set_xlim(left=0)
     figure.savefig(path, dpi=120)
 
 
@@ -188,31 +179,8 @@ def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[A
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(5, 3.5 * panels), height), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(title, int(13 * figure.get_figwidth()))), fontsize=10)
+    figure.suptitle(textwrap.fill(title, int(13 * figure.get_figwidth())), fontsize=10)
     panel_axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panel_axes
-
-
-def _plot(axes: "Axes", x: Sequence[float], y: Sequence[float], colour: str, **labels: str) -> None:
-    """A line with a dot at each point."""
-    axes.plot(x, y, "o-", markersize=3, color=colour)
-    axes.set(**labels)
-
-
-def _over_rounds(axes: "Axes", rounds: Sequence[float]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def _at_least(axes: "Axes", span: float) -> None:
-    low, high = axes.get_ylim()
-    if (missing := span - (high - low)) > 0:
-        axes.set_ylim(low - missing / 2, high + missing / 2)
-
-
-def _write(axes: "Axes", text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)

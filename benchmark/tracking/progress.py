@@ -40,7 +40,7 @@ class Display(Callback):
             transient=True,
             disable=not self.live,
         )
-        self.runs: TaskID | None = self.bars.add_task("runs", total=total, note="") if total > 1 else None
+        self.runs = self.bars.add_task("runs", total=total, note="", visible=total > 1)
         self.rounds = self.bars.add_task("rounds", total=None, note="", visible=False)
         self.clients = self.bars.add_task("clients", total=None, note="", visible=False)
         self.jobs: dict[str, TaskID] = {}
@@ -68,8 +68,7 @@ class Display(Callback):
         """Ends the progress of a run; `line` is its outcome."""
         for task in (self.rounds, self.clients):
             self.bars.update(task, visible=False)
-        if self.runs is not None:
-            self.bars.advance(self.runs)
+        self.bars.advance(self.runs)
         self.print(line)
 
     def overview(self, done: int, line: str, running: Mapping[str, tuple[int, int]]) -> None:
@@ -84,8 +83,7 @@ class Display(Callback):
             if name not in self.jobs:
                 self.jobs[name] = self.bars.add_task(name, total=total, completed=completed, note="")
             self.bars.update(self.jobs[name], completed=completed)
-        if self.runs is not None:
-            self.bars.update(self.runs, completed=done)
+        self.bars.update(self.runs, completed=done)
         self.bars.line = line
 
     def print(self, line: str) -> None:
@@ -147,17 +145,17 @@ class Display(Callback):
         speed = result.images / max(self.last_visit - before, 1e-9)
         self.bars.update(self.clients, advance=1, note=f"{speed:,.0f} images/s")
 
-    def on_round_end(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Advances the rounds; elsewhere a line, at most every `LINE_INTERVAL` seconds and for the last round."""
-        loss = f"loss {row['loss']:.4f}" if row["loss"] is not None else ""
-        if "monitor" in row:
-            self.monitor = f"  monitor {row['monitor']:.1f} %"
-        speed = f"{row['images'] / max(row['seconds'], 1e-9):,.0f} images/s"
-        self.bars.update(self.rounds, completed=row["round"], note=f"{loss}{self.monitor}  {speed}")
-        is_last = row["round"] == loop.rounds
+        loss = f"loss {line['loss']:.4f}" if line["loss"] is not None else ""
+        if "monitor" in line:
+            self.monitor = f"  monitor {line['monitor']:.1f} %"
+        speed = f"{line['images'] / max(line['seconds'], 1e-9):,.0f} images/s"
+        self.bars.update(self.rounds, completed=line["round"], note=f"{loss}{self.monitor}  {speed}")
+        is_last = line["round"] == loop.rounds
         if not self.live and (time.monotonic() - self.last_line > LINE_INTERVAL or is_last):
             self.last_line = time.monotonic()
-            self.print(f"{self.name}: round {row['round']}/{loop.rounds}  {loss}{self.monitor}  {speed}")
+            self.print(f"{self.name}: round {line['round']}/{loop.rounds}  {loss}{self.monitor}  {speed}")
 
 
 class _Bars(Progress):

@@ -21,11 +21,7 @@ from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
-
-
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 

@@ -32,7 +32,8 @@ def record(
 
     evaluated: protocol id -> the `origin` of its scores.
     """
-    history = loop.history
+    history, reason = loop.history, loop.stop_reason()  # why it ended before its last round
+    spent = {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
     monitored = [row for row in history if "monitor" in row]
     best = max(monitored, key=lambda row: row["monitor"]) if monitored else None
     return {
@@ -42,7 +43,7 @@ def record(
         "method": config.method["name"],
         "objective": config.objective["name"],
         "seed": config.seed,
-        "rounds": {"done": loop.round, "planned": loop.rounds, **early_end(loop)},
+        "rounds": {"done": loop.round, "planned": loop.rounds} | ({"ended": reason} if reason is not None else {}),
         "images": sum(row["images"] for row in history),
         "scores": combine(encoders),
         "encoders": encoders,
@@ -54,7 +55,7 @@ def record(
             "down": loop.ledger.total("down"),
             "visits": sum(loop.ledger.visits.values()),
         },
-        "epsilon": max(spent.values()) if (spent := epsilons(loop)) else None,
+        "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
         "seconds": {
             "wall": float(sum(row["seconds"] for row in history)),
@@ -74,17 +75,6 @@ def record(
         "evaluated": evaluated,
         "deviations": deviations,
     }
-
-
-def early_end(loop: FederatedLoop) -> dict[str, str]:
-    """Why a run ended before its last round, where it did."""
-    reason = loop.stop_reason()
-    return {"ended": reason} if reason is not None else {}
-
-
-def epsilons(loop: FederatedLoop) -> dict[int, float]:
-    """Epsilon by id of each client that has released anything with noise."""
-    return {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
 
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from benchmark.configuration.files import available, read
 from benchmark.errors import ConfigError
 from benchmark.tracking.loggers import TAG, flat
 from benchmark.tracking.progress import Display
-from leaderboards.pages import board as render
+from leaderboards.markdown import TEMPLATES, rank_of
+from leaderboards.pages import board as board_page
 from leaderboards.pages import site
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished
@@ -38,22 +39,11 @@ MARK = ".fulcrum-dashboard"
 """File that marks a folder whose dashboard may be replaced."""
 UPLOAD_TIMEOUT = 3600
 """Seconds an upload may take."""
+CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "settings", "provenance")
+"""Fields of a record in its run's config, to filter and group by."""
 LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
 """Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
-PUBLISHED = (
-    "paper",
-    "table",
-    "row",
-    "column",
-    "unit",
-    "published",
-    "ours",
-    "delta",
-    "seeds",
-    "verdict",
-    "why",
-    "remark",
-)
+PAPERS = ("paper", "table", "row", "column", "unit", "published", "ours", "delta", "seeds", "verdict", "why", "remark")
 """Columns of the table of the papers' numbers."""
 
 
@@ -73,7 +63,8 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
     with display.counting("writing", len(complete) + 1) as count:
         for record in complete:
             count(name(record))
-            with _offline_run(folder, name(record), _tags(record, suites, papers), _run_config(record)) as run:
+            config = {key: record[key] for key in CONFIG_KEYS}
+            with _offline_run(folder, name(record), _tags(record, suites, papers), config) as run:
                 for point in record.get("curve", []):
                     scores = {LOGGED_AS.get(key, f"eval/{key}"): value for key, value in point.items()}
                     run.log({key: value for key, value in scores.items() if key}, step=int(point["round"]))
@@ -125,12 +116,6 @@ def _tags(record: Record, suites: Mapping[tuple[str, str], Sequence[str]], paper
     return tags + [f"paper:{paper}" for paper in papers if paper in (scenario.partition("/")[0], *method.split("-"))]
 
 
-def _run_config(record: Record) -> dict[str, Any]:
-    """A run's config on W&B: the keys to filter and group by, and all settings."""
-    keys = ("scenario", "row", "method", "objective", "seed", "world_size", "settings", "provenance")
-    return {key: record[key] for key in keys}
-
-
 def _summary(record: Record) -> dict[str, Any]:
     """A run's final values on W&B: scores, bytes, seconds, epsilon."""
     sent = {f"comm/bytes_{direction}": sum(record["bytes"][direction].values()) for direction in ("up", "down")}
@@ -141,7 +126,7 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
     """Log the table and the records of each scenario, and the table of the papers' numbers."""
     import wandb
 
-    for scenario in render.scenarios(records):
+    for scenario in board_page.scenarios(records):
         columns, rows = table(board(records, scenario))
         run.log({f"leaderboard/{scenario}": wandb.Table(columns=[*columns], data=rows)})
         artifact = wandb.Artifact(re.sub(r"[^\w.-]", "-", f"records-{scenario}"), type="records")
@@ -151,7 +136,7 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
                     json.dump(record, file, sort_keys=True, indent=1)
         run.log_artifact(artifact)
     if verdicts:
-        run.log({"published": wandb.Table(columns=[*PUBLISHED], data=[_published(verdict) for verdict in verdicts])})
+        run.log({"published": wandb.Table(columns=[*PAPERS], data=[_published(verdict) for verdict in verdicts])})
 
 
 def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
@@ -166,12 +151,12 @@ def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
         values = [value for cell in cells for value in ((cell.mean, cell.spread) if cell else (None, None))]
         costs = [row.bytes_up, row.bytes_down, row.client_seconds, row.epsilon]
         origin = [len(row.seeds), ", ".join(row.commits), "; ".join(row.hardware)]
-        lines.append([render.rank_of(row), row.row, row.method, row.objective, *values, *costs, *origin])
+        lines.append([rank_of(row), row.row, row.method, row.objective, *values, *costs, *origin])
     return columns, lines
 
 
 def _published(verdict: Verdict) -> list[Any]:
-    """A verdict's values for PUBLISHED."""
+    """A verdict's values for PAPERS."""
     cell, ours = verdict.cell, verdict.ours
     measured = (ours.mean, verdict.delta, ours.n) if ours else (None, None, None)
     judgement = (verdict.kind, verdict.why, "; ".join(cell.remarks))
@@ -189,8 +174,9 @@ def report(records: Sequence[Record], project: str, entity: str | None) -> "Repo
         from wandb_workspaces.reports import v2
     except ImportError as error:
         raise ConfigError("a report needs wandb-workspaces: pip install 'fulcrum-ful[report]'") from error
-    blocks: list[Any] = [v2.TableOfContents(), v2.MarkdownBlock(render.INTRODUCTION.partition("-->")[2].strip())]
-    for scenario in render.scenarios(records):
+    introduction = (TEMPLATES / "introduction.md").read_text(encoding="utf-8").partition("-->")[2].strip()
+    blocks: list[Any] = [v2.TableOfContents(), v2.MarkdownBlock(introduction)]
+    for scenario in board_page.scenarios(records):
         is_scenario = expr.And(expr.Config("scenario") == scenario)
         runs = v2.Runset(project=project, entity=entity or "", name=scenario, filters=is_scenario)
         panels: list[Any] = [
@@ -199,7 +185,7 @@ def report(records: Sequence[Record], project: str, entity: str | None) -> "Repo
             v2.BarPlot(title=HEADLINE, metrics=[HEADLINE.replace(" ", "/")], groupby="row"),
             v2.ScatterPlot(title="uniformity, alignment", x="geometry/v1/uniformity", y="geometry/v1/alignment"),
         ]
-        lines = render.lines(board(records, scenario))
+        lines = board_page.lines(board(records, scenario))
         blocks += [v2.H2(scenario), v2.MarkdownBlock("\n".join(lines)), v2.PanelGrid(runsets=[runs], panels=panels)]
     return v2.Report(project=project, entity=entity or "", title="Fulcrum leaderboards", blocks=blocks)
 

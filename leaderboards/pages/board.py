@@ -3,28 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from leaderboards import comparisons
-from leaderboards.comparisons import COMPARISONS
-from leaderboards.markdown import (
-    MISSING,
-    TEMPLATES,
-    in_bytes,
-    rank_of,
-    render,
-    seeds_phrase,
-    table_lines,
-    three_digits,
-    with_spread,
-)
+from leaderboards.comparisons import COMPARISONS, differences
+from leaderboards.markdown import MISSING, in_bytes, rank_of, render, table_lines, three_digits, with_spread
 from leaderboards.pages import plots, reproduction
-from leaderboards.pages.privacy import Sheet, section
+from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, board, finished, gaps, pooled_spread, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
@@ -50,14 +38,13 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "uniformity: total / within / between": _uniformity,
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
-    "client seconds": lambda row: MISSING if row.client_seconds is None else three_digits(row.client_seconds),
+    "client seconds": lambda row: three_digits(row.client_seconds),
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
 }
 """Heading -> a row's text; epsilon only on boards where a row has spent any."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-INTRODUCTION = (TEMPLATES / "introduction.md").read_text(encoding="utf-8")
 
 
 def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = ()) -> str:
@@ -68,11 +55,11 @@ def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Se
     return render(
         "README.md.j2",
         boards=[_section(records, scenario) for scenario in scenarios(records)],
-        averages=_averages(records),
+        averages=averaged_ranks(records),
         curves=plots.curve_figures(records),
-        published=reproduction.summary(verdicts),
+        published=reproduction.tables(verdicts),
         sheet=sheet,
-        sent=section(sheet) if sheet else [],
+        sizes=sizes,
     )
 
 
@@ -131,24 +118,13 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
-def further_scores(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """The numbers of seeds, and lines of a table, of the scores that the board has no column for; empty without any."""
-    columns = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
-    rows = [row for row in rows if any(key in row.cells for key in columns)]
-    if not rows:
-        return "", []
-    seeds = seeds_phrase(row.cells[key].n for row in rows for key in columns if key in row.cells)
-    texts = [[row.row, *(_score(key, decimals)(row) for key, (_, decimals) in columns.items())] for row in rows]
-    return seeds, table_lines(["row", *(heading for heading, _ in columns.values())], texts, "lr")
-
-
 def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     """What the page shows of a scenario."""
     rows = board(records, scenario)
     here = [record for record in records if record["scenario"] == scenario]
     here.sort(key=lambda record: (record["row"], record["seed"]))
     complete = [record for record in here if finished(record)]
-    seeds, further = further_scores(rows)
+    further = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
     return {
         "name": scenario,
         "figure": f"{_stem(scenario)}.svg",
@@ -156,14 +132,14 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
         "spread": pooled_spread(rows),
-        "servers": {record["row"]: record for record in complete if record.get("server", {}).get("images")}.values(),
-        "machines": sorted({record["provenance"]["hardware"] for record in complete}),
-        "ended": [record for record in here if "ended" in record["rounds"]],
+        "servers": {record["row"]: record for record in complete if record.get("server")}.values(),
+        "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),
         "further": further,
-        "further_seeds": seeds,
-        "gains": comparisons.table(rows),
+        "further_rows": [row for row in rows if not further.keys().isdisjoint(row.cells)],
+        "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
+        "gains": differences(rows, COMPARISONS["bases"]),
     }
 
 
@@ -179,11 +155,3 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
 def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, best mean first."""
     return ranks_by_scenario({name: board(records, name) for name in COMPARISONS["averaged"]})
-
-
-def _averages(records: Sequence[Record]) -> list[str]:
-    """Lines of the table of mean ranks, where two of these scenarios rank the same rows."""
-    rows = averaged_ranks(records)
-    names = next(map(list, rows.values()), [])
-    texts = [[row, *(f"{rank:g}" for rank in (fmean(ranks.values()), *ranks.values()))] for row, ranks in rows.items()]
-    return table_lines(["row", "mean rank", *names], texts, "lr") if len(names) > 1 else []

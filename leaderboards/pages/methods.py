@@ -31,23 +31,22 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         rewrite(file, partial(filled, method=file.stem, boards=all_boards))
 
 
-def _table(method: str, boards: Mapping[str, list[Row]]) -> list[str]:
+def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
     columns, lines = ("row", "rank", "linear (%)", "kNN (%)", "seeds"), []
     for scenario, rows in boards.items():
-        gains: dict[str, list[str]] = {}  # a row may build on several rows
-        for difference in differences(rows, COMPARISONS["bases"]):
-            gains.setdefault(difference.row, []).append(_phrase(difference))
-        floor = next((row.cells[HEADLINE].mean for row in rows if row.row == FLOOR and HEADLINE in row.cells), None)
+        floors = [row.cells[HEADLINE].mean for row in rows if row.row == FLOOR and HEADLINE in row.cells]
+        gains = differences(rows, COMPARISONS["bases"])
         for row in rows:
             if method in row.method.split("-"):
-                above = ""
-                if floor is not None and HEADLINE in row.cells and row.row != FLOOR:
-                    above = f"{row.cells[HEADLINE].mean - floor:+z.1f}"
+                is_compared = HEADLINE in row.cells and row.row != FLOOR
+                above = [f"{row.cells[HEADLINE].mean - floor:+z.1f}" for floor in floors if is_compared]
+                adds = [_phrase(gain) for gain in gains if gain.row == row.row]  # a row may build on several rows
                 cells = [COLUMNS[column](row) for column in columns]
-                lines.append([scenario, *cells, above, "; ".join(gains.get(row.row, []))])
+                lines.append([scenario, *cells, *(above or [""]), "; ".join(adds)])
     if not lines:
-        return ["No row of it has been recorded yet."]
-    return table_lines(["scenario", *columns, "above untrained", "adds to what it builds on"], lines, "llrrrrrl")
+        return "No row of it has been recorded yet."
+    headings = ["scenario", *columns, "above untrained", "adds to what it builds on"]
+    return "\n".join(table_lines(headings, lines, "llrrrrrl"))
 
 
 def _phrase(difference: Difference) -> str:

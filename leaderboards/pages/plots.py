@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from leaderboards.comparisons import COMPARISONS
 from leaderboards.markdown import rank_of, seeds_phrase, with_spread
-from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, metric_values, runs
+from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, runs
 from leaderboards.schema import Record
 
 if TYPE_CHECKING:
@@ -64,13 +64,12 @@ def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
     from matplotlib.figure import Figure
 
     rows = [row for row in board(records, scenario) if HEADLINE in row.cells]
-    samples = {name: metric_values(group, HEADLINE) for name, group in runs(records, scenario).items()}
     ranked = [row for row in rows if row.row != FLOOR]
     figure = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(ranked), 1)), layout="constrained")
     axes = figure.add_subplot()
     _bands(axes, ranked)
     for y, row in enumerate(ranked):
-        _dots(axes, y, row.cells[HEADLINE], samples[row.row])
+        _dots(axes, y, row.cells[HEADLINE], list(row.headline.values()))
         axes.text(1.02, y, rank_of(row), transform=axes.get_yaxis_transform(), va="center")
     for row in rows[len(ranked) :]:
         _floor(axes, row.cells[HEADLINE].mean)
@@ -165,5 +164,5 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
     count = seeds_phrase(map(len, curves.values()))
     shown = count if count == "one seed" else f"mean and spread of {count}"
     caption = f"{spec['title']} ({spec['scenario']}, {shown})"
-    figure.suptitle("\n".join(textwrap.wrap(caption, int(14 * figure.get_figwidth()))), fontsize=10)
+    figure.suptitle(textwrap.fill(caption, int(14 * figure.get_figwidth())), fontsize=10)
     return figure

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from leaderboards.markdown import MISSING, in_bytes, replace_between, table_lines
+from leaderboards.markdown import in_bytes, render, replace_between
 from leaderboards.schema import RecordError, first_error
 
 SHEET = "privacy.json"
@@ -22,7 +22,6 @@ SHEET = "privacy.json"
 START = "<!-- sheet: written by the privacy command from the methods -->"
 END = "<!-- end of sheet -->"
 PLAIN = "sent as it is"
-NOTHING = "nothing"
 COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined", "the server needs", "protected")
 
 
@@ -70,11 +69,6 @@ class Sheet:
     methods: tuple[Method, ...]
 
 
-def find(folder: Path) -> Sheet | None:
-    """The sheet in a folder of leaderboards, if there is one."""
-    return read(folder / SHEET) if (folder / SHEET).exists() else None
-
-
 def read(path: str | Path) -> Sheet:
     """The sheet in a file. Raises RecordError where the file is missing or holds no sheet."""
     try:
@@ -89,23 +83,7 @@ def write(path: str | Path, sheet: Sheet) -> None:
     Path(path).write_text(json.dumps(asdict(sheet), indent=1) + "\n", encoding="utf-8")
 
 
-def section(sheet: Sheet) -> list[str]:
-    """Lines of the board's table: one for each method."""
-    rows = []
-    for method in sheet.methods:
-        each = dict.fromkeys(entry.entry for entry in method.entries if entry.alone)
-        protected = {entry.entry: entry.protected for entry in method.entries if entry.protected}
-        cells = (
-            _sizes(entry for entry in method.entries if entry.recurs) or NOTHING,
-            _sizes(entry for entry in method.entries if not entry.recurs),
-            ", ".join(each),
-            "; ".join(f"{entry}: {protection}" for entry, protection in protected.items()),
-        )
-        rows.append((method.name, *(cell or MISSING for cell in cells)))
-    return table_lines(["method", "in a round", "once", "each one", "protected"], rows, "l")
-
-
-def _sizes(entries: Iterable[Entry]) -> str:
+def sizes(entries: Iterable[Entry]) -> str:
     """`R 1.05 MB, weights 48.9 MB`; an entry that is combined in several ways is counted once."""
     sizes = {(entry.phase, entry.entry): entry.bytes for entry in entries}
     return ", ".join(f"{entry} {in_bytes(size)}" for (_, entry), size in sizes.items())
@@ -113,22 +91,12 @@ def _sizes(entries: Iterable[Entry]) -> str:
 
 def filled(page: str, sheet: Sheet) -> str:
     """docs/privacy.md with the sheet's tables between its marks."""
-    sent: list[tuple[str, ...]] = []
-    for method in sheet.methods:
-        rows = [cells(method, entry) for entry in method.entries]
-        sent += rows or [(method.name, MISSING, MISSING, NOTHING, *(MISSING,) * 5)]
-    stays = []
-    for method in sheet.methods:
-        kept = (", ".join(method.keeps), in_bytes(method.kept_bytes)) if method.keeps else (NOTHING, MISSING)
-        stays.append((method.name, method.objective, method.scenario, *kept))
-    headings = ["method", "objective", "networks of", "stays with the client", "bytes"]
-    tables = [*table_lines(COLUMNS, sent, "llllrl"), "", *table_lines(headings, stays, "llllr")]
-    return replace_between(page, START, END, tables)
+    return replace_between(page, START, END, render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
 
 
 def table(method: Method) -> Table:
     """What leaves a client under one method, and what stays, for the terminal."""
-    stays = f"{', '.join(method.keeps)}, {in_bytes(method.kept_bytes)}" if method.keeps else NOTHING
+    stays = f"{', '.join(method.keeps)}, {in_bytes(method.kept_bytes)}" if method.keeps else "nothing"
     title = f"{method.name}: {method.objective}, networks of {method.scenario}; stays with the client: {stays}"
     result = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for column in COLUMNS[1:]:

@@ -1,11 +1,10 @@
 """Published numbers and ours: a line for each table on the board, and table by table in docs/reproduction.md."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from leaderboards.markdown import MISSING, escape, replace_between, table_lines, with_spread
+from leaderboards.markdown import render, replace_between
 from leaderboards.papers.tables import Published
-from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
+from leaderboards.papers.verdicts import Verdict
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
 
@@ -23,41 +22,15 @@ def tables(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return list(groups.values())
 
 
-def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Lines of a Markdown table: how many numbers of each table are reproduced, off and open; empty without any."""
-    rows = []
-    for group in tables(verdicts):
-        cell, kinds = group[0].cell, Counter(verdict.kind for verdict in group)
-        counts = [str(kinds[kind]) for kind in (REPRODUCED, OFF, OPEN)]
-        rows.append([cell.name, cell.where, cell.title, str(len(group)), *counts])
-    headings = ["paper", "table", "what", "numbers", REPRODUCED, OFF, OPEN]
-    return table_lines(headings, rows, "lllr") if rows else []
-
-
 def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = ()) -> str:
     """docs/reproduction.md with new tables between its marks. records: of our runs, also of unfinished ones."""
-    lines: list[str] = []
-    paper = None
-    for group in tables(verdicts):
-        if (cell := group[0].cell).paper != paper:
-            paper = cell.paper
-            lines += [f"## {escape(cell.name)}", "", escape(cell.cite) + ".", ""]
-        lines += _table(group, records)
-    return replace_between(page, START, END, lines)
 
+    def runs(group: Sequence[Verdict]) -> list[Record]:
+        compared = {verdict.cell.ours[:2] for verdict in group if verdict.cell.ours is not None}
+        return [record for record in records if (record["scenario"], record["row"]) in compared]
 
-def _table(group: Sequence[Verdict], records: Sequence[Record]) -> list[str]:
-    """A paper's table as printed, with our numbers, our runs, and the remarks below it."""
-    cell = group[0].cell
-    shared, columns, rows = laid_out(group)
-    setting = "; ".join(f"{key.replace('_', ' ')} {escape(str(value))}" for key, value in shared.items())
-    lines = [f"### {escape(cell.where[0].upper() + cell.where[1:])}", ""]
-    lines += [f"{escape(cell.title)}. {setting}".strip(), ""]
-    texts = [[name, *(_with_ours(cells.get(column)) for column in columns)] for name, cells in rows.items()]
-    lines += [*table_lines(["", *columns], texts, "lr"), "", *_runs(group, records)]
-    lines += [f"- {escape(remark)}" for remark in remarks(group)]
-    lines += [f"- **Ours**: {escape(explanation)}"] if (explanation := explained(cell)) else []
-    return [*lines, ""]
+    shown = {"laid_out": laid_out, "printed": printed, "runs": runs, "remarks": remarks, "explained": explained}
+    return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 
 def laid_out(group: Sequence[Verdict]) -> tuple[dict[str, object], list[str], dict[str, dict[str, Verdict]]]:
@@ -88,30 +61,6 @@ def remarks(group: Sequence[Verdict]) -> list[str]:
 def explained(cell: Published) -> str:
     """The likely reason why a table and ours differ; empty where none is known."""
     return EXPLANATIONS.get(f"{cell.paper}, {cell.where}", "")
-
-
-def _runs(group: Sequence[Verdict], records: Iterable[Record]) -> list[str]:
-    """Our runs of a table's rows: how many rounds each has, how long they took and where; empty without a run."""
-    compared = {verdict.cell.ours[:2] for verdict in group if verdict.cell.ours is not None}
-    rows = []
-    for record in records:
-        if (record["scenario"], record["row"]) in compared:
-            hours = (record["seconds"]["wall"] + record["seconds"]["evaluation"]) / 3600
-            progress = (str(record["seed"]), f"{record['rounds']['done']} of {record['rounds']['planned']}")
-            origin = (record["provenance"]["hardware"], "; ".join(record["deviations"]))
-            rows.append((f"{record['scenario']} {record['row']}", *progress, f"{hours:.2f}", *origin))
-    headings = ["ours", "seed", "rounds", "hours", "on", "deviations"]
-    return [*table_lines(headings, rows, "lrrrl"), ""] if rows else []
-
-
-def _with_ours(verdict: Verdict | None) -> str:
-    """A cell as printed; where we have its number, with that, the difference and the verdict."""
-    if verdict is None:
-        return MISSING
-    value = printed(verdict.cell)
-    if verdict.ours is None or verdict.delta is None:
-        return value
-    return f"{value}; ours {with_spread(verdict.ours, 2)} ({verdict.delta:+z.2f}, {verdict.kind})"
 
 
 def printed(cell: Published) -> str:

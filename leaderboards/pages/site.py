@@ -5,7 +5,7 @@ The pages themselves, `site/index.html` and the files it loads, are written by h
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -105,8 +105,4 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
 
 def _rounded(value: Any) -> Any:
     """Nested data, its numbers to six digits: more is noise on a screen."""
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return json.loads(json.dumps(value), parse_float=lambda digits: float(f"{float(digits):.6g}"))

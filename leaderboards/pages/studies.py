@@ -6,15 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leaderboards.markdown import (
-    MISSING,
-    replace_between,
-    rewrite,
-    seeds_phrase,
-    table_lines,
-    three_digits,
-    with_spread,
-)
+from leaderboards.markdown import render, replace_between, rewrite
 from leaderboards.pages.methods import END, START
 from leaderboards.pages.plots import COLOURS, GRID, save
 from leaderboards.rank import HEADLINE, Cell, Row, board
@@ -38,8 +30,8 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         if page.exists():
             rows = _rows(study, records)
             ours = our_curves(study, rows)
-            lines = table(study, ours, epsilons(study, rows))
-            rewrite(page, partial(replace_between, start=START, end=END, lines=lines))
+            text = table(study, ours, epsilons(study, rows))
+            rewrite(page, partial(replace_between, start=START, end=END, text=text))
             if ours:
                 save(partial(_draw, study, ours), page.with_suffix(".svg"))
 
@@ -78,21 +70,13 @@ def epsilons(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[float, f
     return {x: epsilon for x, epsilon in spent.items() if epsilon is not None}
 
 
-def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[float, float]) -> list[str]:
+def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[float, float]) -> str:
     """A row for each position on the axis; columns are our lines, the paper's, and epsilon where any was spent."""
-    if not ours:
-        return ["No row of it has been recorded yet."]
     columns = {f"{name}, ours": curve for name, curve in ours.items()}
     columns |= {f"{name}, paper": curve for name, curve in paper_curves(study).items()}
-    rows = []
-    for x in positions(columns.values()):
-        cells = [with_spread(curve.get(x, curve.get("flat")), 1) for curve in columns.values()]
-        spent = [three_digits(epsilon[x]) if x in epsilon else MISSING] if epsilon else []
-        rows.append([f"{x:g}", *cells, *spent])
-    seeds = seeds_phrase(cell.n for curve in ours.values() for cell in curve.values())
-    caption = f"Ours: {study['ours']['title']}, linear/v1 (%), {seeds}. Paper: {study['paper']['title']}."
-    headings = [study["axis"], *columns, *(["epsilon"] if epsilon else [])]
-    return [*table_lines(headings, rows, "r"), "", caption, "", f"![{study['title']}]({study['page']}.svg)"]
+    counts = [cell.n for curve in ours.values() for cell in curve.values()]
+    rows = {"columns": columns, "positions": positions(columns.values()), "epsilon": epsilon, "counts": counts}
+    return render("study.md.j2", study=study, **rows)
 
 
 def positions(curves: Iterable[Curve]) -> list[float]:

@@ -1,17 +1,9 @@
 """The papers' numbers: every cell of their results tables, its setting, and which of our numbers it is compared with.
 
-A file of `published/` is a paper; a line of its `rows` is a line of the paper's table, so that the two can be compared
-by eye. A cell has what the paper, the table, the column and the row give it; a later level replaces an earlier one:
-
-    paper, name, cite  the source. remark, unit, setting: of all its cells
-    tables             by their number in the paper, each with a `title` and
-      columns          heading -> what the column adds, left to right
-      rows             name -> `values`, left to right, and what the row adds; a value is a number, [number, spread],
-                       text or null (the paper has no number there); remarks: heading -> remark on one cell
-
-A level may give `unit`, keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where
-`{alpha}` stands for the setting of that name; null removes what an earlier level gives. A row may give a list, one item
-for each column. A cell that has scenario, row and score is compared with that score. Remarks of all levels are kept.
+docs/leaderboards.md describes the files of `published/`. A level (paper, table, column, row) gives its cells `unit`,
+keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where `{alpha}` stands for the
+setting of that name. A later level replaces what an earlier one gives, null removes it; a row may give a list, one item
+for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are on one cell each.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
