@@ -12,11 +12,7 @@ import torch
 
 
 class Streams:
-    """Generators on the CPU, so that every device sees the same draws.
-
-    Args:
-        seed: of the run.
-    """
+    """A run's generators, by its seed; on the CPU, so that every device sees the same draws."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -41,12 +37,7 @@ class Streams:
 
 def cohort_size(clients: int, participation: float) -> int:
     """Clients a round: `participation` of all, at least one."""
-    return max(1, round_half_up(participation * clients))
-
-
-def round_half_up(value: float) -> int:
-    """Rounds to the nearest integer, .5 upwards (Python's own `round` goes to the even one)."""
-    return int(value + 0.5)
+    return max(1, int(participation * clients + 0.5))  # .5 upwards: Python's `round` goes to the even integer
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from benchmark.configuration.compose import compose, parse
+from benchmark.configuration.compose import compose
 from benchmark.configuration.files import read
 from benchmark.configuration.identity import RUNTIME, differences
 from benchmark.configuration.naming import folder, title
@@ -31,7 +31,7 @@ from leaderboards.papers.verdicts import ALLOWED
 
 SESSIONS, LOCK = "sessions.jsonl", "lock"
 
-COMMAND_KEYS = ("minutes", "devices", "plan", "retry", "speed", "cluster", "jobs")
+COMMAND_KEYS = ("minutes", "devices", "plan", "retry", "cluster", "jobs")
 """Keys of the command line that the command `campaign` itself takes."""
 
 FILE_KEYS = ("parts", "unknown")
@@ -118,7 +118,6 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
             f"{changing[0]}: a campaign's file defines its runs{close}; the command line takes only "
             + ", ".join(dict.fromkeys((*COMMAND_KEYS, *RUNTIME)))
         )
-    parse(overrides)
     cells: dict[tuple[str, str], list[Published]] = {}
     for cell in tables.collect():
         if cell.ours is not None:
@@ -143,21 +142,13 @@ def _lines(name: str) -> Iterator[list[str]]:
     if not isinstance(content.get("parts"), list) or not content["parts"]:
         raise ConfigError(f"campaign {name}: parts is a list; each part has {', '.join(PART_KEYS)}")
     for index, part in enumerate(content["parts"], 1):
-        if (why := _part_error(part)) is not None:
-            raise ConfigError(f"campaign {name}, part {index}: {why}; a part has {', '.join(PART_KEYS)}")
-        for seed, setting, line in itertools.product(*(listed(part[key]) for key in ("seeds", "scenarios", "methods"))):
-            yield [*joined(str(setting), str(line)), f"seed={seed}"]
-
-
-def _part_error(part: Any) -> str | None:
-    """What is wrong with a part of a campaign's file; None: nothing."""
-    if not isinstance(part, Mapping):
-        return f"{part!r} is not one"
-    if unknown := [key for key in part if key not in PART_KEYS]:
-        return f"{unknown[0]} is unknown"
-    lists = {key: [] if part.get(key) is None else listed(part[key]) for key in PART_KEYS}
-    empty = [key for key, lines in lists.items() if not lines or not all(str(line).strip() for line in lines)]
-    return f"{empty[0]} are missing, or a line of them is empty" if empty else None
+        lists = {}
+        if isinstance(part, Mapping):
+            lists = {key: [str(line).strip() for line in listed(lines)] for key, lines in part.items()}
+        if set(lists) != set(PART_KEYS) or not all(lines and all(lines) for lines in lists.values()):
+            raise ConfigError(f"campaign {name}, part {index}: give lines of {', '.join(PART_KEYS)}, not {part!r}")
+        for seed, setting, line in itertools.product(lists["seeds"], lists["scenarios"], lists["methods"]):
+            yield [*joined(setting, line), f"seed={seed}"]
 
 
 def open_questions(name: str) -> list[str]:
@@ -207,17 +198,12 @@ def job_state(job: Job, retry: bool = False, check_lock: bool = True) -> State:
 
 def count_rounds(folder: Path) -> int:
     """Finished rounds of a run folder."""
-    return len(read_rounds(folder))
-
-
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """Lines of a run folder's `rounds.jsonl`."""
-    return _read_lines(folder / "rounds.jsonl")
+    return len(read_lines(folder / "rounds.jsonl"))
 
 
 def read_sessions(folder: Path) -> list[dict[str, Any]]:
     """Sessions of campaigns on a run: when it began, its seconds, rounds before and after, ranks, end and why."""
-    return _read_lines(folder / SESSIONS)
+    return read_lines(folder / SESSIONS)
 
 
 def append_session(folder: Path, session: Mapping[str, Any]) -> None:
@@ -226,7 +212,7 @@ def append_session(folder: Path, session: Mapping[str, Any]) -> None:
         stream.write(json.dumps(session) + "\n")
 
 
-def _read_lines(file: Path) -> list[dict[str, Any]]:
+def read_lines(file: Path) -> list[dict[str, Any]]:
     """Values of a JSON lines file; a line that a power cut left incomplete is skipped."""
     values = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:

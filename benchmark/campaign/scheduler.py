@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from benchmark.campaign import summary
 from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
+from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state
 from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
 from benchmark.experiment.data import source
@@ -38,16 +38,11 @@ STOP_TIMEOUT = 10.0
 """Seconds from the request to stop until a command is killed."""
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
 @dataclass
 class RunningJob:
     """A job and its command.
 
     resources: its lock and its log, closed at the end. log_start: bytes of the log before. rounds: finished before.
-    concurrent_jobs: the most jobs that ran at the same time, this one included.
     start, date: by `time.monotonic`, and by the calendar.
     """
 
@@ -57,10 +52,9 @@ class RunningJob:
     devices: tuple[str, ...]
     rounds: int
     log_start: int
-    concurrent_jobs: int = 1
     asked_to_stop: bool = False
     start: float = field(default_factory=time.monotonic)
-    date: datetime.datetime = field(default_factory=_now)
+    date: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
@@ -98,13 +92,12 @@ class Scheduler:
         self.deadline = deadline
         budget = 0.0 if deadline is None else deadline - time.monotonic()
         self.margin = min(MARGIN, MARGIN_FRACTION * max(0.0, budget))
-        self.retry, self.date = retry, _now().isoformat(timespec="seconds")
+        self.retry = retry
         self.free = list(machine.devices)
         self.running: list[RunningJob] = []
         self.excluded: dict[str, str] = {}  # name of a job that this campaign does not start again -> why
         self.failed: dict[str, str] = {}  # name of a job that failed or was refused -> why
-        self.last_progress = self.last_start = time.monotonic()
-        self.devices_freed = True
+        self.last_progress, self.next_start = time.monotonic(), 0.0
 
     def run(self) -> None:
         """Run every job that can be run; all commands have ended when this returns or raises."""
@@ -113,7 +106,7 @@ class Scheduler:
             while True:
                 for running in [running for running in self.running if running.process.poll() is not None]:
                     self.finish(running)
-                if self.free and (self.devices_freed or time.monotonic() - self.last_start > START_INTERVAL):
+                if self.free and time.monotonic() >= self.next_start:
                     self.start_jobs()
                 if not self.running:
                     if any(self.job_state(job).runnable for job in self.jobs):
@@ -144,7 +137,7 @@ class Scheduler:
 
     def start_jobs(self) -> None:
         """Start the next jobs on the free devices: one each, spare devices go to the last jobs as ranks."""
-        self.devices_freed, self.last_start = False, time.monotonic()
+        self.next_start = time.monotonic() + START_INTERVAL
         if self.seconds_left() <= 0:
             return
         estimates = self.estimates()
@@ -159,22 +152,13 @@ class Scheduler:
         """Number of the free devices for the first of some waiting jobs."""
         if state.missing:  # one process scores
             return 1
-        most = min(self.machine.max_devices_per_run, cohort(job.config))
-        return min(most, max(1, len(self.free) // waiting))
+        return min(cohort(job.config), max(1, len(self.free) // waiting))
 
     def job_state(self, job: Job) -> State:
         """State of a job for this campaign, which does not start a BUSY or FAILED job."""
         if any(running.job is job for running in self.running):
             return State(Status.BUSY, count_rounds(job.folder))
-        return job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
-
-    def final_state(self, job: Job) -> State:
-        """State of a job at the end; what was refused or excluded has failed for this campaign alone."""
-        return job_state(job).unless_failed(self.failed.get(job.name))
-
-    def is_retryable(self, job: Job) -> bool:
-        """Whether a failure is ignored: with `retry`, unless its session began after this campaign did."""
-        return self.retry and not any(session["began"] >= self.date for session in read_sessions(job.folder)[-1:])
+        return job_state(job, self.retry).unless_failed(self.excluded.get(job.name))
 
     def fits_in_time(self, job: Job, state: State, estimates: Estimates) -> bool:
         """Whether a round, or the scoring after the last round, is expected to end in time."""
@@ -194,7 +178,7 @@ class Scheduler:
         resources = ExitStack()
         job.folder.mkdir(parents=True, exist_ok=True)
         lock = resources.enter_context((job.folder / LOCK).open("a"))
-        if not try_lock(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
+        if not try_lock(lock) or job_state(job, self.retry, check_lock=False) != state:
             resources.close()
             return
         used, self.free = tuple(self.free[:devices]), self.free[devices:]
@@ -206,15 +190,13 @@ class Scheduler:
         log_start, variables = log.tell(), {LOCKED_BY_PARENT: os.fspath(job.folder.resolve())}
         process = start_command([*arguments, *self.overrides], self.machine, used, log, lock, variables)
         self.running.append(RunningJob(job, process, resources, used, state.rounds, log_start))
-        for running in self.running:
-            running.concurrent_jobs = max(running.concurrent_jobs, len(self.running))
         what = "scores" if state.rounds >= job.rounds else f"rounds {state.rounds + 1} to {job.rounds}"
         total = len(self.machine.devices)
         self.display.print(f"{job.name}: {what}{f', on {devices} of {total} devices' if total > 1 else ''}")
 
     def finish(self, running: RunningJob) -> None:
         """Record the session of a command that has ended, and free its devices."""
-        self.devices_freed = True
+        self.next_start = 0.0
         self.running.remove(running)
         self.free += running.devices
         seconds, job = time.monotonic() - running.start, running.job
@@ -227,7 +209,7 @@ class Scheduler:
                 {
                     "began": running.date.isoformat(timespec="seconds"), "seconds": seconds, "end": end, "why": why,
                     "from": running.rounds, "to": state.rounds, "ranks": len(running.devices),
-                    "together": running.concurrent_jobs, "machine": self.machine.name,
+                    "machine": self.machine.name,
                 },
             )  # fmt: skip
         running.resources.close()

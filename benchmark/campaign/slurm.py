@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmark.errors import ConfigError
 
 EXTRA_MINUTES = 2
@@ -31,21 +29,13 @@ def submit(
         import submitit
     except ImportError as error:
         raise ConfigError("cluster= needs submitit: pip install 'fulcrum-ful[cluster]'") from error
-    if reserved := sorted({"name", "timeout_min", "slurm_array_parallelism"} & set(options)):
-        raise ConfigError(f"submit.{reserved[0]} follows from minutes= and jobs=: leave it out")
-    environment = None  # the job's own
-    if cluster == "local":
-        if jobs > 1 and "accelerator=cpu" not in words and torch.cuda.is_available():
-            raise ConfigError(
-                "cluster=local gives all its jobs the same GPUs: one campaign takes them all, leave jobs out"
-            )
-        environment = dict(os.environ)  # else submitit chooses the GPUs
+    command = [sys.executable, "-m", "benchmark", "campaign", *words, f"minutes={minutes:g}"]
+    environment = dict(os.environ) if cluster == "local" else None  # there submitit would hide the GPUs
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(
             name="fulcrum", timeout_min=math.ceil(minutes) + EXTRA_MINUTES, slurm_array_parallelism=jobs, **options
         )
-        command = [sys.executable, "-m", "benchmark", "campaign", *words, f"minutes={minutes:g}"]
         with executor.batch():
             tasks = [executor.submit(submitit.helpers.CommandFunction(command, env=environment)) for _ in range(jobs)]
     except (RuntimeError, NameError, TypeError, ValueError, AssertionError, OSError) as error:

@@ -46,7 +46,7 @@ def progress(jobs: Sequence[Job], states: Sequence[State], estimates: Estimates,
     if seconds or not unknown:
         phrases.append(f"{format_seconds(seconds / devices)} of work left{f' on {devices} devices' * (devices > 1)}")
     if unknown:
-        phrases.append(f"{unknown} runs not yet timed here (speed=IMAGES/S gives a guess)")
+        phrases.append(f"{unknown} runs not yet timed here")
     return ", ".join(phrases)
 
 

@@ -67,7 +67,7 @@ def privacy(words: list[str], session: Session) -> None:
         for method in methods:
             session.console.print(privacy.table(method))
         return
-    privacy.write(folder / privacy.SHEET, privacy_sheet.sheet(methods))
+    privacy.write(folder / privacy.SHEET, privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods)))
     generate.write(store.collect(folder / "results"), folder, guide.parent)
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{len(methods)} methods in {pages}", highlight=False)

@@ -18,11 +18,7 @@ FILE_WIDTH = 110
 
 
 class Session:
-    """One command's console, start and ranks; torch is imported once they are needed.
-
-    Args:
-        started: by `time.monotonic`; `minutes` counts from then.
-    """
+    """One command's console, ranks, and start by `time.monotonic`; torch is imported once the ranks are needed."""
 
     def __init__(self, started: float) -> None:
         self.started = started

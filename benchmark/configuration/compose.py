@@ -1,8 +1,6 @@
 """Composition of a run's config: shipped files by name, a user's own files by path, and `key=value` overrides.
 
-Later layers take precedence: the schema's defaults, the scenario's file, the objective's, the method's, the scenario's
-`adjust` entries for that objective and method, the command line, the partition of a method's own file. An unknown key
-is refused with the nearest known one.
+Later layers take precedence; docs/engine.md lists them. An unknown key is refused with the nearest known one.
 """
 
 import math
@@ -51,6 +49,8 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     if isinstance(training, Mapping) and {"steps", "epochs"} <= set(training):
         raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
     objective = command_line.get("objective", {}).get("name")
+    if not isinstance(objective, str | None):
+        raise ConfigError(f"objective={objective!r}: give a name, and its arguments as in objective.temperature=0.2")
     label = _stem(method) + (f"-{_stem(objective)}" if objective else "")
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label)
@@ -165,7 +165,7 @@ def _stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) 
 
 
 def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Remove the arguments of every class, partition and public set that the layer replaces by another."""
+    """Remove the arguments of every class, data set, partition and public set that the layer replaces by another."""
 
     def drop(section: dict[str, Any], replacement: Any, key: str, remaining: Collection[str] = ()) -> None:
         if isinstance(replacement, Mapping) and replacement.get(key) not in (None, section.get(key)):
@@ -174,9 +174,9 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
     for name in ("optimizer", "server_optimizer", "encoder", "method"):
         drop(config[name], layer.get(name), "class", ("name",))
+    drop(config["data"], layer.get("data"), "name", config["data"].keys() - {"options"})
     drop(config["public"], layer.get("public"), "name")
-    encoders = layer.get("federation", {}).get("encoders") or {}
-    for kind, encoder in encoders.items():
+    for kind, encoder in layer.get("federation", {}).get("encoders", {}).items():
         drop(config["federation"]["encoders"].get(kind, {}), encoder, "class", ("clients",))
     rule = layer.get("partition", {}).get("name")
     if rule not in (None, config["partition"].get("name")):  # parameters that both rules have remain
@@ -243,8 +243,8 @@ def _check_keys(layer: Mapping[str, Any]) -> None:
                 hint = _in_other_sections(key) or nearest(key, keys)
                 raise ConfigError(f"unknown key '{section}.{key}'{hint}; {section} has: {', '.join(keys)}")
             _check_type(f"{section}.{key}", item, keys[key])
-    encoders = layer.get("federation", {}).get("encoders")
-    if encoders is not None and not isinstance(encoders, Mapping):
+    encoders = layer.get("federation", {}).get("encoders", {})
+    if not isinstance(encoders, Mapping) or not all(isinstance(section, Mapping) for section in encoders.values()):
         raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from benchmark.distributed.launch import RankProcesses
 from benchmark.distributed.strategy import IndependentRanks
 from methods import trees
 from methods.trees import Tree
@@ -18,12 +19,9 @@ from methods.trees import Tree
 T = TypeVar("T")
 
 
-def _collective(fabric: Fabric) -> contextlib.AbstractContextManager[None]:
-    """Wraps a collective, so that a dead rank ends this process instead of keeping it waiting."""
-    strategy = fabric.strategy
-    assert isinstance(strategy, IndependentRanks)
-    heartbeat = strategy.processes.heartbeat
-    return heartbeat.collective() if heartbeat is not None else contextlib.nullcontext()
+def _processes(fabric: Fabric) -> RankProcesses:
+    assert isinstance(fabric.strategy, IndependentRanks)
+    return fabric.strategy.processes
 
 
 def gather(fabric: Fabric, value: T) -> list[T]:
@@ -31,7 +29,7 @@ def gather(fabric: Fabric, value: T) -> list[T]:
     if fabric.world_size == 1:
         return [value]
     values: list[Any] = [None] * fabric.world_size
-    with _collective(fabric):
+    with _processes(fabric).collective():
         dist.all_gather_object(values, value)
     return values
 
@@ -43,11 +41,15 @@ def run_and_gather(fabric: Fabric, work: Callable[[], T]) -> list[T]:
     """
     if fabric.world_size == 1:
         return [work()]
-    result, failure = _attempt(work)
+    result, failure = None, None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
     outcomes = gather(fabric, (result, _picklable(failure)))
-    for rank, (_, error) in enumerate(outcomes):
-        if error is not None:
-            raise error if failure is None or rank != fabric.global_rank else failure
+    for rank, (_, raised) in enumerate(outcomes):
+        if raised is not None:
+            raise failure if failure is not None and rank == fabric.global_rank else raised
     return [cast(T, result) for result, _ in outcomes]
 
 
@@ -85,26 +87,14 @@ def on_rank_zero(fabric: Fabric, work: Callable[[], T], *, all_cores: bool = Tru
     """
     if fabric.world_size == 1:
         return work()
-    outcome: list[Any] = [None]
-    failure: Exception | None = None
-    if fabric.global_rank == 0:
-        assert isinstance(fabric.strategy, IndependentRanks)
-        with fabric.strategy.processes.all_cores() if all_cores else contextlib.nullcontext():
-            result, failure = _attempt(work)
-        outcome = [(result, _picklable(failure))]
-    with _collective(fabric):
-        dist.broadcast_object_list(outcome, src=0)
-    ((result, error),) = outcome
-    if error is not None:
-        raise failure or error
-    return cast(T, result)
 
+    def work_on_first() -> T | None:
+        if fabric.global_rank != 0:
+            return None
+        with _processes(fabric).all_cores() if all_cores else contextlib.nullcontext():
+            return work()
 
-def _attempt(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
-    try:
-        return work(), None
-    except Exception as error:
-        return None, error
+    return cast(T, run_and_gather(fabric, work_on_first)[0])
 
 
 def _picklable(error: Exception | None) -> Exception | None:
@@ -119,7 +109,7 @@ def _picklable(error: Exception | None) -> Exception | None:
 def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:
     """The sum of a flat tensor over ranks, in place."""
     if fabric.world_size > 1:
-        with _collective(fabric):
+        with _processes(fabric).collective():
             dist.all_reduce(flat)
     return flat
 
@@ -140,7 +130,7 @@ def broadcast(fabric: Fabric, make: Callable[[], Tree]) -> Tree:
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
         group = [leaf for leaf in leaves if leaf.dtype == dtype]
         flat = torch.cat([leaf.reshape(-1) for leaf in group])
-        with _collective(fabric):
+        with _processes(fabric).collective():
             dist.broadcast(flat, src=0)
         for leaf, values in zip(group, flat.split([leaf.numel() for leaf in group]), strict=True):
             leaf.copy_(values.view(leaf.shape))

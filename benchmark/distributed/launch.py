@@ -1,8 +1,7 @@
 """Number of ranks of a run, and the start of their processes; a rank is a process with a device of its own.
 
-On the CPUs of a Linux machine the program forks before any tensor operation: a rank starts in milliseconds and shares
-the imported modules. With CUDA, or on macOS, a fork is not safe; there the program is started again for each further
-rank. torchrun and srun start all ranks themselves.
+On the CPUs of a Linux machine the program forks before any tensor operation. With CUDA, or on macOS, that is not safe:
+there the program is started again for each further rank. torchrun and srun start all ranks themselves.
 """
 
 import contextlib
@@ -10,7 +9,6 @@ import ctypes
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -47,11 +45,8 @@ class RankProcesses:
     def __init__(self, largest_cohort: int = 0) -> None:
         self.largest_cohort = largest_cohort
         self.children: list[int] = []  # process ids
-        self.programs: list[
-            subprocess.Popen
-        ] = []  # those of the children that did not fork; referenced, so that Python does not reap them
         self.heartbeat: Heartbeat | None = None
-        self.single = False  # whether this process has computed as the only rank, so that it can no longer fork
+        self.cannot_fork = False  # whether this process has computed as the only rank, which has started threads
         self.shares_cores = False  # whether this rank's threads are its share of the machine's cores
 
     def layout(self, config: DictConfig) -> RankLayout:
@@ -65,7 +60,7 @@ class RankProcesses:
             if (config.nodes or 1) > 1:
                 raise ConfigError(f"nodes={config.nodes} needs torchrun or srun, which start ranks on all machines")
             count = self._auto(config) if config.devices == "auto" else config.devices
-            if self.single and count > 1:
+            if self.cannot_fork and count > 1:
                 raise ConfigError(f"devices={count}, but this process has begun with one: give all its runs as many")
             return RankLayout(count, 1, False)
         per_node = running.ranks_per_node if config.devices == "auto" else config.devices
@@ -80,26 +75,24 @@ class RankProcesses:
 
     def _auto(self, config: DictConfig) -> int:
         """Number of ranks: on GPUs one per GPU, at most one per client; on a CPU one per core and two clients."""
-        if self.single or not _is_program():
+        if self.cannot_fork or not _is_program():
             return 1
         clients = max(cohort(config), self.largest_cohort)
         if accelerator(config) == "cuda":
             return max(1, min(torch.cuda.device_count(), clients))
         return max(1, min(cores(), clients // 2))
 
-    def start(self, config: DictConfig, count: int) -> None:
-        """Starts `count - 1` further ranks; after a fork this returns in every rank, the first included."""
-        _set_rendezvous(count)
-        if accelerator(config) == "cpu" and sys.platform == "linux":
-            self.fork(count)
-        else:
-            self.start_programs(count)
+    def start(self, count: int, *, fork: bool) -> None:
+        """Starts `count - 1` further ranks, which end with this process, however it ends.
 
-    def fork(self, count: int) -> None:
-        """Continues as `count` processes, to be called before a tensor operation has started threads.
-
-        The children end with this process, however it ends. LOCAL_RANK in the environment is each process's rank.
+        Sets the environment variables by which ranks connect; LOCAL_RANK is each process's rank.
+        fork: this returns in every rank, and no tensor operation may have started threads before; False: each further
+        rank runs the program from its beginning.
         """
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
+        if sys.platform == "linux":  # works even where the machine's name cannot be resolved
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -109,18 +102,10 @@ class RankProcesses:
                 self.children = []
                 end_with_parent(parent)
                 os.environ["LOCAL_RANK"] = str(rank)
+                if not fork:
+                    os.execv(sys.executable, [sys.executable, "-m", "benchmark", *sys.argv[1:]])
                 return
             self.children.append(child)
-
-    def start_programs(self, count: int) -> None:
-        """Starts this program `count - 1` times more, as the ranks after this one."""
-        parent = os.getpid()
-        for rank in range(1, count):
-            command = [sys.executable, "-m", "benchmark", *sys.argv[1:]]
-            environment = {**os.environ, "LOCAL_RANK": str(rank)}
-            program = subprocess.Popen(command, env=environment, preexec_fn=lambda: end_with_parent(parent))
-            self.programs.append(program)
-            self.children.append(program.pid)
 
     def set_threads(self, config: DictConfig, layout: RankLayout) -> None:
         """Sets the CPU threads of this rank: its ranks that have a client divide a machine's cores."""
@@ -142,6 +127,10 @@ class RankProcesses:
         finally:
             torch.set_num_threads(before)
 
+    def collective(self) -> contextlib.AbstractContextManager[None]:
+        """Wraps a collective, so that a dead rank ends this process instead of keeping it waiting."""
+        return contextlib.nullcontext() if self.heartbeat is None else self.heartbeat.collective()
+
     def kill_children(self) -> None:
         """Kills the processes this one has started; nothing is lost: results are with the first rank or on disk."""
         for child in self.children:  # all of them, before the first is waited for
@@ -162,16 +151,12 @@ class RankProcesses:
 
 
 def launch(configs: Iterable[DictConfig]) -> RankProcesses:
-    """Starts the ranks that these runs will share; after a fork this returns in every rank, the first included.
-
-    Raises:
-        ConfigError: see `RankProcesses.layout`.
-    """
+    """Starts the ranks that these runs will share; after a fork this returns in every rank. Raises as `layout` does."""
     configs = list(configs)
     processes = RankProcesses(max(map(cohort, configs), default=0))
     layout = processes.layout(configs[0])
     if layout.ranks_per_node > 1 and not layout.running and _is_program():
-        processes.start(configs[0], layout.ranks_per_node)
+        processes.start(layout.ranks_per_node, fork=accelerator(configs[0]) == "cpu" and sys.platform == "linux")
     return processes
 
 
@@ -236,14 +221,6 @@ def end_with_parent(parent: int) -> None:
         return
     if os.getppid() != parent:  # the parent ended before this call
         os._exit(1)
-
-
-def _set_rendezvous(count: int) -> None:
-    """Sets the environment variables by which the ranks of this machine connect."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
-    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0"}
-    if sys.platform == "linux":  # works even where the machine's name cannot be resolved
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def _is_program() -> bool:

@@ -47,8 +47,5 @@ class IndependentRanks(DDPStrategy):
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Waits for all ranks."""
-        if self.processes.heartbeat is None:
-            super().barrier(*args, **kwargs)
-            return
-        with self.processes.heartbeat.collective():
+        with self.processes.collective():
             super().barrier(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.compose import partition_parameters
+from benchmark.configuration.compose import merge, partition_parameters
 from benchmark.configuration.instantiate import check
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
@@ -18,10 +18,9 @@ from datamodules.sources import Source, load
 from methods.base import Client, FederatedMethod
 
 
-def source(config: DictConfig, progress: Callable[[int, int], None] | None = None, **overrides: Any) -> Source:
-    """The images, decoded once; overrides: other values of the section `data`."""
-    data = OmegaConf.merge(config.data, overrides)
-    data.options = overrides.get("options", data.options)
+def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
+    """The images, decoded once."""
+    data = config.data
     if misplaced := sorted({"name", "root", "cache", "download", "image_size"} & set(data.options)):
         raise ConfigError(f"data.options.{misplaced[0]}: set data.{misplaced[0]}")
     return load(
@@ -37,7 +36,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
 
 def load_matching(config: DictConfig, images: Source, name: str) -> Source:
     """Another data set, its images resized to the run's size."""
-    return source(config, name=name, image_size=images.train.images.shape[-1], options={})
+    return source(merge(config, [f"data.name={name}", f"data.image_size={images.train.images.shape[-1]}"]))
 
 
 class Public(NamedTuple):
@@ -92,11 +91,9 @@ def public(config: DictConfig, images: Source) -> Public | None:
 
 def client_indices(config: DictConfig, labels: np.ndarray) -> list[np.ndarray]:
     """Indices of each client into the images with these labels, by the config's partition."""
-    name = config.partition.get("name")
+    given: dict[Any, Any] = {"clients": 10, "seed": None, "share": 1.0, **config.partition}
+    name = given.pop("name", None)
     known = {"clients": int, "seed": int | None, "share": float, **partition_parameters(str(name))}
-    given = {"clients": 10, "seed": None, "share": 1.0} | {
-        str(key): value for key, value in config.partition.items() if key != "name"
-    }
     check(given, known, "partition", name)
     clients, seed, fraction = (given.pop(key) for key in ("clients", "seed", "share"))
     if not 0 < fraction <= 1:

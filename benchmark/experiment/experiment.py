@@ -25,7 +25,7 @@ from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
-from benchmark.tracking.loggers import open_logger
+from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes
 from benchmark.tracking.record import headline
@@ -64,7 +64,7 @@ class Experiment:
             return self._read_finished()
         with self.open() as run:
             logger = open_logger(self.config, self.folder)
-            with logger.open():
+            with end_on_error(logger):
                 run.train(logger, self.deadline)
                 evaluated = run.evaluate(self.config.evaluation.protocols)
             run.finish(evaluated, logger)
@@ -121,25 +121,17 @@ class Experiment:
             with raise_on_all_ranks(run.fabric):
                 self.refuse_changed_config()  # again: another process may have been first
                 file = self.folder / "config.yaml"
-                if run.fabric.global_rank == 0 and not file.exists():
-                    save(
-                        merge(self.config, ["minutes=null"]), file
-                    )  # the time limit is this command's, so it is not saved
+                if run.fabric.global_rank == 0 and not file.exists():  # the time limit is this command's alone
+                    save(merge(self.config, ["minutes=null"]), file)
             yield run
 
     def build(self) -> Run:
-        """All objects of the run; refuses what cannot be run. Nothing is written.
-
-        Raises:
-            UserError and the root errors of the other packages: the config cannot be run.
-        """
+        """All objects of the run; an error of the user's where the config cannot be run. Nothing is written."""
         config = self.config
         protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
         enable_garbage_collection()
         streams = Streams(config.seed)
-        fabric = factory.fabric(
-            config, self.processes
-        )  # first: it may fork, which is safe only before any tensor operation
+        fabric = factory.fabric(config, self.processes)  # first: it sets the threads of what follows
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
         method = factory.method(config, images)
         module = factory.data(config, images, method)
@@ -195,9 +187,9 @@ class Experiment:
         federation = self.config.federation
         visits = federation.rounds * cohort_size(len(clients), federation.participation)
         with self.display.during("compiling"):
-            report = compile_networks(reference, clients, visits)
-        self.display.print(f"compile: {report or 'nothing is trained'}")
-        return "networks and views were" if report is not None and report.kept else "views were"
+            faster, report = compile_networks(reference, clients, visits)
+        self.display.print(f"compile: {report}")
+        return "networks and views were" if faster else "views were"
 
 
 def load_folder(path: Path, overrides: Iterable[str] = ()) -> DictConfig:

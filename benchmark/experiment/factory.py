@@ -1,4 +1,7 @@
-"""Builds the parts of a run from its config: devices, networks, method, data, executor, accountant."""
+"""Builds the parts of a run from its config: devices, networks, method, data, executor, accountant.
+
+`configuration.compose` makes the config from YAML; `configuration.instantiate` makes an object from an import path.
+"""
 
 import inspect
 import logging
@@ -21,7 +24,7 @@ from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
-from benchmark.execution.sequential import PerArchitectureExecutor, SequentialExecutor
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.data import partition_data
 from benchmark.federation.accountant import DELTA, PrivacyAccountant
 from benchmark.rng import Streams, isolated
@@ -59,8 +62,8 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
                 "exchange no weights, may run several"
             )
         where = f"federation.encoders.{kind}"
-        if kind in ("default", "global") or not isinstance(section, Mapping):
-            raise ConfigError(f"{where}: give another name and {{class: ..., clients: [...]}}")
+        if kind in ("default", "global"):
+            raise ConfigError(f"{where}: this name is taken, give another one")
         architecture = {key: value for key, value in section.items() if key != "clients"}
         built.others[kind] = method_over(config, sections, images, architecture, where)
     return built
@@ -162,7 +165,7 @@ def local_training(config: DictConfig) -> LocalTrainingConfig:
 
 def executor(
     config: DictConfig, reference: SequentialExecutor
-) -> SequentialExecutor | ParallelExecutor | AutotunedExecutor | PerArchitectureExecutor:
+) -> SequentialExecutor | ParallelExecutor | AutotunedExecutor:
     """The executor of client visits; on a CPU parallel visits are not faster, so `auto` means sequential there."""
     if reference.method.others:
         if config.compile or config.executor == "side-by-side":
@@ -170,7 +173,7 @@ def executor(
                 "federation.encoders: clients of several architectures are visited one by one and not compiled: leave "
                 "executor and compile out"
             )
-        return PerArchitectureExecutor(reference)
+        return reference
     on_gpu = reference.fabric.device.type == "cuda"
     if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
         return reference
@@ -199,6 +202,6 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
         plugins=None if under_launcher else [LightningEnvironment()],
     )
     made.launch()
-    processes.single |= layout.world_size == 1
+    processes.cannot_fork |= layout.world_size == 1
     processes.set_threads(config, layout)
     return made

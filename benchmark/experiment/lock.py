@@ -24,13 +24,8 @@ def try_lock(file: IO[str]) -> bool:
     """
     for wait in (0.0, 0.1, 0.2, 0.2):
         time.sleep(wait)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        except OSError:  # a file system without locks excludes no process
-            pass
-        return True
+        if _flock(file, fcntl.LOCK_EX):
+            return True
     return False
 
 
@@ -39,13 +34,16 @@ def is_locked(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("a+") as file:  # NFS gives a shared lock only to readers
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-    return False
+        return not _flock(file, fcntl.LOCK_SH)
+
+
+def _flock(file: IO[str], kind: int) -> bool:
+    """Whether the lock was taken; a file system without locks excludes no process."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
 
 
 @contextmanager

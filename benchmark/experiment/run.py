@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
@@ -17,11 +18,10 @@ from benchmark.evaluation.evaluator import Evaluator, LocalModels
 from benchmark.evaluation.monitor import Monitor
 from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
-from benchmark.federation.client_state import LocalParts
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
-from benchmark.tracking.loggers import RunLogger, open_logger
+from benchmark.tracking.loggers import close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes, hardware, numerical_deviations, origin
 from benchmark.tracking.record import record
@@ -60,7 +60,7 @@ class Run:
     external: list[str]
     arrays: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def train(self, logger: RunLogger, deadline: float | None) -> None:
+    def train(self, logger: Logger, deadline: float | None) -> None:
         """Runs the remaining rounds with progress, logs and the monitor.
 
         Raises:
@@ -104,7 +104,7 @@ class Run:
     ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
         """Every exported encoder's scores, earlier ones of other protocols included; each new protocol's `origin`;
         and the protocols that could not be measured, with the reason."""
-        exported = self.loop.method.export(self.loop.server, LocalParts(self.loop.client_state))
+        exported = self.loop.export()
         if not exported:
             raise ConfigError(
                 f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
@@ -127,7 +127,7 @@ class Run:
             origins[f"transfer-{target}/v1"] = here | {"dataset": self.evaluator.other(target).sha256}
         return encoders, origins, failed
 
-    def finish(self, evaluated: Evaluated, logger: RunLogger | None = None) -> None:
+    def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:
         """Draws figures, closes the logger and writes `result.json`; a new record last, so that it is complete.
 
         Raises:
@@ -138,7 +138,8 @@ class Run:
             if self.fabric.global_rank == 0:
                 if replaces := file.exists():  # a failing figure must not lose new scores
                     store.write(file, evaluated.record)
-                logger.close(evaluated.record, self.draw())
+                figures = plots.of_run(self.loop.history, self.data, self.arrays, self.name)
+                close(logger, evaluated.record, plots.save(figures, self.folder / "figures"))
                 if not replaces:
                     store.write(file, evaluated.record)
                 (self.folder / store.PARTIAL).unlink(missing_ok=True)
@@ -150,19 +151,11 @@ class Run:
         self, encoders: dict[str, Scores], seconds: float, evaluated: dict[str, dict[str, Any]]
     ) -> schema.Record:
         """The record of the rounds so far with these encoders' scores."""
-        return record(self.config, self.loop, self.data, encoders, seconds, self.deviations(), evaluated)
-
-    def deviations(self) -> list[str]:
-        """Lines on where the numbers come from, for their readers."""
         lines = list(self.external)
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        return lines + numerical_deviations(self.loop.environments)
-
-    def draw(self) -> dict[str, Path]:
-        """The run's figures by name: those of its rounds, and those of the protocols that were just run."""
-        figures = plots.of_run(self.loop.history, self.data, self.arrays, self.name)
-        return plots.save(figures, self.folder / "figures")
+        lines += numerical_deviations(self.loop.environments)
+        return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated)
 
 
 LOCAL_MODELS = find("drift/v1").requires
