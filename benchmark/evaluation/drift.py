@@ -1,11 +1,12 @@
 """Client drift: the clients of the last round trained once more from the final model; nothing of it is kept."""
 
+from collections import ChainMap
+
 from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError
 from benchmark.evaluation.evaluator import LocalModels
 from benchmark.execution.base import VisitResult
 from benchmark.execution.batch_norm import has_batch_norm
-from benchmark.federation.client_state import LocalParts
 from benchmark.federation.loop import Callback, FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod
@@ -40,9 +41,7 @@ def supports_drift(loop: FederatedLoop) -> bool:
 
 def has_drift(loop: FederatedLoop) -> bool:
     """Whether a round is done, clients upload full models, and one global model is made of them."""
-    if not loop.round or not supports_drift(loop):
-        return False
-    return list(loop.method.export(loop.server, LocalParts(loop.client_state))) == ["global"]
+    return loop.round > 0 and supports_drift(loop) and list(loop.export()) == ["global"]
 
 
 def drift_unavailable(loop: FederatedLoop) -> str:
@@ -64,13 +63,8 @@ def revisit_clients(loop: FederatedLoop) -> LocalModels:
     scratch = loop.scratch_copy([collector])
     try:
         scratch.run_round(loop.round - 1)
-        exported = loop.method.export(scratch.server, LocalParts(scratch.client_state))["global"]
-        global_model = trees.to(trees.clone(exported), "cpu")
+        global_model = trees.to(trees.clone(scratch.export()["global"]), "cpu")
     finally:
         scratch.client_state.clear()
-    local = {
-        client: weights
-        for block in run_and_gather(loop.fabric, lambda: collector.weights)
-        for client, weights in block.items()
-    }
+    local = ChainMap(*run_and_gather(loop.fabric, lambda: collector.weights))  # those of all ranks
     return LocalModels([local[client] for client in sorted(local)], global_model)

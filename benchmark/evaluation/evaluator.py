@@ -38,8 +38,6 @@ SPREAD = 2_000
 ALIGNED = 500
 """About how many of them it measures alignment on."""
 
-PLAIN_RECIPE = Recipe(1, crop_scale=None, flip=0, jitter=(0, 0, 0, 0), grayscale=0, blur_kernel=1)
-
 
 class LocalModels(NamedTuple):
     """Weights of clients' models after one more visit, and of the global model that the server made of them."""
@@ -101,24 +99,13 @@ class Evaluator:
         local_models: for drift. on_start: called with the name of each step as it begins. arrays: is filled with those
         that figures are drawn from. failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
         """
-        results: Scores = {}
         if not protocols:
-            return results
+            return {}
         on_start("features")
-        subject = self.subject(encoder, protocols, local_models)
-        if arrays is not None:
-            subject = replace(subject, save_arrays=arrays.__setitem__)
-        for score in evaluate(subject, protocols, self._stream, on_start, failed):
-            results.setdefault(score.protocol, {})[score.metric] = score.value
-        return results
-
-    def subject(self, encoder: nn.Module, protocols: Sequence[str], local_models: LocalModels | None = None) -> Subject:
-        """Inputs of these protocols; other data sets are opened now, their features extracted on demand."""
-        source = self.data.source
-        encoder = deepcopy(encoder)  # loading a client's weights would change the resident model's
+        source, encoder = self.data.source, deepcopy(encoder)  # a client's weights would change the resident model's
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
-        return Subject(
-            features=self.features(encoder),
+        subject = Subject(
+            features=self._all_features(encoder),
             encoder_inputs=EncoderInputs(
                 encoder=encoder,
                 train=source.train.images,
@@ -126,26 +113,17 @@ class Evaluator:
                 prepare=self._plain,
                 augment=self._cropped,
             ),
-            targets={name: partial(self._target_features, encoder, target) for name, target in targets.items()},
+            targets={name: partial(self._features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),
+            save_arrays=({} if arrays is None else arrays).__setitem__,
         )
-
-    def features(self, encoder: nn.Module) -> Features:
-        """Representations of the whole training and test sets, and of two views of some training images."""
-        train, test = self.data.source.train, self.data.source.test
-        chosen = self._sample(len(train.labels), VIEWS, "alignment")
-        first, second = (self._view(encoder, chosen, name) for name in ("view_a", "view_b"))
-        return Features(
-            train_x=self._extract(encoder, train.images, self._plain),
-            train_y=torch.from_numpy(train.labels).to(self.device),
-            train_clients=torch.from_numpy(self.holders).to(self.device),
-            test_x=self._extract(encoder, test.images, self._plain),
-            test_y=torch.from_numpy(test.labels).to(self.device),
-            view_a=first,
-            view_b=second,
-            view_clients=torch.from_numpy(self.holders[chosen]).to(self.device),
-            num_classes=len(self.data.source.classes),
+        scored = evaluate(
+            subject, protocols, lambda protocol: self.streams.generator(f"evaluation/{protocol}"), on_start, failed
         )
+        results: Scores = {}
+        for score in scored:
+            results.setdefault(score.protocol, {})[score.metric] = score.value
+        return results
 
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
         """Measurements that are cheap enough to take while training, never on test images.
@@ -182,19 +160,31 @@ class Evaluator:
             if not math.isnan(value)
         }
 
-    def _target_features(self, encoder: nn.Module, target: Source) -> Features:
-        """Features of another data set, its images converted to the encoder's number of channels."""
+    def _all_features(self, encoder: nn.Module) -> Features:
+        """Features of the run's own data set with their clients, and of two views of some training images."""
+        chosen = self._sample(len(self.holders), VIEWS, "alignment")
+        first, second = (self._view(encoder, chosen, name) for name in ("view_a", "view_b"))
+        return replace(
+            self._features(encoder, self.data.source),
+            train_clients=torch.from_numpy(self.holders).to(self.device),
+            view_a=first,
+            view_b=second,
+            view_clients=torch.from_numpy(self.holders[chosen]).to(self.device),
+        )
+
+    def _features(self, encoder: nn.Module, source: Source) -> Features:
+        """Features of a whole data set, its images converted to the encoder's number of channels."""
         channels = self.data.source.train.images.shape[1]
 
         def prepare(images: Tensor) -> Tensor:
             return self._plain(with_channels(images, channels))
 
         return Features(
-            train_x=self._extract(encoder, target.train.images, prepare),
-            train_y=torch.from_numpy(target.train.labels).to(self.device),
-            test_x=self._extract(encoder, target.test.images, prepare),
-            test_y=torch.from_numpy(target.test.labels).to(self.device),
-            num_classes=len(target.classes),
+            train_x=self._extract(encoder, source.train.images, prepare),
+            train_y=torch.from_numpy(source.train.labels).to(self.device),
+            test_x=self._extract(encoder, source.test.images, prepare),
+            test_y=torch.from_numpy(source.test.labels).to(self.device),
+            num_classes=len(source.classes),
         )
 
     def _compare(self, models: LocalModels, images: int) -> ModelComparison:
@@ -211,10 +201,10 @@ class Evaluator:
         )  # fmt: skip
 
     def _cropped(self, images: Tensor, crop: Crop, generator: torch.Generator) -> Tensor:
-        recipe = replace(
-            PLAIN_RECIPE, size=self.data.recipe.size, mean=self.data.recipe.mean, std=self.data.recipe.std,
-            crop_scale=crop.scale, crop_ratio=crop.ratio, flip=crop.flip,
-        )  # fmt: skip
+        size, mean, std = self.data.recipe.size, self.data.recipe.mean, self.data.recipe.std
+        recipe = Recipe(
+            size, crop.scale, crop.ratio, flip=crop.flip, jitter=(0, 0, 0, 0), grayscale=0, mean=mean, std=std
+        )
         return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _shuffled(self) -> Iterator[np.ndarray]:
@@ -240,9 +230,6 @@ class Evaluator:
 
     def _plain(self, images: Tensor) -> Tensor:
         return plain(images, self.data.recipe)
-
-    def _stream(self, protocol: str) -> torch.Generator:
-        return self.streams.generator(f"evaluation/{protocol}")
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:

@@ -4,7 +4,6 @@ from typing import Any
 
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
-from benchmark.federation.client_state import LocalParts
 from benchmark.federation.loop import Callback, FederatedLoop
 
 
@@ -19,16 +18,16 @@ class Monitor(Callback):
     def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
         self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
 
-    def on_round_trained(self, loop: FederatedLoop, row: dict[str, Any]) -> None:
+    def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Adds the measurements to the round's line; with several encoders, their means."""
-        if row["round"] % self.every and row["round"] != loop.rounds:
+        if line["round"] % self.every and line["round"] != loop.rounds:
             return
-        measurements = on_rank_zero(loop.fabric, lambda: self._measure(loop))
-        row |= {name: sum(values[name] for values in measurements) / len(measurements) for name in measurements[0]}
 
-    def _measure(self, loop: FederatedLoop) -> list[dict[str, float]]:
-        exported = loop.method.export(loop.server, LocalParts(loop.client_state))
-        return [
-            self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
-            for name, weights in exported.items()
-        ]
+        def measure() -> list[dict[str, float]]:
+            return [
+                self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
+                for name, weights in loop.export().items()
+            ]
+
+        measurements = on_rank_zero(loop.fabric, measure)
+        line |= {name: sum(values[name] for values in measurements) / len(measurements) for name in measurements[0]}

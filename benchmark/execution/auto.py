@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor
-from methods.base import Client, Phase
+from methods.base import Client
 
 
 class AutotunedExecutor:
@@ -23,7 +23,7 @@ class AutotunedExecutor:
     def __init__(
         self, reference: SequentialExecutor, parallel: ParallelExecutor, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.reference, self.parallel, self.clock = reference, parallel, clock
+        self.reference, self.parallel, self.clock, self.images = reference, parallel, clock, reference.images
         self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
         self.used_parallel = False
 
@@ -32,13 +32,9 @@ class AutotunedExecutor:
         """Whether no client was visited by recorded steps, which round differently."""
         return not self.used_parallel or self.parallel.bitwise_exact
 
-    def images(self, phase: Phase, client: Client) -> int:
-        """Images a visit will see."""
-        return self.reference.images(phase, client)
-
-    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+    def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; a reply has to be used before the next one is requested."""
-        rest, few, phase = list(block), len(self.parallel.lanes), inputs.phase
+        rest, few, phase = list(clients), len(self.parallel.lanes), inputs.phase
         order = (self.reference, self.reference, self.parallel, self.parallel, self.parallel)
         trials = self.trials.setdefault(phase.name, [])
         executor: Executor = self.reference

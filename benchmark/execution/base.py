@@ -1,4 +1,4 @@
-"""Interface of executors, which carry out one phase for a block of clients: its inputs and results."""
+"""Interface of executors, which carry out one phase for some clients: its inputs and results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ class LocalTrainingConfig:
 class VisitResult:
     """A finished visit.
 
-    message: the reply, perhaps live tensors of the model. kept: Tree that stays with the client. loss: mean over the
-    steps, None without training. images: trained on. seconds: CPU time of this process, all threads together; on a GPU,
-    wall time.
+    message: the reply, perhaps live tensors of the model. client_state: Tree that stays with the client. loss: mean
+    over the steps, None without training. images: trained on. seconds: CPU time of this process, all threads together;
+    on a GPU, wall time.
     """
 
     visit: Visit
     message: Message
-    kept: Tree
+    client_state: Tree
     loss: float | None
     images: int
     seconds: float
@@ -43,12 +43,15 @@ class VisitResult:
 
 @dataclass
 class PendingVisit:
-    """A visit whose work is queued on the device; summed: the losses. images, seconds: so far."""
+    """A visit whose work is queued on the device.
+
+    client_state: from before the visit. total_loss: over the steps, None without training. images, seconds: so far.
+    """
 
     actor: Any
     visit: Visit
-    kept: Tree
-    summed: Tensor | None
+    client_state: Tree
+    total_loss: Tensor | None
     images: int
     seconds: float
 
@@ -70,7 +73,7 @@ class PhaseInputs:
 
 
 class Executor(Protocol):
-    """Visits the clients of a block; all executors give the same results."""
+    """Visits clients; all executors give the same results."""
 
     @property
     def bitwise_exact(self) -> bool:
@@ -79,5 +82,5 @@ class Executor(Protocol):
     def images(self, phase: Phase, client: Client) -> int:
         """Images a visit will see: its cost before the first measurement."""
 
-    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+    def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; a reply has to be used before the next one is requested."""

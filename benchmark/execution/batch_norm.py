@@ -41,7 +41,7 @@ class Recalibration:
         """The exported weights."""
         return Mail(common={"weights": self.exported(server)})
 
-    def start_visit(self, visit: Visit, kept: Tree) -> None:
+    def start_visit(self, visit: Visit, stored: Tree) -> None:
         """Loads the weights and sets BatchNorm to average over the batches of this visit."""
         self.method.load(visit.message["weights"])
         self.momenta = [layer.momentum for layer in self._layers()]

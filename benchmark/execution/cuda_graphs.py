@@ -2,18 +2,16 @@
 
 A recorded step reads fixed addresses: parameters and buffers keep theirs (the resident model's flat tensor); the batch,
 the learning rate and the tensors a visit leaves on the method (`context`, an anchor) are copied to theirs. Plain
-numbers are recorded as constants; where one changes, the step is recorded again. A visit that leaves a tensor where it
-cannot be copied in place, in a list or on another device, is not recorded; other objects are assumed not to change. A
-step must not branch on values of tensors: `methods.base` forbids it, and the contract test replays every method's
-recorded steps for another client.
+numbers are recorded as constants; objects of other types are assumed not to change. The rest is in docs/engine.md.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from methods import trees
 from methods.base import FederatedMethod
@@ -26,11 +24,8 @@ INTERNAL = {*vars(LightningModule()), "places"} - {"training"}
 """Attributes of a module that belong to Lightning, torch and the base class."""
 
 
-class Recorder(Protocol):
-    """Records the kernels of a function, and returns a function that replays them."""
-
-    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Records without running; the result runs the kernels on the same tensors."""
+Recorder = Callable[[Callable[[], None]], Callable[[], None]]
+"""Records the kernels of a function without running it; returns a function that replays them on the same tensors."""
 
 
 class CudaGraphs:
@@ -134,11 +129,6 @@ class RecordedSteps:
                 group["lr"] = rate
 
 
-def has_dropout(method: nn.Module) -> bool:
-    """Whether the networks have dropout, whose draws would depend on the lanes."""
-    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in method.modules())
-
-
 def _starts_at_zero(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a fresh state of the optimiser is all zeros."""
     plain = all(not group.get("dampening") for group in optimizer.param_groups)
@@ -169,7 +159,7 @@ def _visit_attributes(
         for name, value in vars(module).items():
             if name in INTERNAL or any(value is group for group in optimizer.param_groups):
                 continue
-            items = [item for item in _items(value) if id(item) not in model]
+            items = [item for item in tree_leaves(value) if id(item) not in model]
             if any(isinstance(item, Tensor) for item in items):
                 if not all(isinstance(item, Tensor) and item.device == device for item in items):
                     return None
@@ -179,18 +169,6 @@ def _visit_attributes(
             elif items and all(isinstance(item, PLAIN) for item in items):
                 constants[where, name] = value
     return tensors, constants
-
-
-def _items(value: Any) -> Iterator[Any]:
-    """The items of nested dicts, lists and tuples."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from _items(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _items(inner)
-    else:
-        yield value
 
 
 def _outline(value: Any) -> Any:
@@ -204,14 +182,13 @@ def _outline(value: Any) -> Any:
 
 def _clone(value: Any) -> Any:
     """The same structure with copied tensors."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return trees.clone(value)
-    if isinstance(value, tuple):
-        inner = map(_clone, value)
-        return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
-    return value
+
+    def clone(item: Any) -> Any:
+        if isinstance(item, dict):
+            return trees.clone(item)
+        return item.detach().clone() if isinstance(item, Tensor) else item
+
+    return tree_map(clone, value, is_leaf=lambda item: isinstance(item, dict))
 
 
 def _copy(target: Any, value: Any) -> None:

@@ -24,11 +24,12 @@ from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, s
 
 
 class SequentialExecutor:
-    """Visits clients one after another on one resident model.
+    """Visits clients one after another on one resident model; clients of another architecture on that of theirs.
 
     Args:
         fabric: device, precision and backward.
-        method: the resident model; every visit starts from the state it has now.
+        method: the resident model, and in `others` those of other architectures; every visit starts from the state
+            they have now.
         data: batches by client.
         training: length, batch size and schedule of local training.
         streams: random generators of the run.
@@ -47,12 +48,17 @@ class SequentialExecutor:
         self.fabric, self.method, self.data, self.training, self.streams = fabric, method, data, training, streams
         # a CPU is shared with other processes, so CPU time counts; a GPU can only be timed from outside
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
-        self.resident = FlatParameters(method)
+        shared = (data, training, streams)
+        self.others = {kind: type(self)(fabric, other, *shared) for kind, other in method.others.items()}
+        self.flat_parameters = FlatParameters(method)
+        self.total_loss = torch.zeros((), device=fabric.device)  # one address, to which recorded steps add
 
-    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
+    def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
-        for client in block:
-            yield self.finish(self.begin(inputs, client))
+        for client in clients:
+            executor = self.others.get(client.kind, self)
+            actor = inputs.actor if executor is self else executor.method
+            yield executor.finish(executor.begin(replace(inputs, actor=actor), client))
 
     def images(self, phase: Phase, client: Client) -> int:
         """Number of images a visit will see: its estimated cost until a visit has been timed."""
@@ -67,44 +73,44 @@ class SequentialExecutor:
         """Starts a visit and does its local work; on a GPU the work is only queued."""
         started, method, phase = self.clock(), self.method, inputs.phase
         actor: Any = inputs.actor
-        kept = inputs.client_state.get(client.id, {})
+        client_state = inputs.client_state.get(client.id, {})
         key: dict[str, Any] = {"round": inputs.round, "phase": phase.name, "client": client.id}
         stream, message = self.streams.generator("method", **key), dict(inputs.inbox[client.id])
-        visit = Visit(inputs.round, inputs.rounds, phase, client, message, kept.get("memory", {}), stream)
+        visit = Visit(inputs.round, inputs.rounds, phase, client, message, client_state.get("memory", {}), stream)
         with isolated(self.streams.seed_for("global", **key), self.fabric.device):
             default_start = method.is_default("receive", phase) and method.is_default("init_client", phase)
             weights = visit.message.get("weights") if default_start and actor is method else None
-            self.resident.reset(overwritten_by=weights)
+            self.flat_parameters.reset(overwritten_by=weights)
             method.zero_grad(set_to_none=True)
             method.train(phase.work == "train")
-            if "memory" not in kept:
+            if "memory" not in client_state:
                 visit.memory = actor.hook("init_client", phase)(visit)
-            actor.start_visit(visit, trees.overlay(kept.get("stays", {}), kept.get("statistics", {})))
-            summed, images = None, 0
+            actor.start_visit(visit, trees.overlay(client_state.get("stays", {}), client_state.get("statistics", {})))
+            total_loss, images = None, 0
             if phase.work == "train":
-                summed, images = self._train(visit)
+                total_loss, images = self._train(visit)
             elif phase.work == "observe":
                 self._observe(actor, visit)
-        return PendingVisit(actor, visit, kept, summed, images, self.clock() - started)
+        return PendingVisit(actor, visit, client_state, total_loss, images, self.clock() - started)
 
     def finish(self, pending: PendingVisit) -> VisitResult:
         """The visit's reply, and what stays with the client."""
         started = self.clock()
-        method, actor, visit, kept = self.method, pending.actor, pending.visit, pending.kept
+        method, actor, visit = self.method, pending.actor, pending.visit
         seed = self.streams.seed_for("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
         with isolated(seed, self.fabric.device), torch.no_grad():
             message, memory = actor.hook("reply", visit.phase)(visit)
-        staying: Tree = {"memory": memory} if memory else {}
+        client_state: Tree = {"memory": memory} if memory else {}
         if actor is not method:  # recalibration only measures: the client keeps its old parts, not those of the model
-            staying |= {name: kept[name] for name in ("stays", "statistics") if name in kept}
+            client_state = {**pending.client_state, **client_state}
         elif visit.phase.where == "clients":
             if method.staying:
-                staying["stays"] = {name: method.tensors(name) for name in method.staying}
+                client_state["stays"] = {name: method.tensors(name) for name in method.staying}
             if method.batch_norm == "local" and method.travelling:
-                staying["statistics"] = method.statistics()
-        loss = None if pending.summed is None else float(pending.summed) / max(1, visit.steps)
+                client_state["statistics"] = method.statistics()
+        loss = None if pending.total_loss is None else float(pending.total_loss) / max(1, visit.steps)
         seconds = pending.seconds + self.clock() - started
-        return VisitResult(visit, message, staying, loss, pending.images, seconds)
+        return VisitResult(visit, message, client_state, loss, pending.images, seconds)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
         """Runs the local steps without waiting for the device; returns the sum of losses and the images seen."""
@@ -117,8 +123,8 @@ class SequentialExecutor:
         steps = training.steps if phase.epochs is None else None
         epochs = phase.epochs or training.epochs
         total = steps if steps is not None else epochs * visit.batches
-        take_step, summed = self._stepper(visit, optimizer)
-        images = 0
+        self.total_loss.zero_()
+        take_step, images = self._local_step(visit, optimizer), 0
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
         for batch in self._batches(method, visit, size, epochs=epochs, steps=steps, shuffled=True):
@@ -132,15 +138,10 @@ class SequentialExecutor:
             take_step(batch)
             visit.steps += 1
             images += len(batch.index)
-        return summed.clone(), images
+        return self.total_loss.clone(), images
 
-    def _stepper(self, visit: Visit, optimizer: torch.optim.Optimizer) -> tuple[Callable[[Any], None], Tensor]:
-        """A local step as a function of its batch, and the tensor to which it adds its loss."""
-        summed = torch.zeros((), device=self.fabric.device)
-        return self._step(visit, optimizer, summed), summed
-
-    def _step(self, visit: Visit, optimizer: torch.optim.Optimizer, summed: Tensor) -> Callable[[Any], None]:
-        """The method's local step, by Lightning's hooks."""
+    def _local_step(self, visit: Visit, optimizer: torch.optim.Optimizer) -> Callable[[Any], None]:
+        """A local step by Lightning's hooks, as a function of its batch; it adds its loss to `total_loss`."""
         method = self.method
         step, finish = method.hook("training_step", visit.phase), method.hook("on_train_batch_end", visit.phase)
 
@@ -152,7 +153,7 @@ class SequentialExecutor:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             finish(outputs, batch, visit.steps)
-            summed.add_(outputs["loss"].detach())
+            self.total_loss.add_(outputs["loss"].detach())
 
         return take_step
 
@@ -193,29 +194,3 @@ class SequentialExecutor:
             labels=method.objective.labels,
         ):
             yield batch._replace(draws=draw(batch, draws))
-
-
-class PerArchitectureExecutor:
-    """Visits clients of several architectures one after another, each on the resident model of its architecture.
-
-    Args:
-        reference: executor of the clients with the default architecture; its method holds the others in `others`.
-    """
-
-    bitwise_exact = True
-
-    def __init__(self, reference: SequentialExecutor) -> None:
-        shared = (reference.data, reference.training, reference.streams)
-        self.images = reference.images
-        self.executors = {"default": reference}
-        for kind, method in reference.method.others.items():
-            self.executors[kind] = type(reference)(reference.fabric, method, *shared)
-
-    def run(self, inputs: PhaseInputs, block: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
-        assert (
-            inputs.actor is self.executors["default"].method
-        )  # BatchNorm recalibration is refused for several encoders
-        for client in block:
-            executor = self.executors[client.kind]
-            yield executor.finish(executor.begin(replace(inputs, actor=executor.method), client))

@@ -21,9 +21,6 @@ DELTA = 1e-5
 ORDERS = [1 + tenth / 10 for tenth in range(1, 100)] + list(range(11, 64)) + [2**power for power in range(6, 17)]
 """Orders of the Renyi divergences, of which the tightest bound is taken: the more noise, the higher the best order."""
 
-Releases = tuple[tuple[float, int], ...]
-"""(noise multiplier, number of releases), sorted."""
-
 
 class PrivacyAccountant:
     """The releases of every client of a run.
@@ -64,9 +61,10 @@ class PrivacyAccountant:
             self.releases.setdefault(client, Counter()).update(entries.values())
         return set(planned)
 
-    def epsilon(self, client: int) -> float:
-        """Epsilon that a client has spent so far."""
-        return epsilon(releases(self.releases.get(client, Counter())), self.delta)
+    def epsilon(self, client: int, planned: Counter[float] | None = None) -> float:
+        """Epsilon that a client has spent so far, or will have spent after further planned releases."""
+        counted = self.releases.get(client, Counter()) + (planned or Counter())
+        return epsilon(tuple(sorted(counted.items())), self.delta)
 
     def over_budget_reason(self, phases: Sequence[tuple[Phase, Sequence[Client]]]) -> str | None:
         """Reason a round of these phases would exceed some client's budget, else None."""
@@ -76,18 +74,11 @@ class PrivacyAccountant:
         for phase, members in phases:
             for client, entries in self.planned(phase, members).items():
                 planned.setdefault(client, Counter()).update(entries.values())
-        spent = {
-            client: epsilon(releases(self.releases.get(client, Counter()) + planned[client]), self.delta)
-            for client in sorted(planned)
-        }
+        spent = {client: self.epsilon(client, planned[client]) for client in sorted(planned)}
         most = max(spent, key=lambda client: spent[client], default=None)
         if most is None or spent[most] <= self.budget:
             return None
         return f"client {most} would spend epsilon {spent[most]:.4g} of its budget of {self.budget:g}"
-
-    def fresh_copy(self) -> "PrivacyAccountant":
-        """An accountant of the same method, delta and budget, without releases."""
-        return PrivacyAccountant(self.method, delta=self.delta, budget=self.budget)
 
     def state(self) -> dict[str, Any]:
         """Releases as plain lists, for the checkpoint."""
@@ -103,14 +94,9 @@ class PrivacyAccountant:
             self.releases.setdefault(client, Counter())[multiplier] = n
 
 
-def releases(counted: Mapping[float, int]) -> Releases:
-    """Counted multipliers in a fixed order, so that equal ones share a cache entry."""
-    return tuple(sorted(counted.items()))
-
-
 @lru_cache(maxsize=4096)
-def epsilon(released: Releases, delta: float) -> float:
-    """Epsilon of some releases through Gaussian mechanisms at this delta; 0 for none."""
+def epsilon(released: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Epsilon of (noise multiplier, number of releases) through Gaussian mechanisms at this delta; 0 for none."""
     if not released:
         return 0.0
     from opacus.accountants import RDPAccountant  # seconds, and only runs with noise need it

@@ -55,11 +55,9 @@ class Aggregation:
         self.clients.append(visit.client.id)
         for entry, tree in message.items():
             how = self.uplink[entry]
-            if isinstance(how, Mean):
+            if isinstance(how, Mean | Sum):
                 weight = _weight(how, visit, message, server)
                 self.sums.setdefault(entry, _Sum(entry)).add(tree, weight, visit.client.id)
-            elif isinstance(how, Sum):
-                self.sums.setdefault(entry, _Sum(entry)).add(tree, 1.0, visit.client.id)
             else:
                 self.single.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
@@ -198,7 +196,9 @@ def _shapes(tree: Tree) -> dict[tuple, torch.Size]:
     return {path: leaf.shape for path, leaf in trees.leaves(tree)}
 
 
-def _weight(how: Mean, visit: Visit, message: Message, server: Tree) -> Tree | float | Tensor:
+def _weight(how: Mean | Sum, visit: Visit, message: Message, server: Tree) -> Tree | float | Tensor:
+    if isinstance(how, Sum):
+        return 1.0
     if callable(how.by):
         return how.by(server, message)
     return {"examples": visit.client.examples, "batches": visit.batches, "clients": 1}[how.by]

@@ -51,22 +51,8 @@ class Checkpoint:
                 f"{self.file} belongs to another config than {config}, or to other images: "
                 "restore them, or run the changed config under another name (row=NAME)"
             )
-        return state
-
-
-def to_saved(*, environments: list[dict[str, Any]], **state: Any) -> dict[str, Any]:
-    """The loop's state under the keys that checkpoints have had from the first version on."""
-    played = [
-        {"otherwise" if key == "numerical_deviations" else key: value for key, value in environment.items()}
-        for environment in environments
-    ]
-    return {**state, "played": played}
-
-
-def from_saved(saved: dict[str, Any]) -> dict[str, Any]:
-    """The loop's state; checkpoints of early versions have no accounts and no environments."""
-    environments = [
-        {"numerical_deviations" if key == "otherwise" else key: value for key, value in environment.items()}
-        for environment in saved.get("played", [])
-    ]
-    return {"account": {"releases": [], "covers": []}, **saved, "environments": environments}
+        environments = [  # as checkpoints of earlier versions name them; the first ones have none, and no accounts
+            {"numerical_deviations" if key == "otherwise" else key: value for key, value in environment.items()}
+            for environment in state.get("played", [])
+        ]
+        return {"account": {"releases": [], "covers": []}, "environments": environments, **state}

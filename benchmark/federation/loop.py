@@ -5,11 +5,13 @@ its checkpoint is on disk; until then a crash repeats it.
 """
 
 import copy
+import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.batch_norm import Recalibration
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
-from benchmark.federation.checkpoint import Checkpoint, from_saved, to_saved
-from benchmark.federation.client_state import ClientState
+from benchmark.federation.checkpoint import Checkpoint
+from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger, sizes
 from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
@@ -36,7 +38,7 @@ DIVERGENCE_HINT = "look at optimizer.lr (0, or too large) and training.clip_norm
 class Callback:
     """Hooks of a federated loop; each does nothing unless overridden.
 
-    `row` is the round's line in `rounds.jsonl`.
+    `line` is the round's line in `rounds.jsonl`.
     """
 
     def on_run_start(self, loop: "FederatedLoop") -> None:
@@ -48,10 +50,10 @@ class Callback:
     def on_visit_end(self, loop: "FederatedLoop", result: VisitResult) -> None:
         """Called after each visit of this rank; copy what you keep of the reply, it may be the model's own tensors."""
 
-    def on_round_trained(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
+    def on_round_trained(self, loop: "FederatedLoop", line: dict[str, Any]) -> None:
         """Called before the round is saved; may add scores to its line."""
 
-    def on_round_end(self, loop: "FederatedLoop", row: dict[str, Any]) -> None:
+    def on_round_end(self, loop: "FederatedLoop", line: dict[str, Any]) -> None:
         """Called after the round's checkpoint is on disk."""
 
     def on_pause(self, loop: "FederatedLoop") -> None:
@@ -122,15 +124,15 @@ class FederatedLoop:
         while self.round < self.rounds and self.stop_reason() is None:
             self.check_deadline(deadline, slowest)
             started = time.perf_counter()
-            row = self.run_round(self.round)
-            row["seconds"] = time.perf_counter() - started
-            self.history.append(row)
+            line = self.run_round(self.round)
+            line["seconds"] = time.perf_counter() - started
+            self.history.append(line)
             self.round += 1
             for callback in self.callbacks:
-                callback.on_round_trained(self, row)
+                callback.on_round_trained(self, line)
             self.save()
             for callback in self.callbacks:
-                callback.on_round_end(self, row)
+                callback.on_round_end(self, line)
             slowest = max(slowest, time.perf_counter() - started)
         return self.server
 
@@ -168,7 +170,6 @@ class FederatedLoop:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
         cohort = self.cohort(round)
         inbox: dict[int, Message] = defaultdict(dict)
-        visited: set[int] = set()
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
@@ -179,14 +180,13 @@ class FederatedLoop:
                 server_reports += reports
                 continue
             client_reports += reports
-            visited |= {client.id for client in members}
             released |= self.accountant.record_releases(phase, members)
         # one visit for each client of the cohort, even where a phase reached all clients
-        self.ledger.record_visits(round, len(cohort) if visited else 0)
-        row = round_line(round, client_reports, server_reports, self.ledger)
+        self.ledger.record_visits(round, len(cohort) if client_reports else 0)
+        line = round_line(round, client_reports, server_reports, self.ledger)
         if released:
-            row["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
-        return row
+            line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
+        return line
 
     def plan(self, round: int) -> list[tuple[Any, Phase]]:
         """The round's phases, each with the object whose hooks it calls: the method, or last recalibration."""
@@ -219,17 +219,17 @@ class FederatedLoop:
             inbox[client.id].update(mail.to(client.id))
         aggregation = Aggregation(phase.uplink)
         cost = partial(self.costs.of, phase)
-        block = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
+        assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
         for callback in self.callbacks:
-            callback.on_phase_start(self, phase, len(block))
+            callback.on_phase_start(self, phase, len(assigned))
 
-        def visit_block() -> tuple[list[VisitReport], RankReplies]:
+        def visit_assigned() -> tuple[list[VisitReport], RankReplies]:
             inputs = PhaseInputs(actor, phase, round, self.rounds, inbox, self.client_state)
-            reports = [self.collect_result(result, aggregation) for result in self.executor.run(inputs, block)]
+            reports = [self.collect_result(result, aggregation) for result in self.executor.run(inputs, assigned)]
             return reports, aggregation.staged(self.fabric)
 
-        gathered_blocks = run_and_gather(self.fabric, visit_block)
-        reports = sorted((report for block, _ in gathered_blocks for report in block), key=lambda report: report.client)
+        rank_reports, rank_replies = zip(*run_and_gather(self.fabric, visit_assigned), strict=True)
+        reports = sorted(itertools.chain(*rank_reports), key=attrgetter("client"))
         if self.fabric.world_size > 1:
             seconds = {report.client: report.seconds for report in reports}
             for client in members:
@@ -239,7 +239,7 @@ class FederatedLoop:
             self.ledger.record_downlink(round, phase.name, members, mail)
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
-        replies = aggregation.merged(self.fabric, [replies for _, replies in gathered_blocks])
+        replies = aggregation.merged(self.fabric, rank_replies)
         for entry in replies:
             if not trees.finite(replies[entry]):
                 raise DivergedError(
@@ -254,7 +254,7 @@ class FederatedLoop:
         check_finite(result)
         visit = result.visit
         aggregation.add(visit, result.message, self.server)
-        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.kept)
+        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.client_state)
         for callback in self.callbacks:
             callback.on_visit_end(self, result)
         return VisitReport(
@@ -263,18 +263,15 @@ class FederatedLoop:
 
     def restore(self) -> None:
         """Loads the last completed round, or initialises the state before the first one."""
-        saved = self.checkpoint.load(self.fabric.device)
-        if saved is not None:
-            state = from_saved(saved)
+        state = self.checkpoint.load(self.fabric.device)
+        self.client_state.restore(state["memory"] if state is not None else {})
+        self.fabric.barrier()  # no rank writes a client's state while another still deletes old ones
+        if state is not None:
             self.round, self.server, self.history = state["round"], state["server"], state["history"]
             self.environments = state["environments"]
             self.ledger.load(state["ledger"])
             self.accountant.load(state["account"])
-            self.client_state.restore(state["memory"])
-            self.fabric.barrier()
             return
-        self.client_state.restore({})
-        self.fabric.barrier()  # no rank writes a client's state while another still deletes old ones
         start, stream = Phase("start", work="none"), self.streams.generator("server")
         turn = Turn(0, self.rounds, start, self.clients, self.clients, stream)
         self.server = trees.to(self.method.init_server(turn), self.fabric.device)
@@ -290,17 +287,21 @@ class FederatedLoop:
         with raise_on_all_ranks(self.fabric):
             if self.fabric.global_rank == 0:
                 self.checkpoint.save(
-                    to_saved(
-                        round=self.round,
-                        server=self.server,
-                        history=self.history,
-                        environments=self.environments,
-                        ledger=self.ledger.state(),
-                        account=self.accountant.state(),
-                        memory=self.client_state.index,
-                    )
+                    {
+                        "round": self.round,
+                        "server": self.server,
+                        "history": self.history,
+                        "environments": self.environments,
+                        "ledger": self.ledger.state(),
+                        "account": self.accountant.state(),
+                        "memory": self.client_state.index,
+                    }
                 )
                 self.client_state.commit()
+
+    def export(self) -> Mapping[str, Tree]:
+        """The encoders to evaluate: name -> weights Tree, see `FederatedMethod.export`."""
+        return self.method.export(self.server, LocalParts(self.client_state))
 
     def scratch_copy(self, callbacks: Sequence[Callback]) -> "FederatedLoop":
         """A copy with its own client states and accounts, whose `run_round` leaves this loop as it is.
@@ -310,7 +311,8 @@ class FederatedLoop:
         scratch = copy.copy(self)
         scratch.callbacks = callbacks
         scratch.client_state = self.client_state.scratch_copy()
-        scratch.ledger, scratch.accountant = CommunicationLedger(), self.accountant.fresh_copy()
+        scratch.ledger = CommunicationLedger()
+        scratch.accountant = PrivacyAccountant(self.method, delta=self.accountant.delta, budget=self.accountant.budget)
         return scratch
 
 
@@ -323,7 +325,7 @@ def check_finite(result: VisitResult) -> None:
             f"the loss of client {visit.client.id} became {result.loss} {where}: "
             "lower optimizer.lr or set training.clip_norm"
         )
-    if not trees.finite(result.kept):
+    if not trees.finite(result.client_state):
         raise DivergedError(f"what client {visit.client.id} keeps is not finite {where}: {DIVERGENCE_HINT}")
 
 

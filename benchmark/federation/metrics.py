@@ -29,7 +29,7 @@ def round_line(
     round: int, clients: Sequence[VisitReport], server: Sequence[VisitReport], ledger: CommunicationLedger
 ) -> dict[str, Any]:
     """A round's line in `rounds.jsonl`, without seconds and scores; clients, server: reports by where they ran."""
-    row: dict[str, Any] = {
+    line: dict[str, Any] = {
         "round": round + 1,
         "loss": mean_loss(clients),
         "images": sum(report.images for report in clients),
@@ -38,12 +38,12 @@ def round_line(
         "bytes_down": ledger.total("down", round),
     }
     if server:
-        row["server_loss"] = mean_loss(server)
-        row["server_seconds"] = sum(report.seconds for report in server)
-        row["server_images"] = sum(report.images for report in server)
+        line["server_loss"] = mean_loss(server)
+        line["server_seconds"] = sum(report.seconds for report in server)
+        line["server_images"] = sum(report.images for report in server)
     if notes := summaries([report.notes for report in clients]):
-        row["notes"] = notes
-    return row
+        line["notes"] = notes
+    return line
 
 
 def mean_loss(reports: Sequence[VisitReport]) -> float | None:

@@ -22,13 +22,11 @@ MEASUREMENTS = {
     "floor": ("overhead", "A round against a bare loop, and without training"),
     "peers": ("peers", "Whole runs beside Flower and pfl-research, as shipped, on two CPU cores"),
     "views": ("views", "Views: whole batches, eager and compiled, beside torchvision's image by image"),
-    "precision": ("overhead", "Layout, precision and compilation"),
     "ranks": ("scaling", "One rank more"),
-    "scale": ("population", "From 10 to 100,000 clients at a cohort of 10"),
+    "scale": ("scaling", "From 10 to 100,000 clients at a cohort of 10"),
     "terms": ("microbenchmarks", "Terms of a million clients, and of large images"),
     "startup": ("overhead", "Start-up to the first step"),
     "evaluation": ("microbenchmarks", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
-    "monitor": ("overhead", "The monitor"),
 }
 """Measurement -> the module with a function of this name, and its title."""
 

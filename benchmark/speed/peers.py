@@ -1,14 +1,10 @@
 """The suite against Flower and pfl-research: the same clients, network, loss and two cores, each as it ships.
 
-The whole run of a user is timed, from the start of the process: ours is `python -m benchmark run`, the others' are the
-programs in `peer/`, run by a Python of their own that sees this suite's torch. The workload is `peer/scenario.yaml`;
-views are either an image and its mirror image, which leaves the engine's own cost, or SimCLR's, which the others' users
-make with torchvision, image by image. Allocators are left as each framework has them; telemetry is off. Two cores are
-two ranks of one thread here (with `training.channels_last`), two Ray actors of one thread in Flower, and two threads of
-the one process of pfl-research, whose threads wait for each other by spinning: beside other work it is far slower.
+The whole run of a user is timed, from the start of the process. The others' programs are in `peer/`, run by a Python of
+their own that sees this suite's torch. pfl-research's two threads wait for each other by spinning: beside other work it
+is far slower.
 """
 
-import json
 import os
 import re
 import shutil
@@ -31,8 +27,8 @@ from benchmark.speed.timing import (
     Line,
     Log,
     Process,
-    arrival_times,
     interleaved,
+    line_times,
     ratio,
     run_command,
     run_process,
@@ -111,7 +107,7 @@ def peers(repetitions: int, log: Log) -> list[Line]:
             log(f"{views} views, batch {batch}, seconds a round:")
             runs: dict[str, Callable[[], FinishedRun]] = {OURS: partial(run_ours, views, batch)}
             runs |= {name: partial(run_peer, python, module, views, batch) for name, module in PROGRAMS.items()}
-            lines += compare(views, batch, interleaved(runs, repetitions, log, number=attrgetter("round")))
+            lines += compare(views, batch, interleaved(runs, repetitions, log, shown=attrgetter("round")))
     return lines
 
 
@@ -132,7 +128,7 @@ def compare(views: str, batch: int, runs: Mapping[str, Sequence[FinishedRun]]) -
 def run_ours(views: str, batch: int) -> FinishedRun:
     """Our run, as a user starts it."""
     overrides = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}")
-    with run_command(PATH, *overrides) as (command, folder), arrival_times(folder / "rounds.jsonl") as ends:
+    with run_command(PATH, *overrides) as (command, folder), line_times(folder / "rounds.jsonl") as ends:
         process = _run(command)
     return check_rounds(ends, process)
 
@@ -140,8 +136,7 @@ def run_ours(views: str, batch: int) -> FinishedRun:
 def run_peer(python: Path, module: str, views: str, batch: int) -> FinishedRun:
     """A run of one of the others; its program prints the times at which its rounds ended."""
     process = _run((str(python), "-m", module, views, str(batch)))
-    printed = re.findall(r'\{"ends": \[.*?\]\}', process.output)
-    return check_rounds(json.loads(printed[-1])["ends"] if printed else [], process)
+    return check_rounds([float(end) for end in re.findall(r"round over after (\S+) s", process.output)], process)
 
 
 def _run(command: Sequence[str]) -> Process:

@@ -80,8 +80,6 @@ def _table(content: dict[str, Any]) -> str:
 
 def format_number(value: float) -> str:
     """A number with three significant digits."""
-    if value == 0:
-        return "0"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
@@ -91,8 +89,6 @@ def draw_ratios(results: dict[str, dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     lines = [line for content in results.values() for line in content["lines"] if line.goal and line.unit == "x"]
-    if not lines:
-        return
     with matplotlib.rc_context({"svg.hashsalt": "performance", "font.family": "DejaVu Sans", "font.size": 9}):
         figure = Figure(figsize=(9, 0.28 * len(lines) + 0.9), layout="constrained")
         axes = figure.add_subplot()

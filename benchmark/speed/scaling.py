@@ -1,6 +1,10 @@
-"""Ranks: two of one thread against one of two threads, and against one of one thread; whole runs, interleaved."""
+"""Whole runs on more ranks, and with more clients at a cohort of ten."""
 
+import subprocess
+import sys
 from functools import partial
+from operator import itemgetter
+from pathlib import Path
 
 from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
@@ -11,9 +15,21 @@ LAYOUTS = {
     "1 rank x 1 thread": ("devices=1", "threads=1"),
 }
 
+POPULATION = Path(__file__).with_name("population.yaml")
+"""Scenario of the many clients; each holds two images, so that a visit is the same work whatever their number."""
+
+CLIENTS = (10, 100, 1_000, 10_000, 100_000)
+
+PEAK = (
+    "import os, subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdout=sys.stderr); "
+    "_, status, usage = os.wait4(child.pid, 0); print(usage.ru_maxrss); sys.exit(os.waitstatus_to_exitcode(status))"
+)
+"""Runs a command and prints its peak in KiB, in a small process of its own, because a child's peak includes what its
+parent held when it was started."""
+
 
 def ranks(repetitions: int, log: Log) -> list[Line]:
-    """Ratios of speeds at batch 16 and 64."""
+    """Speed of two ranks of one thread over one of two threads, and over one of one thread, at batch 16 and 64."""
     lines = []
     two, threads, single = LAYOUTS
     for size in (16, 64):
@@ -33,3 +49,31 @@ def _round(*overrides: str) -> float:
     with run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
         run_process(command)
         return median_round(folder)
+
+
+def scale(repetitions: int, log: Log) -> list[Line]:
+    """Times and peaks of the resident memory, and their ratios to those of ten clients."""
+    contenders = {f"{clients:,}": partial(_round_and_peak, clients) for clients in CLIENTS}
+    runs = interleaved(contenders, repetitions, log, shown=itemgetter(0))
+    rounds, peaks = ({name: [run[index] for run in values] for name, values in runs.items()} for index in (0, 1))
+    first, *_, last = runs
+    return [
+        Line(f"{last} clients over {first}: a round", ratio(rounds, last, first), goal="<= 1.10"),
+        Line(f"{last} clients over {first}: peak memory", ratio(peaks, last, first), goal="<= 1.05"),
+        *(Line(f"{name} clients: a round", spread(rounds[name]), "s") for name in runs),
+        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in runs),
+    ]
+
+
+def _round_and_peak(clients: int) -> tuple[float, float]:
+    """Median seconds of a run's rounds after the first, and its peak in MiB."""
+    overrides = (
+        f"data.options.examples={clients * 5 // 2}",  # a fifth of them is the test split
+        f"partition.clients={clients}",
+        f"federation.participation={10 / clients}",
+    )
+    with run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
+        done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
+        return median_round(folder), int(done.stdout.split()[-1]) / 1024

@@ -1,8 +1,4 @@
-"""Timing: contenders run in turn, each repetition gives a ratio, and the median is reported with its spread.
-
-A shared machine is slower in one minute than in the next, so absolute times are hard to compare. Contenders that run
-one after another within a repetition meet the same minute; the result is the median of their ratios.
-"""
+"""Timing: contenders run in turn, each repetition gives a ratio, and the median is reported with its spread."""
 
 import json
 import os
@@ -60,19 +56,19 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], Any]], repetitions: int, log: Log, number: Callable[[Any], float] = float
+    contenders: Mapping[str, Callable[[], Any]], repetitions: int, log: Log, shown: Callable[[Any], float] = float
 ) -> dict[str, list[Any]]:
     """Name -> the value of each contender in each repetition; all run in turn, in reverse order every other time.
 
     A contender returns its value (seconds, or units a second), which need not include its set-up.
-    number: the value's number in the progress lines.
+    shown: the number that stands for a value in the progress lines.
     """
     values: dict[str, list[Any]] = {name: [] for name in contenders}
     names = list(contenders)
     for repetition in range(repetitions):
         for name in names if repetition % 2 == 0 else reversed(names):
             values[name].append(contenders[name]())
-        latest = ", ".join(f"{name} {number(values[name][-1]):.4g}" for name in names)
+        latest = ", ".join(f"{name} {shown(values[name][-1]):.4g}" for name in names)
         log(f"repetition {repetition + 1}/{repetitions}: {latest}")
     return values
 
@@ -141,7 +137,7 @@ def run_process(command: Sequence[str], *, env: Mapping[str, str] | None = None,
 
 
 @contextmanager
-def arrival_times(file: Path) -> Iterator[list[float]]:
+def line_times(file: Path) -> Iterator[list[float]]:
     """Times at which each line was added to a file, in seconds from now, to 10 ms; complete after the block."""
     start, times = time.time(), list[float]()
 

@@ -1,8 +1,6 @@
 """SimCLR's views of 32 x 32 images: this suite's batched ones, eager and compiled, against torchvision on PIL images.
 
-The recipe is the same for all: resized crop of 20 to 100 % of the area, mirror, colour jitter .4 .4 .4 .1 four times
-in five, gray once in five, as float tensors. torchvision works image by image inside one DataLoader without workers,
-as the papers' programs do; ours takes uint8 batches. All run in one process, at torch's own number of threads.
+The recipe (`SIMCLR`) and the number of threads, torch's own, are the same for all; the result is float tensors.
 """
 
 from collections.abc import Callable

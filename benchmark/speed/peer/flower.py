@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmark.speed.peer.workload import CLIENTS, COHORT, CORES, ROUNDS, SGD, Clock, Network, batches, images
+from benchmark.speed.peer.workload import CLIENTS, COHORT, CORES, ROUNDS, SGD, Network, batches, images, report_round
 
 BACKEND = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -23,13 +23,7 @@ BACKEND = {
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg that records when a round ends, and raises an error if a client fails: Flower itself would go on."""
-
-    def __init__(self, clock: Clock) -> None:
-        # a fraction alone counts the clients registered so far, which in the first round are not all of them
-        cohort = {"fraction_train": COHORT / CLIENTS, "min_train_nodes": COHORT, "min_available_nodes": CLIENTS}
-        super().__init__(**cohort, fraction_evaluate=0.0)
-        self.clock = clock
+    """FedAvg that reports when a round ends, and raises an error if a client fails: Flower itself would go on."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Mean of the clients' weights."""
@@ -38,7 +32,7 @@ class TimedFedAvg(FedAvg):
         if failed or len(replies) != COHORT:
             raise RuntimeError(f"round {server_round}: {len(replies)} of {COHORT} clients replied; errors: {failed}")
         result = super().aggregate_train(server_round, replies)
-        self.clock.round_over()
+        report_round()
         return result
 
 
@@ -64,18 +58,19 @@ def client(views: str, batch_size: int) -> ClientApp:
     return app
 
 
-def server(clock: Clock) -> ServerApp:
+def server() -> ServerApp:
     """A server app that runs the rounds."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        TimedFedAvg(clock).start(grid=grid, initial_arrays=ArrayRecord(Network().state_dict()), num_rounds=ROUNDS)
+        # a fraction alone counts the clients registered so far, which in the first round are not all of them
+        cohort = {"fraction_train": COHORT / CLIENTS, "min_train_nodes": COHORT, "min_available_nodes": CLIENTS}
+        strategy = TimedFedAvg(**cohort, fraction_evaluate=0.0)
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(Network().state_dict()), num_rounds=ROUNDS)
 
     return app
 
 
 if __name__ == "__main__":
-    clock = Clock()
-    run_simulation(server(clock), client(sys.argv[1], int(sys.argv[2])), num_supernodes=CLIENTS, backend_config=BACKEND)
-    clock.report()
+    run_simulation(server(), client(sys.argv[1], int(sys.argv[2])), num_supernodes=CLIENTS, backend_config=BACKEND)

@@ -24,7 +24,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 
 from benchmark.speed.peer import workload
-from benchmark.speed.peer.workload import CLIENTS, COHORT, ROUNDS, SGD, Clock
+from benchmark.speed.peer.workload import CLIENTS, COHORT, ROUNDS, SGD, report_round
 
 
 class Model(workload.Network):
@@ -36,14 +36,11 @@ class Model(workload.Network):
 
 
 class RoundTimer(TrainingProcessCallback):
-    """Records when a round ends."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    """Reports when a round ends."""
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """Record the time; training continues."""
-        self.clock.round_over()
+        """Report it; training continues."""
+        report_round()
         return False, Metrics()
 
 
@@ -54,7 +51,7 @@ def dataset(views: str, client: int) -> Any:
     return PyTorchTensorDataset(workload.mirrored(client), user_id=str(client))
 
 
-def run(views: str, batch_size: int, clock: Clock) -> None:
+def run(views: str, batch_size: int) -> None:
     """Run the rounds."""
     network = Model()
     optimizer = partial(torch.optim.SGD, **{name: value for name, value in SGD.items() if name != "lr"})
@@ -68,12 +65,10 @@ def run(views: str, batch_size: int, clock: Clock) -> None:
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=SGD["lr"], local_batch_size=batch_size),
         NNEvalHyperParams(local_batch_size=batch_size),
-        callbacks=[RoundTimer(clock)],
+        callbacks=[RoundTimer()],
     )
 
 
 if __name__ == "__main__":
     torch.set_num_threads(workload.CORES)
-    clock = Clock()
-    run(sys.argv[1], int(sys.argv[2]), clock)
-    clock.report()
+    run(sys.argv[1], int(sys.argv[2]))
