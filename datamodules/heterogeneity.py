@@ -33,22 +33,18 @@ def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, flo
     }
 
 
-def bubble_chart(
-    labels: np.ndarray, partition: Sequence[np.ndarray], path: str | Path, classes: tuple[str, ...] | None = None
-) -> None:
+def bubble_chart(labels: np.ndarray, partition: Sequence[np.ndarray], path: str | Path, classes: Sequence[str]) -> None:
     """Write the partition as a PNG: clients across, classes up, a bubble's area the number of examples.
 
     The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. At most
     `MAX_CLIENTS` clients are drawn; the numbers in the title are of all clients.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     examples = counts(labels, partition)[:MAX_CLIENTS]
     clients, num_classes = examples.shape
     cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
     figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     client, label = np.nonzero(examples)
     diameter = 72 * cell  # points
@@ -56,8 +52,7 @@ def bubble_chart(
     axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, num_classes - 0.3), aspect="equal", xlabel="client")
     step_x, step_y = (max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0))
     axes.set_xticks(range(0, clients, step_x))
-    names = classes or tuple(str(value) for value in np.unique(labels))
-    axes.set_yticks(range(0, num_classes, step_y), names[::step_y])
+    axes.set_yticks(range(0, num_classes, step_y), classes[::step_y])
     axes.set_ylabel("class")
     numbers = report(labels, partition)
     drawn = f"the first {MAX_CLIENTS} of {len(partition):,} clients; " if len(partition) > MAX_CLIENTS else ""

@@ -138,10 +138,7 @@ def hue_last_first(order: Tensor) -> Tensor:
 def _blend_by_op(images: Tensor, op: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     gray = luma(images.split(1, 1))
     contrast = gray.mean((2, 3), keepdim=True) * per_sample(op == CONTRAST)
-    return _blend(images, torch.addcmul(contrast, gray, per_sample(op == SATURATION).float()), factor, out)
-
-
-def _blend(images: Tensor, target: Tensor, factor: Tensor, out: Tensor | None = None) -> Tensor:
+    target = torch.addcmul(contrast, gray, per_sample(op == SATURATION).float())
     return torch.lerp(target, images, per_sample(factor), out=out).clamp_(0, 1)
 
 

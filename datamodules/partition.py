@@ -72,10 +72,7 @@ def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: i
     """Cut each class at random by its own draw of Dir(alpha) over clients (FedU2, SSD, FLESD).
 
     Sizes differ, and without a `min_size` a client may get no example at small `alpha`. With one, all is drawn
-    again until the smallest client has `min_size` examples, at most `REDRAWS` times.
-
-    Raises:
-        PartitionError: also when no draw had a large enough smallest client.
+    again until the smallest client has `min_size` examples; PartitionError after `REDRAWS` draws.
     """
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
@@ -89,10 +86,7 @@ def dirichlet_min(labels: np.ndarray, num_clients: int, *, alpha: float, min_siz
     """As `dirichlet`, but a client with N/K examples or more gets no further class (MOON, FedX, EasyFL).
 
     Classes come one after another; the probabilities of full clients become 0 and the others' are scaled to sum to 1.
-    All is drawn again until the smallest client has `min_size` examples, at most `REDRAWS` times.
-
-    Raises:
-        PartitionError: also when no draw had a large enough smallest client.
+    All is drawn again until the smallest client has `min_size` examples; PartitionError after `REDRAWS` draws.
     """
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`Protocol`, the kinds of protocol that several official ones share, and protocols that compute more than one call."""
+"""`Protocol`, and the functions that compute one: of a subject, a generator and the protocol's settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
+from eval.clustering import clusters
 from eval.drift import drift
-from eval.finetune import FineTuning, semi
-from eval.geometry import label_free_score, singular_values, spectrum
-from eval.inputs import Crop, Subject
-from eval.linear import Probe, augmented_probe, linear_probe
-from eval.transfer import transfer
+from eval.finetune import semi
+from eval.geometry import geometry, label_free_score, singular_values, spectrum
+from eval.inputs import Subject
+from eval.knn import knn, knn_by_k
+from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.tsne import purity, tsne
 
 
@@ -57,56 +58,6 @@ class Protocol:
         return self.units.get(metric, "%" if metric.startswith("accuracy") else "1")
 
 
-def linear_protocol(name: str, probe: Probe, summary: str) -> Protocol:
-    """A linear probe on cached features."""
-    return Protocol(
-        name,
-        lambda subject, generator, probe: linear_probe(subject.features, probe, generator),
-        summary,
-        {"probe": probe},
-    )
-
-
-def augmented_protocol(name: str, probe: Probe, crop: Crop, summary: str) -> Protocol:
-    """A linear probe that crops and flips every training image anew in every epoch."""
-    return Protocol(
-        name,
-        lambda subject, generator, **settings: augmented_probe(
-            subject.features, subject.inputs, generator=generator, **settings
-        ),
-        summary,
-        {"probe": probe, "crop": crop},
-        requires="encoder_inputs",
-        long=True,
-    )
-
-
-def semi_protocol(name: str, tuning: FineTuning, summary: str, *, long: bool = True) -> Protocol:
-    """Fine-tuning on fractions of the labels; the headline is the accuracy at the largest fraction."""
-    return Protocol(
-        name,
-        lambda subject, generator, tuning: semi(subject.features, subject.inputs, tuning, generator),
-        summary,
-        {"tuning": tuning},
-        headline=f"accuracy_{100 * tuning.shares[-1]:g}pct",
-        units={f"spread_{100 * fraction:g}pct": "points" for fraction in tuning.shares},
-        requires="encoder_inputs",
-        long=long,
-    )
-
-
-def transfer_protocol(target: str, probe: Probe, neighbours: Mapping[str, float]) -> Protocol:
-    """Linear probe, kNN and effective rank on another data set; neighbours: k and temperature."""
-    return Protocol(
-        f"transfer-{target}/v1",
-        lambda subject, generator, **settings: transfer(subject.targets[target](), generator=generator, **settings),
-        f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set.",
-        {"probe": probe, **neighbours},
-        units={"effective_rank": "dimensions"},
-        requires=f"target {target}",
-    )
-
-
 def compute_drift(subject: Subject, generator: torch.Generator, images: int) -> dict[str, float]:
     """Distances of clients' models from the global one, on at most `images` test images."""
     assert subject.local_models is not None  # see `Subject.check`
@@ -132,3 +83,23 @@ def compute_label_free(subject: Subject, generator: torch.Generator, **settings:
     """Orchestra's score for tuning hyperparameters without labels."""
     views = (subject.features.view_a, subject.features.view_b, subject.features.view_clients)
     return label_free_score(*views, **settings)  # type: ignore[arg-type] # not None: see `Subject.check`
+
+
+COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
+    "linear": lambda subject, generator, probe: linear_probe(subject.features, probe, generator),
+    "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
+    "sweep": lambda subject, generator, **settings: swept_probe(subject.features, generator=generator, **settings),
+    "augmented": lambda subject, generator, **settings: augmented_probe(
+        subject.features, subject.inputs, generator=generator, **settings
+    ),
+    "knn": lambda subject, generator, **settings: knn(subject.features, **settings),
+    "knn_by_k": lambda subject, generator, **settings: knn_by_k(subject.features, **settings),
+    "semi": lambda subject, generator, tuning: semi(subject.features, subject.inputs, tuning, generator),
+    "geometry": lambda subject, generator, **settings: geometry(subject.features, generator, **settings),
+    "clusters": lambda subject, generator, **settings: clusters(subject.features, generator, **settings),
+    "spectrum": compute_spectrum,
+    "map": compute_map,
+    "drift": compute_drift,
+    "label_free": compute_label_free,
+}
+"""Name in `protocols.yaml` -> function of a subject and a generator, and of the settings as keyword arguments."""

@@ -122,7 +122,8 @@ def fit_linear(
     bound, heads = 1 / math.sqrt(width), max(1, len(rates))
     initial = torch.empty(num_classes * (width + 1), device=generator.device)
     initial = initial.uniform_(-bound, bound, generator=generator).to(train_x.device)
-    parameters = torch.cat([p.repeat(heads, *[1] * (p.ndim - 1)).flatten() for p in split(initial, num_classes)])
+    weight, bias = split(initial, num_classes)
+    parameters = torch.cat([weight.repeat(heads, 1).flatten(), bias.repeat(heads)])
     scale = None
     if rates:  # each parameter's rate over the probe's, in the order of the buffer
         factors = (torch.tensor(rates) / probe.lr).to(train_x.device)

@@ -31,6 +31,10 @@ class _RowMetric(Metric):
         for name in self.lists:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
+    def update(self, x: Tensor) -> None:
+        """Add rows `[B, d]`."""
+        self.rows.append(_checked(x))
+
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         templates = {name: rows[0][:0].cpu() for name in self._defaults if (rows := getattr(self, name))}
         by_rank: list[dict[str, Tensor]] = [{} for _ in range(distributed.get_world_size(process_group))]
@@ -81,7 +85,7 @@ class KNNAccuracy(_RowMetric):
         super().__init__(**kwargs)
         self.num_classes, self.k, self.temperature = num_classes, k, temperature
 
-    def update(self, x: Tensor, y: Tensor, bank: bool = False) -> None:
+    def update(self, x: Tensor, y: Tensor, bank: bool = False) -> None:  # type: ignore[override] # labelled rows
         """Add rows `[B, d]` and labels `[B]` int64 to the bank or to the queries."""
         x = _checked(x)
         if y.shape != x.shape[:1] or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes):
@@ -107,10 +111,6 @@ class EffectiveRank(_RowMetric):
 
     higher_is_better: bool | None = None
 
-    def update(self, x: Tensor) -> None:
-        """Add rows `[B, d]`."""
-        self.rows.append(_checked(x))
-
     def compute(self) -> Tensor:
         """Dimensions, of all rows of all ranks."""
         rows = self.concatenated()
@@ -129,10 +129,6 @@ class Uniformity(_RowMetric):
     def __init__(self, t: float = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.t = t
-
-    def update(self, x: Tensor) -> None:
-        """Add rows `[B, d]`."""
-        self.rows.append(_checked(x))
 
     def compute(self) -> Tensor:
         """Nats in [-4t, 0], of all rows of all ranks; lower is more uniform."""

@@ -13,16 +13,9 @@ Decisions
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from methods import trees
 from methods.base import Message, Objective, Phase, Replies, Tree, Turn, Visit
 from methods.fedavg import FedAvg
-
-
-def squared_norm(tree: Tree) -> torch.Tensor:
-    """The squared norm of a Tree, 0-d."""
-    return torch.stack([leaf.square().sum() for _, leaf in trees.leaves(tree)]).sum()
 
 
 class FedExP(FedAvg):
@@ -44,13 +37,13 @@ class FedExP(FedAvg):
         """The weights, and the squared norm of their change."""
         message, memory = super().reply(visit)
         change = trees.subtract(self.trainable(), visit.message["weights"])
-        return {**message, "norm": {"squared": squared_norm(change)}}, memory
+        return {**message, "norm": {"squared": trees.squared_norm(change)}}, memory
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The clients' mean, with eta_g times the change of the trainable weights."""
         mean, trainable = super().update(server, turn, replies), self.trainable()
         before = trees.select(server["weights"], trainable)
         change = trees.subtract(trees.select(mean["weights"], trainable), before)
-        eta = replies["norm"]["squared"] / (2 * (squared_norm(change) + self.epsilon))
+        eta = replies["norm"]["squared"] / (2 * (trees.squared_norm(change) + self.epsilon))
         step = trees.add(before, change, max(1.0, float(eta)))
         return {**mean, "weights": trees.overlay(mean["weights"], step)}

@@ -25,7 +25,6 @@ from methods.types import (
     Mail,
     Mean,
     Message,
-    MethodError,
     MethodParts,
     Outputs,
     Phase,
@@ -34,7 +33,7 @@ from methods.types import (
     Turn,
     Visit,
 )
-from methods.validation import check_number, choose
+from methods.validation import MethodError, check_number, choose
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
@@ -264,7 +263,7 @@ class FederatedMethod(TrainerHooks):
         """Applies `adjust_gradients`, then clips; called between backward and step."""
         if not self.is_default("adjust_gradients", self.phase):
             parameters, adjust = self.trainable(), self.hook("adjust_gradients", self.phase)
-            gradients = trees.map(lambda p: torch.zeros_like(p) if p.grad is None else p.grad, parameters)
+            gradients = trees.map(lambda leaf: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, parameters)
             adjusted = dict(trees.leaves(adjust(gradients)))
             for path, parameter in trees.leaves(parameters):
                 parameter.grad = adjusted[path]

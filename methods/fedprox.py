@@ -42,8 +42,7 @@ class Proximal(AddOn):
 
     def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The penalty, a scalar."""
-        distances = trees.map(lambda now, then: (now - then).square().sum(), method.trainable(), self.anchor)
-        return self.mu / 2 * torch.stack([leaf for _, leaf in trees.leaves(distances)]).sum()
+        return self.mu / 2 * trees.squared_norm(trees.map(torch.sub, method.trainable(), self.anchor))
 
 
 class FedProx(FedAvg):

@@ -112,7 +112,8 @@ class FedSC(FederatedMethod):
             return Mail()
         total = torch.stack([tree["R"] for tree in server["R"].values()]).sum(dim=0)
         others = len(server["R"]) - 1
-        return Mail(private={k.id: {"others": {"R": (total - server["R"][k.id]["R"]) / others}} for k in turn.members})
+        means = {client.id: (total - server["R"][client.id]["R"]) / others for client in turn.members}
+        return Mail(private={client: {"others": {"R": mean}} for client, mean in means.items()})
 
     def observe(self, batch: Batch) -> Message:
         """Z^T Z and the number of rows, over both views of a batch."""

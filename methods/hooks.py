@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from methods.types import MethodError
+from methods.validation import MethodError
 
 PHASE_HOOKS = (
     "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",

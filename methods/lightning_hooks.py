@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from methods.parts import Parts
-from methods.types import Batch, Client, MethodError, Turn, Visit
+from methods.types import Batch, Client, Turn, Visit
+from methods.validation import MethodError
 
 
 class TrainerHooks(Parts):
@@ -42,9 +43,7 @@ class TrainerHooks(Parts):
         """Sets the learning rate."""
         method: Any = self
         progress = self.trainer.global_step / float(self.trainer.estimated_stepping_batches)
-        optimizers = self.optimizers()
-        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-            set_learning_rate(optimizer, method.schedule(progress))
+        set_learning_rate(self.optimizers(), method.schedule(progress))
 
 
 def set_learning_rate(optimizer: Any, factor: float) -> float:

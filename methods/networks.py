@@ -13,16 +13,13 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from methods.types import MethodError
+from methods.validation import MethodError, choose
 
 
 def normalisation(kind: str) -> Callable[[int], nn.Module]:
     """A constructor channels -> layer for "batch" (BatchNorm2d) or "group" (GroupNorm)."""
-    if kind == "batch":
-        return nn.BatchNorm2d
-    if kind == "group":
-        return _group_norm
-    raise MethodError(f"encoder.norm={kind!r}: choose batch or group")
+    choose("encoder.norm", kind, "batch", "group")
+    return nn.BatchNorm2d if kind == "batch" else _group_norm
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

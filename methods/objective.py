@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from methods.networks import Encoder, mlp
 from methods.trees import Tree
 from methods.types import Batch, MethodParts, Outputs, Visit
+from methods.validation import check_number
 
 
 class Objective(nn.Module):
@@ -123,8 +124,9 @@ class Projected(Objective):
             self.projector = nn.Identity()
         self.width = projector[-1] if projector else encoder.dim
 
-    def add_targets(self, prefix: str = "target") -> None:
+    def add_targets(self, momentum: float, prefix: str = "target") -> None:
         """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks."""
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
         self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
         for target, source in self.ema.items():
             setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))

@@ -198,8 +198,10 @@ class Orchestra(FedAvg):
     def send_cluster(self, server: Tree, turn: Turn) -> Mail:
         """The networks to all, and to each client a random subset of the global centroids as its starts."""
         mu = server["centroids"]["mu"]
-        subsets = {k.id: torch.randperm(len(mu), generator=turn.stream)[: self.local_clusters] for k in turn.members}
-        starts = {client: {"starts": {"mu": mu[rows.to(mu.device)]}} for client, rows in subsets.items()}
+        starts = {}
+        for client in turn.members:
+            rows = torch.randperm(len(mu), generator=turn.stream)[: self.local_clusters]
+            starts[client.id] = {"starts": {"mu": mu[rows.to(mu.device)]}}
         return Mail({"weights": server["weights"]}, starts)
 
     def send_fit(self, server: Tree, turn: Turn) -> Mail:

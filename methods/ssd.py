@@ -108,7 +108,7 @@ class SSD(FedAvg):
     def send_assign(self, server: Tree, turn: Turn) -> Mail:
         """To each client its scale, and the basis to all."""
         common = {"basis": server["basis"]} if "basis" in server else {}
-        return Mail(common, {k.id: {"scale": {"d": server["scales"][k.id]}} for k in turn.members})
+        return Mail(common, {client.id: {"scale": {"d": server["scales"][client.id]}} for client in turn.members})
 
     def reply_assign(self, visit: Visit) -> tuple[Message, Tree]:
         """An empty reply; the memory holds the received scale and basis."""

@@ -90,15 +90,9 @@ def flat(outline: Iterable[tuple[tuple, Tensor]], device: torch.device | str | N
 
 
 def zeros(outline: Tree, device: torch.device | str) -> Tree:
-    """Zeros in the shapes of an outline's leaves; contiguous in each branch whose leaves are of one dtype."""
-    items = list(leaves(outline))
-    if len({leaf.dtype for _, leaf in items}) == 1:
-        packed = flat(items, device)
-        return overlay(outline, packed.tree(packed.flat))  # over `outline`, whose branches may have no leaves
-    return {
-        key: zeros(value, device) if isinstance(value, dict) else torch.zeros_like(value, device=device)
-        for key, value in outline.items()
-    }
+    """Zeros in the shapes of an outline's leaves, with the contiguous branches of `clone`."""
+    copy = clone(map(lambda leaf: torch.zeros_like(leaf, device=device), outline))
+    return overlay(outline, copy)  # over `outline`, whose branches may have no leaves
 
 
 def dense(leaf: Tensor) -> bool:
@@ -110,12 +104,12 @@ def dense(leaf: Tensor) -> bool:
 
 
 def clone(tree: Tree) -> Tree:
-    """A detached copy that shares no memory with `tree`; contiguous where the leaves are of one dtype and device."""
+    """A detached copy, sharing no memory with `tree`; contiguous in each branch of leaves of one dtype and device."""
     if (packed := span(tree)) is not None:
         return packed.tree(packed.flat.clone())
     items = list(leaves(tree))
     if len({(leaf.dtype, leaf.device) for _, leaf in items}) != 1:
-        return map(lambda leaf: leaf.detach().clone(), tree)
+        return {key: clone(value) if isinstance(value, dict) else value.detach().clone() for key, value in tree.items()}
     packed = flat(items)
     copy = packed.tree(packed.flat)
     assign(copy, tree)
@@ -165,6 +159,11 @@ def elementwise(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> T
     if (spans := alike(tree, *others)) is None:
         return map(function, tree, *others)
     return spans[0].tree(function(*(packed.flat for packed in spans)))
+
+
+def squared_norm(tree: Tree) -> Tensor:
+    """The sum of the squares of all leaves, 0-d."""
+    return torch.stack([leaf.square().sum() for _, leaf in leaves(tree)]).sum()
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:

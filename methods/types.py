@@ -11,15 +11,10 @@ import torch
 from torch import Tensor
 
 from methods.trees import Tree
+from methods.validation import MethodError, choose
 
 Message = dict[str, Tree]
 """Content of a message: entry name -> Tree. Declarations, byte counts and the privacy sheet go by entries."""
-
-
-class MethodError(ValueError):
-    """A method that is built or used in a way that cannot work; the message is one line for the user."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -37,8 +32,7 @@ class Mean:
     def __post_init__(self) -> None:
         if isinstance(self.by, str) and self.by not in ("examples", "batches", "clients"):
             raise MethodError(f"Mean(by={self.by!r}): choose examples, batches, clients or a function")
-        if self.over not in ("weights", "clients"):
-            raise MethodError(f"Mean(over={self.over!r}): choose weights or clients")
+        choose("Mean: over", self.over, "weights", "clients")
 
 
 @dataclass(frozen=True)
@@ -96,17 +90,10 @@ class Phase:
     shuffled: bool = False
 
     def __post_init__(self) -> None:
-        choices = {
-            "work": ("train", "observe", "none"),
-            "data": ("private", "public"),
-            "cohort": ("sampled", "all"),
-            "where": ("clients", "server"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise MethodError(
-                    f"Phase {self.name!r}: {name}={getattr(self, name)!r}; choose one of {', '.join(allowed)}"
-                )
+        choose(f"Phase {self.name!r}: work", self.work, "train", "observe", "none")
+        choose(f"Phase {self.name!r}: data", self.data, "private", "public")
+        choose(f"Phase {self.name!r}: cohort", self.cohort, "sampled", "all")
+        choose(f"Phase {self.name!r}: where", self.where, "clients", "server")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""Checks of arguments set by the user."""
+"""Checks of arguments, and the error they raise."""
 
 import operator
 from typing import TypeVar
 
-from methods.types import MethodError
-
 Number = TypeVar("Number", bound=float)
+
+
+class MethodError(ValueError):
+    """A method that is built or used in a way that cannot work; the message is one line for the user."""
+
+    exit_code = 2
 
 
 def choose(key: str, value: str, *allowed: str) -> str:

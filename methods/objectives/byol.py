@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected, check_number
+from methods.base import Batch, Outputs, Projected
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -49,8 +49,7 @@ class BYOL(Projected):
     ) -> None:
         super().__init__(encoder, projector=projector, head_norm=head_norm)
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
-        self.add_targets()
-        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.add_targets(momentum)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""

@@ -60,13 +60,12 @@ class Clustering(Rotation):
     ) -> None:
         super().__init__(encoder, last_norm=last_norm, **kwargs)
         self.temperature = check_number("objective.temperature", temperature, above=0)
-        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
         self.rotation_weight = check_number("objective.rotation_weight", rotation_weight, at_least=0)
         rotated = ("rotate",) if rotation_weight else ()
         self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *rotated)
         self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
         if target:
-            self.add_targets()
+            self.add_targets(momentum)
             self.travels = (*self.travels, *self.ema)
         self.add_queue("bank", check_number("objective.bank", bank, at_least=2), self.width)
         self.register_buffer(

@@ -56,11 +56,10 @@ class MoCo(Projected):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, **kwargs)
-        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
         self.temperature = check_number("objective.temperature", temperature, above=0)
         self.symmetric = symmetric
         self.stays = self.queues if keep_queue else ()
-        self.add_targets("key")
+        self.add_targets(momentum, "key")
         self.add_queue("queue", check_number("objective.queue_size", queue_size, at_least=1), self.width)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
