@@ -24,7 +24,7 @@ def gradient_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, out: Tensor,
     heads: number of independent classifiers whose classes follow one another; each gets its own gradient.
     """
     logits = torch.addmm(bias[:, None], weight, x.T)
-    errors, _ = _errors(logits.unflatten(0, (heads, -1)), y.expand(heads, 1, -1))
+    errors, _ = _errors(logits.view(heads, -1, len(x)), y.expand(heads, 1, -1))
     error = errors.flatten(0, 1).div_(len(x))
     grad_weight, grad_bias = split(out, len(bias))
     torch.mm(error, x, out=grad_weight)
