@@ -1,11 +1,9 @@
 """Settings of the process at its start: glibc's allocator, OpenMP's spinning, and Python's garbage collector.
 
-glibc returns large blocks to the kernel and requests them again, so that small models spend a third of their time on
-page faults; where it keeps them, rounds of a convnet at batch 16 and 64 were 1.2 to 2.1 times as fast on two cores.
-Threads that wait for each other spin, 300,000 times by default; beside other processes that uses up whole time slices,
-and a run of two threads took forty times as long beside two busy loops. A thirtieth of it is as fast on an idle machine
-and loses nothing on a busy one. The garbage collector visits all objects again and again while thousands of modules
-are imported: without it the imports take a quarter less time.
+Where glibc keeps large blocks instead of returning them to the kernel, rounds of a convnet at batch 16 and 64 were 1.2
+to 2.1 times as fast on two cores. Threads that wait spin 300,000 times by default, and a run of two threads took forty
+times as long beside two busy loops; a thirtieth of it is as fast on an idle machine and loses nothing on a busy one.
+Without the garbage collector the imports take a quarter less time.
 """
 
 import atexit

@@ -80,8 +80,7 @@ def load(
         progress: called with (images decoded, images in total) while decoding.
         options: of `synthetic`: `examples`, `classes`, `channels`, `seed`.
 
-    Raises:
-        DataError: missing or unusable data, or an impossible request.
+    Raises DataError: missing or unusable data, or an impossible request.
     """
     if Path(name).name != name:
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")

@@ -64,8 +64,7 @@ def make_views(
     Returns:
         The views, float `[B, C, size, size]` each, and the quarter turns of the `rotate` view, int64 `[B]`, or None.
 
-    Raises:
-        ViewError: an unknown name, or `rotate` more than once.
+    Raises ViewError: an unknown name, or `rotate` more than once.
     """
     if unknown := [name for name in names if name not in NAMES]:
         raise ViewError(f"unknown view {unknown[0]!r}; known views: {', '.join(NAMES)}")

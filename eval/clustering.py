@@ -37,8 +37,7 @@ def clusters(
         "nmi" (arithmetic) and "ari": normalised mutual information with the classes in [0, 1], adjusted Rand index in
         [-0.5, 1]; "mixing": see `mixing`, of the k-means centroids, left out with one class.
 
-    Raises:
-        EvalError: fewer test rows than classes.
+    Raises EvalError: fewer test rows than classes.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score

@@ -29,8 +29,7 @@ def inter_class_angles(x: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
     A prototype is the mean of the class's L2-normalised rows, as in the text; classes without rows are left out.
 
-    Raises:
-        EvalError: fewer than two classes have rows.
+    Raises EvalError: fewer than two classes have rows.
     """
     prototypes = by_class(F.normalize(x.double(), dim=1), labels, num_classes)
     prototypes = prototypes[~prototypes.isnan().any(dim=1)]
@@ -64,8 +63,7 @@ def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_clas
         "inter_class_angle_global" and "inter_class_angle_local": degrees (eq. 16), the mean over pairs of classes, and
         over clients; "cka": client and global, the mean over clients, left out where a model has collapsed.
 
-    Raises:
-        EvalError: there is no client.
+    Raises EvalError: there is no client.
     """
     angle_means, angle_maxima, class_angles, similarities = [], [], [], []
     for x in local_xs:

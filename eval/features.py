@@ -35,8 +35,7 @@ class Features:
         view_clients: `[M]` int64, the client of each of those images, -1 where unknown; or None.
         num_classes: the number of classes.
 
-    Raises:
-        EvalError: lengths or widths disagree, a label is out of range, or a feature is not finite.
+    Raises EvalError: lengths or widths disagree, a label is out of range, or a feature is not finite.
     """
 
     train_x: Tensor
@@ -94,8 +93,7 @@ def extract(
         prepare: applied to each uint8 batch on the device.
         device: None: where the encoder's first parameter is.
 
-    Raises:
-        EvalError: a module is in train mode, the images are not uint8 or none, or the output is not `[B, d]`.
+    Raises EvalError: a module is in train mode, the images are not uint8 or none, or the output is not `[B, d]`.
     """
     for name, module in encoder.named_modules():
         if module.training:
@@ -118,8 +116,7 @@ def recalibrate(
 
     For encoders whose averaged statistics fit no client. Parameters stay; the encoder ends in eval mode.
 
-    Raises:
-        EvalError: the images are not uint8 or none.
+    Raises EvalError: the images are not uint8 or none.
     """
     device = device or device_of(encoder)
     update_bn(_batches(images, prepare, batch_size, device), encoder, device=torch.device(device))
@@ -139,8 +136,7 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
     Returns:
         fit_index, held_out_index: sorted int64 row numbers on the labels' device; disjoint, N in total.
 
-    Raises:
-        EvalError: the fraction is outside (0, 1), or no class has two rows.
+    Raises EvalError: the fraction is outside (0, 1), or no class has two rows.
     """
     if not 0 < fraction < 1:
         raise EvalError(f"a held-out fraction of {fraction} was given: give one between 0 and 1, both excluded")

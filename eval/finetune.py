@@ -28,8 +28,7 @@ class FineTuning:
         crop: the augmentation; None: images as they are.
         schedule: "constant", or "cosine" to zero, updated at every step.
 
-    Raises:
-        EvalError: a fraction outside (0, 1], or both or neither of steps and epochs.
+    Raises EvalError: a fraction outside (0, 1], or both or neither of steps and epochs.
     """
 
     shares: tuple[float, ...]
@@ -89,8 +88,7 @@ def fine_tuned(
 ) -> float:
     """Percent of the whole test set after one fine-tuning of a copy of the encoder, on these labelled training rows.
 
-    Raises:
-        EvalError: fewer than two rows, or a loss that is not finite.
+    Raises EvalError: fewer than two rows, or a loss that is not finite.
     """
     if len(rows) < 2:
         raise EvalError(f"fine-tuning on {len(rows)} labelled image: give two at least")

@@ -71,8 +71,7 @@ def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000
         "total", "within", "between" in nats, in [-4t, 0]: 0 when collapsed, lower is more uniform (papers often print
         the negative). Without a pair the value is nan.
 
-    Raises:
-        EvalError: fewer than two rows.
+    Raises EvalError: fewer than two rows.
     """
     n = len(x)
     if n < 2:
@@ -121,8 +120,7 @@ def label_free_score(
     Returns:
         "alignment" and "uniformity", the two means, and "score", `alignment + weight * uniformity`.
 
-    Raises:
-        EvalError: no client has two images (one, if `include_self`).
+    Raises EvalError: no client has two images (one, if `include_self`).
     """
     alignments, uniformities = [], []
     for client in clients[clients >= 0].unique():

@@ -90,8 +90,7 @@ class Subject:
     def check(self, protocol: str, requires: str) -> None:
         """Check that the input a protocol requires was given; requires: see `Protocol.requires`.
 
-        Raises:
-            EvalError: it was not given.
+        Raises EvalError: it was not given.
         """
         kind, _, name = requires.partition(" ")
         features = self.features

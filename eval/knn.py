@@ -16,8 +16,7 @@ def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: 
         train_x: the bank, `[N, d]`; train_y: `[N]` int64; test_x: `[M, d]`. Rows are L2-normalised inside.
         k: 1 <= k <= N. chunk: test rows at a time; memory is chunk x N floats.
 
-    Raises:
-        EvalError: k is outside 1..N.
+    Raises EvalError: k is outside 1..N.
     """
     if not 1 <= k <= len(train_x):
         raise EvalError(f"k={k} neighbours in a bank of {len(train_x)} rows: give k in 1..{len(train_x)}")
@@ -32,8 +31,7 @@ def vote(cosine: Tensor, labels: Tensor, num_classes: int, k: int, temperature: 
 
     temperature: > 0; the larger, the more equal the weights.
 
-    Raises:
-        EvalError: the temperature is not positive.
+    Raises EvalError: the temperature is not positive.
     """
     if temperature <= 0:
         raise EvalError(f"a vote temperature of {temperature} was given: give one above 0")

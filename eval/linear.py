@@ -26,8 +26,7 @@ class Probe:
         schedule: "cosine" to zero, updated at every step; "step": times `gamma` at each of `milestones` (epochs).
         shuffle: a new order every epoch; otherwise the order of the rows.
 
-    Raises:
-        EvalError: an unknown optimizer or schedule, or a number that is not positive.
+    Raises EvalError: an unknown optimizer or schedule, or a number that is not positive.
     """
 
     optimizer: Literal["adam", "sgd"]

@@ -47,8 +47,7 @@ class _RowMetric(Metric):
     def concatenated(self, name: str = "rows", update: str = "update(x)") -> Tensor:
         """All rows of a list, in one tensor; update: the call that adds rows to it.
 
-        Raises:
-            EvalError: there are none on any rank.
+        Raises EvalError: there are none on any rank.
         """
         if not len(rows := getattr(self, name)):
             raise EvalError(f"{type(self).__name__} was computed before {update}: give it rows first")
@@ -58,8 +57,7 @@ class _RowMetric(Metric):
 def _checked(x: Tensor) -> Tensor:
     """Rows in the form that ranks exchange: float32, detached.
 
-    Raises:
-        EvalError: the shape is not `[B, d]`, or a value is not finite.
+    Raises EvalError: the shape is not `[B, d]`, or a value is not finite.
     """
     if x.ndim != 2 or not x.isfinite().all():
         raise EvalError(f"rows of shape {list(x.shape)} were given: give [B, d] of finite numbers")
@@ -97,8 +95,7 @@ class KNNAccuracy(_RowMetric):
     def compute(self) -> Tensor:
         """Percent, over all queries of all ranks.
 
-        Raises:
-            EvalError: no rank has a bank row, or none has a query.
+        Raises EvalError: no rank has a bank row, or none has a query.
         """
         bank, labels = (self.concatenated(name, "update(x, y, bank=True)") for name in ("bank_x", "bank_y"))
         x, y = (self.concatenated(name, "update(x, y, bank=False)") for name in ("query_x", "query_y"))

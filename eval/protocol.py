@@ -75,8 +75,7 @@ TRANSFER = r"transfer-([\w.-]+)/v1"
 def find(name: str) -> Protocol:
     """Look up a protocol by id; there is a `transfer-<data set>/v1` for every data set.
 
-    Raises:
-        EvalError: an unknown id.
+    Raises EvalError: an unknown id.
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
@@ -95,15 +94,15 @@ def find(name: str) -> Protocol:
     raise EvalError(f"unknown protocol '{name}'{hint}: give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
 
 
-CLASSES = {"probe": Probe, "tuning": FineTuning, "crop": Crop}
+SETTING_CLASSES = {"probe": Probe, "tuning": FineTuning, "crop": Crop}
 """Key in `protocols.yaml` -> the class whose arguments its value holds."""
 
 
 def _typed(key: str, value: Any) -> Any:
-    """A value of `protocols.yaml`: lists become tuples, and the mappings under keys of CLASSES become objects."""
+    """A value of `protocols.yaml`: lists become tuples, mappings under keys of SETTING_CLASSES become objects."""
     if isinstance(value, dict):
         content = {name: _typed(name, item) for name, item in value.items()}
-        return CLASSES[key](**content) if key in CLASSES else content
+        return SETTING_CLASSES[key](**content) if key in SETTING_CLASSES else content
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -19,8 +19,7 @@ def tsne(
     Returns:
         Positions `[n, 2]` float32 and labels `[n]` of the rows drawn. Distances between far points mean little.
 
-    Raises:
-        EvalError: fewer than four rows, or all rows the same.
+    Raises EvalError: fewer than four rows, or all rows the same.
     """
     from sklearn.manifold import TSNE
 

@@ -3,11 +3,13 @@
 | symbol | name | equation |
 |---|---|---|
 | Delta_i | a client's change of the weights | Algorithm 1 |
-| eta_g = max(1, sum_i ||Delta_i||^2 / (2 M (||mean Delta||^2 + epsilon))) | `update` | eq. 6 |
+| M | number of clients in the round | Algorithm 1 |
+| eta_g = max(1, sum_i norm(Delta_i)^2 / (2 M (norm(mean Delta)^2 + epsilon))) | `update` | eq. 6 |
 
 Decisions
-- The means of weights and of squared norms are over examples, as in FedAvg; in the paper all clients weigh the same.
-- Only trainable weights are extrapolated; BatchNorm's running statistics take the plain mean.
+- The means of the weights and of the squared norms are weighted by examples, as in FedAvg; in the paper all clients
+  have one weight.
+- Only trainable weights are extrapolated; BatchNorm's running statistics are averaged only.
 """
 
 from dataclasses import replace
@@ -40,7 +42,7 @@ class FedExP(FedAvg):
         return {**message, "norm": {"squared": trees.squared_norm(change)}}, memory
 
     def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
-        """The clients' mean, with eta_g times the change of the trainable weights."""
+        """The clients' mean; the trainable weights move by eta_g times their mean change."""
         mean, trainable = super().update(server, turn, replies), self.trainable()
         before = trees.select(server["weights"], trainable)
         change = trees.subtract(trees.select(mean["weights"], trainable), before)

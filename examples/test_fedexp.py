@@ -30,7 +30,7 @@ def test_one_client_is_fedavg(tmp_path):
 def test_one_step_by_hand(tmp_path):
     method = run_helpers.build_run(tmp_path, CONFIG, "method.epsilon=0").loop.method
     start = trees.map(torch.zeros_like, method.weights(statistics=False))
-    mean = trees.map(torch.ones_like, start)  # every weight has moved by 1 on average: the mean's squared norm is n
+    mean = trees.map(torch.ones_like, start)  # the mean change is 1 in every weight: its squared norm is n
     n = sum(leaf.numel() for _, leaf in trees.leaves(start))
     replies = Replies({"weights": mean, "norm": {"squared": torch.tensor(6.0 * n)}}, clients=(0, 1))
     moved = method.update({"weights": start}, None, replies)["weights"]

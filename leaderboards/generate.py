@@ -45,8 +45,7 @@ def judged(records: Sequence[Record], folder: Path) -> list[verdicts.Verdict]:
 def write(records: Sequence[Record], folder: Path, docs: Path | None = None, guarded: bool = True) -> None:
     """Writes the board and its site into `folder`; with `docs` also its pages' tables, the verdicts and the digests.
 
-    Raises:
-        RecordError: a page or its mark is missing; or, if guarded, a verdict got worse: then nothing is written.
+    Raises RecordError: a page or its mark is missing; or, if guarded, a verdict got worse: then nothing is written.
     """
     current, file = judged(records, folder), folder / privacy.SHEET
     sheet = privacy.read(file) if file.exists() else None

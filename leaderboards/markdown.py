@@ -43,8 +43,7 @@ def render(template: str, **values: Any) -> str:
 def replace_between(page: str, start: str, end: str, text: str) -> str:
     """The page with new text between two marks.
 
-    Raises:
-        RecordError: a mark is missing.
+    Raises RecordError: a mark is missing.
     """
     before, start_mark, rest = page.partition(start)
     _, end_mark, after = rest.partition(end)

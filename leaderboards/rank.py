@@ -81,8 +81,7 @@ def finished(record: Record) -> bool:
 def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
     """The finished runs of a scenario: row -> records in order of seed.
 
-    Raises:
-        RecordError: the runs of a row are not one setting under several seeds.
+    Raises RecordError: the runs of a row are not one setting under several seeds.
     """
     rows: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record["seed"]):

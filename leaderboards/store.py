@@ -67,8 +67,7 @@ def newer(before: Record | None, record: Record) -> bool:
 def add_record(path: Path, record: Record) -> None:
     """Writes a record unless the file holds one of more rounds.
 
-    Raises:
-        RecordError: the file has another score for the same run, or one of a protocol that the new record lacks.
+    Raises RecordError: the file has another score for the same run, or one of a protocol that the new record lacks.
     """
     before = read(path) if path.exists() else None
     if not newer(before, record):

@@ -60,8 +60,7 @@ def capture(display: Display) -> None:
 def regress(display: Display) -> list[Moved]:
     """Everything that differs from the committed files.
 
-    Raises:
-        RecordError: a record or a published file that cannot be read, or two records of one run that differ.
+    Raises RecordError: a record or a published file that cannot be read, or two records of one run that differ.
     """
     records, cells, committed = store.collect(FOLDER / "results"), tables.collect(), golden.read()
     for scenario in {record["scenario"] for record in records}:

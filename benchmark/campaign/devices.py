@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from benchmark.distributed.launch import cores, end_with_parent, launched_layout
+from benchmark.distributed.launch import cores, end_with_parent, under_srun
 from benchmark.errors import ConfigError
 from benchmark.tracking.provenance import processor
 
@@ -31,11 +31,10 @@ def find_machine(devices: object, accelerator: str) -> Machine:
     Args:
         devices: how many to use, or auto for all. accelerator: auto, cpu or cuda.
 
-    Raises:
-        ConfigError: a launcher started this process, or there is no GPU, or not so many devices.
+    Raises ConfigError: a launcher started this process, or there is no GPU, or not so many devices.
     """
-    if launched_layout() is not None:
-        raise ConfigError("a campaign starts the ranks of its runs itself: start it once, without torchrun or srun")
+    if "LOCAL_RANK" in os.environ or under_srun():
+        raise ConfigError("a campaign starts its runs' ranks itself: leave torchrun out, and give srun --ntasks=1")
     gpu = torch.cuda.is_available() if accelerator == "auto" else accelerator == "cuda"
     if gpu:
         count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -109,8 +109,7 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
         names: of shipped campaigns, or paths of files.
         overrides: for every run, of keys that set where and how it is executed.
 
-    Raises:
-        ConfigError: a file that docs/campaigns.md does not allow, or an override that would change what a run is.
+    Raises ConfigError: a file that docs/campaigns.md does not allow, or an override that would change what a run is.
     """
     if changing := [word for word in overrides if word.partition("=")[0] not in RUNTIME]:
         close = nearest(changing[0].partition("=")[0], (*RUNTIME, *COMMAND_KEYS))
@@ -144,7 +143,7 @@ def _lines(name: str) -> Iterator[list[str]]:
     for index, part in enumerate(content["parts"], 1):
         lists = {}
         if isinstance(part, Mapping):
-            lists = {key: [str(line).strip() for line in listed(lines)] for key, lines in part.items()}
+            lists = {key: [str(line).strip() for line in listed(lines or [])] for key, lines in part.items()}
         if set(lists) != set(PART_KEYS) or not all(lines and all(lines) for lines in lists.values()):
             raise ConfigError(f"campaign {name}, part {index}: give lines of {', '.join(PART_KEYS)}, not {part!r}")
         for seed, setting, line in itertools.product(lists["seeds"], lists["scenarios"], lists["methods"]):

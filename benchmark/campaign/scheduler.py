@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from benchmark.campaign import summary
 from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state
+from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
 from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
 from benchmark.experiment.data import source
@@ -54,7 +55,7 @@ class RunningJob:
     log_start: int
     asked_to_stop: bool = False
     start: float = field(default_factory=time.monotonic)
-    date: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    date: datetime.datetime = field(default_factory=partial(datetime.datetime.now, datetime.UTC))
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
@@ -92,7 +93,7 @@ class Scheduler:
         self.deadline = deadline
         budget = 0.0 if deadline is None else deadline - time.monotonic()
         self.margin = min(MARGIN, MARGIN_FRACTION * max(0.0, budget))
-        self.retry = retry
+        self.retry, self.date = retry, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.free = list(machine.devices)
         self.running: list[RunningJob] = []
         self.excluded: dict[str, str] = {}  # name of a job that this campaign does not start again -> why
@@ -158,7 +159,11 @@ class Scheduler:
         """State of a job for this campaign, which does not start a BUSY or FAILED job."""
         if any(running.job is job for running in self.running):
             return State(Status.BUSY, count_rounds(job.folder))
-        return job_state(job, self.retry).unless_failed(self.excluded.get(job.name))
+        return job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
+
+    def is_retryable(self, job: Job) -> bool:
+        """Whether a failure is ignored: with `retry`, unless its session began after this campaign did."""
+        return self.retry and not any(session["began"] >= self.date for session in read_sessions(job.folder)[-1:])
 
     def fits_in_time(self, job: Job, state: State, estimates: Estimates) -> bool:
         """Whether a round, or the scoring after the last round, is expected to end in time."""
@@ -178,7 +183,7 @@ class Scheduler:
         resources = ExitStack()
         job.folder.mkdir(parents=True, exist_ok=True)
         lock = resources.enter_context((job.folder / LOCK).open("a"))
-        if not try_lock(lock) or job_state(job, self.retry, check_lock=False) != state:
+        if not try_lock(lock) or job_state(job, self.is_retryable(job), check_lock=False) != state:
             resources.close()
             return
         used, self.free = tuple(self.free[:devices]), self.free[devices:]

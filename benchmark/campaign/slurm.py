@@ -22,8 +22,7 @@ def submit(
         words: of the campaign's command. folder: for submitit's scripts and logs.
         cluster: slurm, or local for this machine. options: of submitit, such as slurm_partition or gpus_per_node.
 
-    Raises:
-        ConfigError: submitit is not installed, there is no such cluster here, or it refuses an option.
+    Raises ConfigError: submitit is not installed, there is no such cluster here, or it refuses an option.
     """
     try:
         import submitit

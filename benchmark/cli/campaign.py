@@ -88,5 +88,7 @@ def _check(options: dict[str, Any], submit_words: list[str]) -> None:
             raise ConfigError(f"{key}={options[key]}: give {what}")
     if "cluster" in options and "minutes" not in options:
         raise ConfigError(f"cluster={options['cluster']}: give minutes= too, the time of each job")
+    if options.get("cluster") == "local" and options.get("jobs", 1) > 1 and "devices" not in options:
+        raise ConfigError("cluster=local: its jobs share this machine: give devices= too, the cores of each job")
     if "cluster" not in options and (submit_words or "jobs" in options):
         raise ConfigError("jobs= and submit.KEY= are for a cluster: give cluster=slurm or cluster=local too")

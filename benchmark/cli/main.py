@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     except SystemExit as stop:
         return int(stop.code or 0)
     session = Session(time.monotonic() if started is None else started)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         COMMANDS[given.command][0](given.words, session)
     except KeyboardInterrupt:
@@ -88,7 +88,3 @@ def _print_error(line: str) -> None:
     """One line on stderr, from the first rank: an error of one rank is raised on all."""
     if is_first_rank():
         print(line, file=sys.stderr)  # noqa: T201
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -35,12 +35,8 @@ def board(words: list[str], session: Session) -> None:
     docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
     generate.write(results, folder, docs=docs)
     show(results, session.console)
-    pages = [
-        str(folder / "README.md"),
-        str(folder / "site" / "index.html"),
-        *([f"the tables in {docs}"] if docs else []),
-    ]
-    session.console.print(f"{len(results)} records, written into {', '.join(pages)}", highlight=False)
+    pages = f"{folder / 'README.md'}, {folder / 'site' / 'index.html'}{f', the tables in {docs}' if docs else ''}"
+    session.console.print(f"{len(results)} records, written into {pages}", highlight=False)
 
 
 def privacy(words: list[str], session: Session) -> None:

@@ -18,7 +18,7 @@ FILE_WIDTH = 110
 
 
 class Session:
-    """One command's console, ranks, and start by `time.monotonic`; torch is imported once the ranks are needed."""
+    """A command's console and ranks. started: by `time.monotonic`, from which `minutes` counts."""
 
     def __init__(self, started: float) -> None:
         self.started = started

@@ -1,6 +1,7 @@
 """Composition of a run's config: shipped files by name, a user's own files by path, and `key=value` overrides.
 
-Later layers take precedence; docs/engine.md lists them. An unknown key is refused with the nearest known one.
+Later layers take precedence: defaults, scenario, objective, method, `adjust`, overrides, the partition of a method's
+file. An unknown key is refused with the nearest known one.
 """
 
 import math

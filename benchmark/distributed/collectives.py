@@ -80,7 +80,7 @@ def rank_zero_first(fabric: Fabric, work: Callable[[], T]) -> T:
 
 
 def on_rank_zero(fabric: Fabric, work: Callable[[], T], *, all_cores: bool = True) -> T:
-    """`work()` of the first rank, on every rank; the others wait, and raise what it raises.
+    """A copy of the first rank's `work()`, on every rank; the others wait, and raise what it raises.
 
     all_cores: whether the first rank may use the waiting ranks' cores. Training does without: its results are bitwise
     those of a run on one rank.

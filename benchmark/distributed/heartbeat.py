@@ -50,13 +50,14 @@ class Heartbeat(threading.Thread):
         self.needed = 0  # beats for which this rank has waited in a collective for one that has left
         self.in_collective = self.interrupted = self.failure_announced = False
         self.waker, self.wakened = socket.socketpair()
-        self.previous_wakeup = -1
+        self.previous_wakeup: int | None = None
         for connection in (self.waker, *peers.values()):
             connection.setblocking(False)
 
     def start(self) -> None:
         """Starts the beats; signals wake the thread, since a collective keeps Python's handlers waiting."""
-        self.previous_wakeup = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
+        if threading.current_thread() is threading.main_thread():
+            self.previous_wakeup = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
         super().start()
 
     def run(self) -> None:
@@ -144,7 +145,8 @@ class Heartbeat(threading.Thread):
 
     def close(self) -> None:
         """Ends the thread and the connections; from now on the other ranks may end too."""
-        signal.set_wakeup_fd(self.previous_wakeup)
+        if self.previous_wakeup is not None:  # set in the main thread alone
+            signal.set_wakeup_fd(self.previous_wakeup)
         self.stop()
         for peer in self.peers.values():
             with contextlib.suppress(OSError):

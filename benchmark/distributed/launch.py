@@ -50,11 +50,7 @@ class RankProcesses:
         self.shares_cores = False  # whether this rank's threads are its share of the machine's cores
 
     def layout(self, config: DictConfig) -> RankLayout:
-        """Ranks of a run, running or yet to be started.
-
-        Raises:
-            ConfigError: the config asks for other ranks than were started, or for ranks that cannot be started here.
-        """
+        """Ranks of a run, running or yet to be started; ConfigError for ranks that were not or cannot be started."""
         running = launched_layout(config.nodes or 1)
         if running is None:
             if (config.nodes or 1) > 1:
@@ -102,9 +98,12 @@ class RankProcesses:
                 self.children = []
                 end_with_parent(parent)
                 os.environ["LOCAL_RANK"] = str(rank)
-                if not fork:
+                if fork:
+                    return
+                try:
                     os.execv(sys.executable, [sys.executable, "-m", "benchmark", *sys.argv[1:]])
-                return
+                finally:
+                    os._exit(127)  # else a child that could not start the program would go on as this one
             self.children.append(child)
 
     def set_threads(self, config: DictConfig, layout: RankLayout) -> None:
@@ -151,7 +150,7 @@ class RankProcesses:
 
 
 def launch(configs: Iterable[DictConfig]) -> RankProcesses:
-    """Starts the ranks that these runs will share; after a fork this returns in every rank. Raises as `layout` does."""
+    """Starts the ranks that these runs will share; after a fork this returns in every rank."""
     configs = list(configs)
     processes = RankProcesses(max(map(cohort, configs), default=0))
     layout = processes.layout(configs[0])

@@ -54,8 +54,7 @@ def revisit_clients(loop: FederatedLoop) -> LocalModels:
 
     Cohort, draws and learning rates are those of the last round. The loop is not changed. Every rank has to call this.
 
-    Raises:
-        ConfigError: see `has_drift`.
+    Raises ConfigError: see `has_drift`.
     """
     if not has_drift(loop):
         raise ConfigError(drift_unavailable(loop))

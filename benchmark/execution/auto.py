@@ -12,9 +12,8 @@ from methods.base import Client
 class AutotunedExecutor:
     """Times both executors on a run's own visits, then uses the faster one, for each training phase by itself.
 
-    The sequential executor has one trial of `lanes` visits to warm up and one that counts. The parallel executor has
-    one trial a round: two to warm up, in which shapes first occur and are then recorded, and one that counts. Trials
-    are compared by seconds an image, the recordings of that round included.
+    The sequential executor has a trial of `lanes` visits to warm up and one that counts; the parallel one has a trial
+    a round: two to warm up and to record shapes, and one that counts. They are compared by seconds an image.
 
     Args:
         reference, parallel: the executors. clock: seconds.

@@ -2,7 +2,8 @@
 
 A recorded step reads fixed addresses: parameters and buffers keep theirs (the resident model's flat tensor); the batch,
 the learning rate and the tensors a visit leaves on the method (`context`, an anchor) are copied to theirs. Plain
-numbers are recorded as constants; objects of other types are assumed not to change. The rest is in docs/engine.md.
+numbers are constants of a recording, so the step is recorded again where one changes; objects of other types are
+assumed not to change. A step must not branch on values of tensors.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,14 @@
 """Executor of several clients at once on one device: lanes, each with a model, a stream and recorded steps.
 
-docs/engine.md says why. The computation is the sequential executor's, BatchNorm included; parameters are not stacked.
+A small batch leaves a GPU idle, so each shape of step is recorded once and replayed, and several lanes run together.
+The computation is the sequential executor's, BatchNorm included; parameters are not stacked.
 """
 
 import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,8 +30,7 @@ class ParallelExecutor:
 
     Args:
         reference: sequential executor; its model is copied for each lane.
-        lanes: clients at once; each takes the memory of two models (one is the pristine state), of gradients, momentum
-            and activations.
+        lanes: clients at once; each has the memory of two models, of gradients, momentum and activations.
         recorder: makes a lane's recorder from its stream; None: steps are not recorded.
     """
 
@@ -79,9 +79,10 @@ class Lane(SequentialExecutor):
 
     def current(self) -> AbstractContextManager[None]:
         """Queues work on this lane's stream, after the work the caller has queued so far."""
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(self.stream)  # changes nothing where there is none
+        if self.stream is None:
+            return nullcontext()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self.stream)
 
     def join(self) -> None:
         """Makes the caller's stream wait for this lane."""

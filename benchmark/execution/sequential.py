@@ -28,8 +28,7 @@ class SequentialExecutor:
 
     Args:
         fabric: device, precision and backward.
-        method: the resident model, and in `others` those of other architectures; every visit starts from the state
-            they have now.
+        method: the resident model, with those of other architectures in `others`; visits start from their state now.
         data: batches by client.
         training: length, batch size and schedule of local training.
         streams: random generators of the run.
@@ -56,7 +55,7 @@ class SequentialExecutor:
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
         for client in clients:
-            executor = self.others.get(client.kind, self)
+            executor = self if client.kind == "default" else self.others[client.kind]
             actor = inputs.actor if executor is self else executor.method
             yield executor.finish(executor.begin(replace(inputs, actor=actor), client))
 

@@ -37,8 +37,7 @@ class Experiment:
     """A config and its run folder; a run can always be resumed from what its folder holds.
 
     Args:
-        config: composed and valid.
-        display: progress for a person.
+        config: composed and valid. display: of progress.
         processes: the ranks of the command; None: this process.
         started: when the command began, by `time.monotonic`; the config's `minutes` count from it. None: no deadline.
         path: the run folder, where it is not the config's own.

@@ -1,6 +1,8 @@
 """Builds the parts of a run from its config: devices, networks, method, data, executor, accountant.
 
-`configuration.compose` makes the config from YAML; `configuration.instantiate` makes an object from an import path.
+The config is made from YAML by `configuration.compose.compose`: schema defaults, then the files of scenario, objective
+and method, then overrides, each over the one before. `configuration.instantiate.construct` makes an object from a
+section: its `class` is imported, its other keys are checked and passed as arguments.
 """
 
 import inspect

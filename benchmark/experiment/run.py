@@ -130,8 +130,7 @@ class Run:
     def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:
         """Draws figures, closes the logger and writes `result.json`; a new record last, so that it is complete.
 
-        Raises:
-            EvalError: some protocols could not be measured; all others are saved by then.
+        Raises EvalError: some protocols could not be measured; all others are saved by then.
         """
         logger, file = logger or open_logger(self.config, self.folder), self.folder / "result.json"
         with raise_on_all_ranks(self.fabric):

@@ -33,8 +33,7 @@ class Checkpoint:
     def load(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The saved state, or None where there is none yet.
 
-        Raises:
-            CheckpointError: the file cannot be read, or belongs to another config.
+        Raises CheckpointError: the file cannot be read, or belongs to another config.
         """
         if not self.file.exists():
             return None

@@ -104,8 +104,7 @@ def build_loop(folder: Path, *overrides: str) -> FederatedLoop:
 class BareLoop(Callback):
     """FedAvg of SimCLR on a CPU without a framework, run after each of our rounds; records the seconds of both.
 
-    Raises:
-        RuntimeError: after the first round the weights differ.
+    Raises RuntimeError: after the first round the weights differ.
     """
 
     def __init__(self, loop: FederatedLoop) -> None:

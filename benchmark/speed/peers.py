@@ -96,8 +96,7 @@ class FinishedRun:
 def peers(repetitions: int, log: Log) -> list[Line]:
     """All frameworks in turn, for each kind of views and each batch size; a run gives its times and its memory.
 
-    Raises:
-        RuntimeError: the others cannot be installed, or a run failed.
+    Raises RuntimeError: the others cannot be installed, or a run failed.
     """
     python = install(log)
     source()  # decodes the images before the runs that are timed
@@ -158,8 +157,7 @@ def install(log: Log) -> Path:
 
     A .pth file makes our packages visible in it, so that all run the same torch, which is not downloaded twice.
 
-    Raises:
-        RuntimeError: it cannot be created; one line.
+    Raises RuntimeError: it cannot be created; one line.
     """
     requirements, ours = PEER / "requirements.txt", sysconfig.get_path("purelib")
     python, stamp, content = HOME / "bin" / "python", HOME / "installed.txt", f"{ours}\n{requirements.read_text()}"

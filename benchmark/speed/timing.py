@@ -1,4 +1,4 @@
-"""Timing: contenders run in turn, each repetition gives a ratio, and the median is reported with its spread."""
+"""Timing: contenders run in turn, because a shared machine's speed varies; the median of their ratios is reported."""
 
 import json
 import os
@@ -121,8 +121,7 @@ def run_process(command: Sequence[str], *, env: Mapping[str, str] | None = None,
     The proportional set size divides a page among the processes that map it, so the sum counts no page twice. A process
     that moves to another session (a daemon) is still counted, because it inherits an environment variable.
 
-    Raises:
-        RuntimeError: the command failed; with the end of its output.
+    Raises RuntimeError: the command failed; with the end of its output.
     """
     key, mark = "FULCRUM_MEASURED", f"{os.getpid()}-{time.monotonic_ns()}"
     environment = {**os.environ, **(env or {}), key: mark}

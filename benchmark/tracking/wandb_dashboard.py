@@ -43,15 +43,27 @@ CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "
 """Fields of a record in its run's config, to filter and group by."""
 LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
 """Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
-PAPERS = ("paper", "table", "row", "column", "unit", "published", "ours", "delta", "seeds", "verdict", "why", "remark")
+PAPER_COLUMNS = (
+    "paper",
+    "table",
+    "row",
+    "column",
+    "unit",
+    "published",
+    "ours",
+    "delta",
+    "seeds",
+    "verdict",
+    "why",
+    "remark",
+)
 """Columns of the table of the papers' numbers."""
 
 
 def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, display: Display) -> int:
     """Write the dashboard into `folder` as offline runs, in place of an earlier one; returns the number of records.
 
-    Raises:
-        ConfigError: the folder holds something else; it is left unchanged.
+    Raises ConfigError: the folder holds something else; it is left unchanged.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise ConfigError(f"{folder} holds something else: give output= another folder")
@@ -136,7 +148,9 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
                     json.dump(record, file, sort_keys=True, indent=1)
         run.log_artifact(artifact)
     if verdicts:
-        run.log({"published": wandb.Table(columns=[*PAPERS], data=[_published(verdict) for verdict in verdicts])})
+        run.log(
+            {"published": wandb.Table(columns=[*PAPER_COLUMNS], data=[_published(verdict) for verdict in verdicts])}
+        )
 
 
 def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
@@ -156,7 +170,7 @@ def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
 
 
 def _published(verdict: Verdict) -> list[Any]:
-    """A verdict's values for PAPERS."""
+    """A verdict's values for PAPER_COLUMNS."""
     cell, ours = verdict.cell, verdict.ours
     measured = (ours.mean, verdict.delta, ours.n) if ours else (None, None, None)
     judgement = (verdict.kind, verdict.why, "; ".join(cell.remarks))
@@ -166,8 +180,7 @@ def _published(verdict: Verdict) -> list[Any]:
 def report(records: Sequence[Record], project: str, entity: str | None) -> "Report":
     """The report on W&B: each scenario's board, with curves and bars of its runs.
 
-    Raises:
-        ConfigError: wandb-workspaces is not installed.
+    Raises ConfigError: wandb-workspaces is not installed.
     """
     try:
         from wandb_workspaces import expr
@@ -193,8 +206,7 @@ def report(records: Sequence[Record], project: str, entity: str | None) -> "Repo
 def upload(records: Sequence[Record], folder: Path, project: str, entity: str | None) -> str:
     """Upload the written runs and make the report; returns a line with its address, or how to upload later.
 
-    Raises:
-        ConfigError: W&B refused the key or some runs, or cannot be reached; everything is on disk.
+    Raises ConfigError: W&B refused the key or some runs, or cannot be reached; everything is on disk.
     """
     import wandb
 

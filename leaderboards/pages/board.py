@@ -132,7 +132,7 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
         "spread": pooled_spread(rows),
-        "servers": {record["row"]: record for record in complete if record.get("server")}.values(),
+        "servers": {record["row"]: record for record in complete if record.get("server", {}).get("images")}.values(),
         "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),

@@ -81,8 +81,7 @@ FOLDER = Path(__file__).parents[1] / "published"
 def collect(folder: Path = FOLDER) -> list[Published]:
     """Every published cell, paper by paper, in the order of its tables.
 
-    Raises:
-        RecordError: one line for a file, a table or a cell that is not as this module says, with its place.
+    Raises RecordError: one line for a file, a table or a cell that is not as this module says, with its place.
     """
     cells = [cell for file in sorted(folder.glob("*.yaml")) for cell in read(file)]
     cites: dict[str, str] = {}
