@@ -43,12 +43,12 @@ class Estimates:
         return None if a_round is None else self.startup(job) + rounds * a_round + self.evaluation(job)
 
     def round(self, job: Job) -> float | None:
-        """Seconds of one round on one device, measured on the run, its row or its method; None if unknown."""
+        """Seconds of one round on one device, measured on the run, its row, method or scenario; None if unknown."""
         sessions = [timed for timed in self._of_scenario(job) if timed.rounds]
         of_row = [timed for timed in sessions if timed.job.config.row == job.config.row]
         of_run = [timed for timed in of_row if timed.job.folder == job.folder]
         of_method = [timed for timed in sessions if timed.job.config.method["name"] == job.config.method["name"]]
-        similar = of_run or of_row or of_method
+        similar = of_run or of_row or of_method or sessions
         rounds = sum(timed.rounds for timed in similar)
         return sum(timed.device_seconds for timed in similar) / rounds if rounds else None
 

@@ -38,7 +38,7 @@ def test_a_command_sees_its_devices_alone(monkeypatch, tmp_path):
 def test_a_rank_of_a_launcher_is_refused(monkeypatch, environment):
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(ConfigError, match="start it once, without torchrun or srun"):
+    with pytest.raises(ConfigError, match="leave torchrun out, and give srun --ntasks=1"):
         find_machine("auto", "cpu")
 
 

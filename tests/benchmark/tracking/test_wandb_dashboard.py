@@ -113,7 +113,7 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
     papers = tables["published"]
     assert len(papers["data"]) > 1000
-    assert papers["columns"] == list(wandb_dashboard.PAPERS)
+    assert papers["columns"] == list(wandb_dashboard.PAPER_COLUMNS)
     artifacts = [message.request.log_artifact.artifact for message in messages if message.HasField("request")]
     artifacts += [message.artifact for message in messages if message.HasField("artifact")]
     (records,) = [message for message in artifacts if message.type == "records"]
