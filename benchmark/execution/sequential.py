@@ -55,7 +55,7 @@ class SequentialExecutor:
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
         for client in clients:
-            executor = self if client.kind == "default" else self.others[client.kind]
+            executor = self.others.get(client.kind, self)  # a seat of the server may have a kind of its own
             actor = inputs.actor if executor is self else executor.method
             yield executor.finish(executor.begin(replace(inputs, actor=actor), client))
 
