@@ -50,7 +50,8 @@ class FederatedDataModule(LightningDataModule):
         labels: whether Trainer's batches include labels.
         public: indices of the public set, where a method requires one. public_images: `[N, C, H, W]` uint8, the images
             they index; None: the training images.
-        channels_last: memory format of the views.
+        channels_last: memory format of the views. dtype: theirs.
+        drop_last: leave out the short last batch of a shuffled epoch. smallest: else, the fewest images it may have.
         compiled: apply augmentations by a compiled function, equal to the reference to 1e-5, not bit by bit: seconds to
             compile, then about twice as fast.
         seed: of Trainer's order and views; the federated loop passes its own generators.
@@ -68,6 +69,9 @@ class FederatedDataModule(LightningDataModule):
         public: np.ndarray | None = None,
         public_images: np.ndarray | None = None,
         channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
+        drop_last: bool = False,
+        smallest: int = 2,
         compiled: bool = False,
         seed: int = 0,
     ) -> None:
@@ -81,6 +85,7 @@ class FederatedDataModule(LightningDataModule):
         self.source, self.parts, self.recipe, self.public = source, Parts(parts), recipe, public
         self.public_images = source.train.images if public_images is None else public_images
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
+        self.drop_last, self.smallest, self.dtype = drop_last, smallest, dtype
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.apply_draws = apply_compiled if compiled else apply
         self.generator = torch.Generator().manual_seed(seed)
@@ -120,8 +125,8 @@ class FederatedDataModule(LightningDataModule):
         held = np.sort(self.parts.indices) if held is None else held
         images = self._images(held, device, self.source.train.images if pool is None else pool)
         for positions in torch.arange(len(held)).split(batch_size or self.batch_size):
-            view = plain(images(positions), self.recipe)
-            yield Batch((view.contiguous(memory_format=self.layout),), positions.to(device, non_blocking=True))
+            view = self._laid_out(plain(images(positions), self.recipe))
+            yield Batch((view,), positions.to(device, non_blocking=True))
 
     def batches(
         self,
@@ -142,8 +147,8 @@ class FederatedDataModule(LightningDataModule):
             client: an id, or None for the public set.
             names: of the views.
             epochs: passes over the data. steps: if given, exactly that many batches, over as many passes as needed.
-            order: shuffles each epoch, and a last batch of one image is then left out; None: the order of the data,
-                every image once an epoch.
+            order: shuffles each epoch, whose last batch may then be left out, see `batches_per_epoch`; None: the order
+                of the data, every image once an epoch.
             views: draws the augmentations.
 
         The view `other` has the images in a second order, drawn after the first in each epoch.
@@ -153,7 +158,7 @@ class FederatedDataModule(LightningDataModule):
         labelled = labels and client is not None  # public images have no labels
         targets = torch.from_numpy(self.source.train.labels[held]).to(device) if labelled else None
         size = min(batch_size, len(held))
-        count = number_of_batches(len(held), size) if order is not None else -(-len(held) // size)
+        count = self.batches_per_epoch(client, size) if order is not None else -(-len(held) // size)
         chunk = max(1, CHUNK // size)  # batches
         remaining = steps if steps is not None else epochs * count
         while remaining > 0:
@@ -164,6 +169,15 @@ class FederatedDataModule(LightningDataModule):
                 end = min(start + chunk, len(batches))
                 yield from self._views(images, targets, batches[start:end], others[start:end], names, views)
             remaining -= len(batches)
+
+    def batches_per_epoch(self, client: int | None, batch_size: int) -> int:
+        """Number of batches of a training epoch; a client with less than a batch has one of all its images.
+
+        A short last batch is left out with `drop_last`, or where it has fewer than `smallest` images.
+        """
+        examples = len(self.held_by(client))
+        full, rest = divmod(examples, min(batch_size, examples))
+        return full + (rest >= self.smallest and not self.drop_last)
 
     def _images(self, held: np.ndarray, device: torch.device | str, pool: np.ndarray) -> Callable[[Tensor], Tensor]:
         """Function from positions in `held`, on the CPU, to those images of the pool, uint8, on the device."""
@@ -185,7 +199,7 @@ class FederatedDataModule(LightningDataModule):
         positions, sizes = torch.cat(list(batches)), list(map(len, batches))
         other_images = images(torch.cat(list(others))) if "other" in names else None
         views, turns = make_views(images(positions), names, self.recipe, generator, self.apply_draws, other_images)
-        view_batches = [view.contiguous(memory_format=self.layout).split(sizes) for view in views]
+        view_batches = [self._laid_out(view).split(sizes) for view in views]
         turn_batches = turns.split(sizes) if turns is not None else [None] * len(batches)
         for i, index in enumerate(positions.to(views[0].device, non_blocking=True).split(sizes)):
             labels = targets[index] if targets is not None else None
@@ -200,7 +214,8 @@ class FederatedDataModule(LightningDataModule):
             return torch.from_numpy(train.images[rows]), torch.tensor(positions), torch.from_numpy(train.labels[rows])
 
         order = RandomSampler(pooled, generator=self.generator)
-        sampler = BatchSampler(order, self.batch_size, drop_last=len(pooled) % self.batch_size == 1)
+        is_short = len(pooled) % self.batch_size < self.smallest  # a whole one is none
+        sampler = BatchSampler(order, self.batch_size, drop_last=self.drop_last or is_short)
         positions = range(len(pooled))
         return DataLoader(positions, batch_sampler=sampler, collate_fn=load)  # type: ignore[arg-type] # any sequence
 
@@ -208,11 +223,7 @@ class FederatedDataModule(LightningDataModule):
         """For Trainer: views of the transferred images, made on the device."""
         images, index, labels = batch
         views, turns = make_views(images, self.view_names, self.recipe, self.generator, self.apply_draws)
-        views = tuple(view.contiguous(memory_format=self.layout) for view in views)
-        return Batch(views, index, turns, labels if self.labels else None)
+        return Batch(tuple(map(self._laid_out, views)), index, turns, labels if self.labels else None)
 
-
-def number_of_batches(examples: int, batch_size: int) -> int:
-    """Number of batches of a training epoch; a last short batch counts if it has at least two images."""
-    full, rest = divmod(examples, batch_size)
-    return full + (rest >= 2)
+    def _laid_out(self, view: Tensor) -> Tensor:
+        return view.contiguous(memory_format=self.layout).to(self.dtype)

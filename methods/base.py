@@ -213,7 +213,7 @@ class FederatedMethod(TrainerHooks):
     # --- the local step: hooks with Lightning's names, called by the federated loop and by Trainer
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
-        """One joint forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}.
+        """The forward pass and the loss with its add-ons: {"loss": scalar, "push": rows for the queues}.
 
         The step must not depend on `batch_idx` or branch on tensor values: it may be recorded once and replayed.
         """

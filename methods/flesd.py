@@ -55,7 +55,7 @@ from methods.base import (
     Visit,
     check_number,
 )
-from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
+from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities, upcast
 from methods.objective import enqueue, update_ema
 
 
@@ -176,7 +176,7 @@ class FLESD(FederatedMethod):
 
     def observe_infer(self, batch: Batch) -> Message:
         """The embeddings `[B, d]` of a batch of public images."""
-        return {"rows": {"z": self.objective.embed(batch.views[0])[1].float()}}
+        return {"rows": {"z": upcast(self.objective.embed(batch.views[0])[1])}}
 
     def reply_infer(self, visit: Visit) -> tuple[Message, Tree]:
         """Similarities of the public images: `[N, N]`, or the largest k of each row with their columns."""
@@ -200,7 +200,7 @@ class FLESD(FederatedMethod):
     def training_step_distil(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
         """Loss between one view's similarities to the anchors, with this batch's keys in front, and the ensemble's."""
         with torch.no_grad():
-            keys = normalize(self.key.embed(batch.views[1])[1].float(), dim=1)
+            keys = normalize(upcast(self.key.embed(batch.views[1])[1]), dim=1)
         rows, images = enqueue(self.anchor_rows, keys), enqueue(self.anchor_images, batch.index)
         valid = torch.arange(len(rows), device=keys.device) < self.anchors_filled + len(keys)
         targets = self.context["targets"]["M"][batch.index][:, images] * valid

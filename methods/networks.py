@@ -77,7 +77,8 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.momentum = momentum
 
 
-def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: int) -> Encoder:
+def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, init: str, in_channels: int) -> Encoder:
+    choose("encoder.init", init, "torchvision", "default")
     network: Any = build(weights=None, norm_layer=normalisation(norm))
     dim, network.fc = network.fc.in_features, nn.Identity()
     if stem == "cifar":
@@ -89,24 +90,36 @@ def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, in_channels: 
             network.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
     else:
         raise MethodError(f"encoder.stem={stem!r}: choose cifar (3x3, no max-pool) or imagenet (torchvision's own)")
-    if stem == "cifar" or in_channels != 3:
+    if init == "default":
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.reset_parameters()
+    elif stem == "cifar" or in_channels != 3:
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     return Encoder(network, dim)
 
 
-def resnet18(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
-    """ResNet-18 (He et al. 2016), 512 features; `stem` "cifar" (3x3, no max-pool) or "imagenet" (torchvision's)."""
-    return _resnet(torchvision.models.resnet18, stem, norm, in_channels)
+def resnet18(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
+    """ResNet-18 (He et al. 2016), 512 features.
+
+    Args:
+        stem: "cifar" (3x3, no max-pool) or "imagenet" (torchvision's).
+        norm: "batch" or "group".
+        init: of the convolutions: "torchvision" (Kaiming normal, fan-out) or "default" (PyTorch's own, about half as
+            large).
+        in_channels: channels of the images.
+    """
+    return _resnet(torchvision.models.resnet18, stem, norm, init, in_channels)
 
 
-def resnet34(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
-    """ResNet-34 (He et al. 2016), 512 features; `stem` as for `resnet18`."""
-    return _resnet(torchvision.models.resnet34, stem, norm, in_channels)
+def resnet34(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
+    """ResNet-34 (He et al. 2016), 512 features; arguments as for `resnet18`."""
+    return _resnet(torchvision.models.resnet34, stem, norm, init, in_channels)
 
 
-def resnet50(*, stem: str = "cifar", norm: str = "batch", in_channels: int = 3) -> Encoder:
-    """ResNet-50 (He et al. 2016), 2048 features; `stem` as for `resnet18`."""
-    return _resnet(torchvision.models.resnet50, stem, norm, in_channels)
+def resnet50(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
+    """ResNet-50 (He et al. 2016), 2048 features; arguments as for `resnet18`."""
+    return _resnet(torchvision.models.resnet50, stem, norm, init, in_channels)
 
 
 def convnet(

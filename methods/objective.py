@@ -23,6 +23,9 @@ class Objective(nn.Module):
     labels: whether batches carry labels (supervised references only).
     only_for: class name of the only method that can use this objective; empty: any method can.
     contrastive: whether the loss compares the images of a batch, so that it depends on the batch size.
+    smallest_batch: fewest images of a batch that the loss is defined for.
+    separate_views: whether views pass the networks one after the other, so that BatchNorm normalises each by itself;
+        False: together. Set by `training.views`.
     width: features of an embedding.
     """
 
@@ -35,6 +38,8 @@ class Objective(nn.Module):
     labels = False
     only_for: str = ""
     contrastive = False
+    smallest_batch = 2
+    separate_views = False
 
     encoder: Encoder
     projector: nn.Module
@@ -50,12 +55,20 @@ class Objective(nn.Module):
         return h, self.projector(h)
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
-        """One joint pass over all views and the add-ons' extra ones, so that BatchNorm normalises them together."""
+        """The online pass over all views and the add-ons' extra ones."""
         images = (*views, *extra)
-        sizes = [len(view) for view in images]
-        h, z = (rows.split(sizes) for rows in self.embed(torch.cat(images)))
+        if self.separate_views:
+            h, z = zip(*map(self.embed, images), strict=True)
+        else:
+            h, z = (rows.split([len(view) for view in images]) for rows in self.embed(torch.cat(images)))
         n = len(views)
         return Outputs(h[:n], z[:n], extra=tuple(zip(h[n:], z[n:], strict=True)))
+
+    def each_view(self, network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The output of `network` for every view, from one joint pass or from one pass after the other."""
+        if self.separate_views:
+            return tuple(map(network, views))
+        return network(torch.cat(tuple(views))).split([len(view) for view in views])
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The loss, a scalar; a pure function of `out`, `batch` and buffers, without another encoder pass."""

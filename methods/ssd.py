@@ -42,7 +42,7 @@ from methods.base import (
     choose,
 )
 from methods.fedavg import FedAvg
-from methods.maths import dimension_scaling, projector_distillation, scaled
+from methods.maths import dimension_scaling, projector_distillation, scaled, upcast
 
 
 class SSD(FedAvg):
@@ -132,7 +132,7 @@ class SSD(FedAvg):
         total = self.objective.loss(inputs, batch)
         for h, z in zip(out.representations, out.embeddings, strict=True):
             if self.dsr_weight and not hard:
-                unit = torch.nn.functional.normalize(z.float(), dim=1)
+                unit = torch.nn.functional.normalize(upcast(z), dim=1)
                 total = total + self.dsr_weight / views * dimension_scaling(unit, self.stretch, self.variant)
             if self.pd_weight:
                 total = total + self.pd_weight / views * projector_distillation(h, z, self.variant)

@@ -127,9 +127,9 @@ def assign(tree: Tree, values: Tree) -> None:
         targets[path].copy_(value)
 
 
-def to(tree: Tree, device: torch.device | str) -> Tree:
-    """The same Tree on `device`; leaves already there are not copied."""
-    return map(lambda leaf: leaf.to(device), tree)
+def to(tree: Tree, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Tree:
+    """The same Tree on `device`, its floating-point leaves as `dtype`; other leaves are not copied."""
+    return map(lambda leaf: leaf.to(device, dtype if leaf.is_floating_point() else None), tree)
 
 
 def zeros_like(tree: Tree) -> Tree:

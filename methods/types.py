@@ -167,7 +167,7 @@ class Replies(dict[str, Tree]):
 
 
 class Outputs(NamedTuple):
-    """Results of one joint forward pass of an objective; a tuple has one tensor for each view.
+    """Results of an objective's forward pass; a tuple has one tensor for each view.
 
     representations: h, `[B, encoder.dim]` each. embeddings: z, `[B, d]`. predictions: p, `[B, d]`.
     targets: t, `[B, d]`, without gradient.

@@ -12,6 +12,9 @@ RUNTIME = (
 )  # fmt: skip
 """Keys of where and how a run is executed: they are not part of its identity."""
 
+NEWER = {"training.drop_last": False, "training.views": "joint"}
+"""Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
+
 
 def identity(config: DictConfig) -> str:
     """Hash of the settings that define a run; where it runs and how it is evaluated do not count."""
@@ -29,7 +32,11 @@ def settings(config: DictConfig) -> dict[str, Any]:
     """Dotted key -> value of the settings that define a run, the seed included."""
     flat = _flatten(OmegaConf.to_container(config, resolve=True))
     outside = (*RUNTIME, "row", "scenario")
-    return {key: value for key, value in flat.items() if key not in outside and not key.startswith("evaluation.")}
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in outside and not key.startswith("evaluation.") and (key not in NEWER or NEWER[key] != value)
+    }
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -54,8 +54,14 @@ class TrainingConfig:
     """Images a step."""
     clip_norm: float | None = None
     """Largest gradient norm; None: no clipping."""
+    drop_last: bool = False
+    """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one. False: only a
+    last batch of one image is left out, unless the loss can do with it."""
+    views: str = "joint"
+    """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
+    normalises each by itself."""
     precision: str = "32-true"
-    """32-true | bf16-mixed."""
+    """32-true | bf16-mixed | 64-true."""
     channels_last: bool = False
     """Memory format of images and weights."""
 
@@ -148,7 +154,8 @@ class Config:
 
 CHOICES = {
     "federation.batch_norm": ("average", "local", "recalibrate"),
-    "training.precision": ("32-true", "bf16-mixed"),
+    "training.precision": ("32-true", "bf16-mixed", "64-true"),
+    "training.views": ("joint", "separate"),
     "schedule.name": ("constant", "cosine", "step"),
     "schedule.per": ("round", "step"),
     "logger": ("wandb", "csv"),

@@ -81,6 +81,8 @@ class Evaluator:
         method = self.method.others.get(kind, self.method)
         method.load(weights)
         network: nn.Module = method.part("encoder")
+        if method.dtype == torch.float64:  # images are float32
+            network = deepcopy(network).float()
         if recalibrated:
             recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()

@@ -18,7 +18,7 @@ from benchmark.execution.base import LocalTrainingConfig, PendingVisit, PhaseInp
 from benchmark.execution.flat_parameters import FlatParameters
 from benchmark.execution.observations import gather_batches
 from benchmark.rng import Streams, isolated
-from datamodules.federated import FederatedDataModule, number_of_batches
+from datamodules.federated import FederatedDataModule
 from methods import trees
 from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, set_learning_rate
 
@@ -118,7 +118,7 @@ class SequentialExecutor:
         size = phase.batch_size or training.batch_size
         holder = self._holder(visit)
         held = self.data.held_by(holder)
-        visit.batches = number_of_batches(len(held), min(size, len(held)))
+        visit.batches = self.data.batches_per_epoch(holder, size)
         steps = training.steps if phase.epochs is None else None
         epochs = phase.epochs or training.epochs
         total = steps if steps is not None else epochs * visit.batches
@@ -192,4 +192,4 @@ class SequentialExecutor:
             device=self.fabric.device,
             labels=method.objective.labels,
         ):
-            yield batch._replace(draws=draw(batch, draws))
+            yield batch._replace(draws=trees.to(draw(batch, draws), dtype=method.dtype))

@@ -105,6 +105,9 @@ def method_over(
                 "server_optimizer": construct(server, "server_optimizer") if server else None,
             },
         )
+    objective.separate_views = training.views == "separate"
+    if training.precision == "64-true":
+        built.double()  # after the draw of the initial weights, which are those of every precision
     return built.to(memory_format=torch.channels_last) if training.channels_last else built
 
 
@@ -134,6 +137,9 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         public=public.held if public is not None else None,
         public_images=public.images if public is not None else None,
         channels_last=config.training.channels_last,
+        dtype=built.dtype,
+        drop_last=config.training.drop_last,
+        smallest=built.objective.smallest_batch,
         compiled=config.compile,
         seed=Streams(config.seed).seed_for("trainer"),
     )

@@ -1,7 +1,8 @@
 """Aggregation of the clients' replies, as a method declares it: Mean, Sum, Cat and Each, over all ranks.
 
 Mean and Sum are accumulated in float64: one copy whatever the size of the cohort, and after rounding to float32 the
-result depends neither on the order of clients nor on the number of ranks.
+result depends neither on the order of clients nor on the number of ranks. Replies in float64 are kept and added in the
+order of clients, for the same reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,11 @@ class Aggregation:
             how = self.uplink[entry]
             if isinstance(how, Mean | Sum):
                 weight = _weight(how, visit, message, server)
-                self.sums.setdefault(entry, _Sum(entry)).add(tree, weight, visit.client.id)
+                if any(leaf.dtype == torch.float64 for _, leaf in trees.leaves(tree)):
+                    weights = weight if isinstance(weight, dict) else {"all": torch.tensor(weight, dtype=torch.float64)}
+                    self.single.setdefault(entry, {})[visit.client.id] = trees.clone({"reply": tree, "by": weights})
+                else:
+                    self.sums.setdefault(entry, _Sum(entry)).add(tree, weight, visit.client.id)
             else:
                 self.single.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
@@ -79,14 +84,18 @@ class Aggregation:
         """
         values: dict[str, Tree] = {}
         for entry, how in self.uplink.items():
-            if isinstance(how, Mean | Sum):
-                outlines = [replies.sums[entry] for replies in staged if entry in replies.sums]
-                if outlines:
-                    values[entry] = self.sums.get(entry, _Sum(entry)).over_ranks(fabric, outlines).finish(how)
+            outlines = [replies.sums[entry] for replies in staged if entry in replies.sums]
+            if outlines:
+                values[entry] = self.sums.get(entry, _Sum(entry)).over_ranks(fabric, outlines).finish(how)
                 continue
             single = {client: tree for replies in staged for client, tree in replies.single.get(entry, {}).items()}
-            if single:
-                ordered = {client: trees.to(single[client], fabric.device) for client in sorted(single)}
+            ordered = {client: trees.to(single[client], fabric.device) for client in sorted(single)}
+            if isinstance(how, Mean | Sum) and ordered:
+                total = _Sum(entry)
+                for client, kept in ordered.items():
+                    total.add(kept["reply"], kept["by"].get("all", kept["by"]), client)
+                values[entry] = total.finish(how)
+            elif ordered:
                 values[entry] = ordered if isinstance(how, Each) else concatenate(list(ordered.values()))
         return Replies(values, sorted(client for replies in staged for client in replies.clients))
 

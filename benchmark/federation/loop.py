@@ -274,7 +274,7 @@ class FederatedLoop:
             return
         start, stream = Phase("start", work="none"), self.streams.generator("server")
         turn = Turn(0, self.rounds, start, self.clients, self.clients, stream)
-        self.server = trees.to(self.method.init_server(turn), self.fabric.device)
+        self.server = trees.to(self.method.init_server(turn), self.fabric.device, self.method.dtype)
 
     def record_environment(self) -> None:
         """Appends the present execution environment where it differs from the last one."""

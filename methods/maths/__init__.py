@@ -25,6 +25,7 @@ from methods.maths.losses import (
     spectral_contrastive,
     uniformity,
 )
+from methods.maths.precision import upcast
 from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
 from methods.maths.similarity import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 from methods.maths.solvers import k_means, min_norm

@@ -6,19 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from methods.maths.losses import full_precision, nt_xent
+from methods.maths.losses import nt_xent
+from methods.maths.precision import full_precision, upcast
 
 
 @full_precision
 def correlation(z: Tensor) -> Tensor:
     """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4)."""
-    return z.float().T @ z.float() / len(z)
+    return upcast(z).T @ upcast(z) / len(z)
 
 
 @full_precision
 def scaled(z: Tensor, scale: Tensor) -> Tensor:
     """Rows `[B, d]` stretched by `scale`: `[d]` factors along the axes, or a symmetric matrix `[d, d]`."""
-    return z.float() * scale if scale.dim() == 1 else z.float() @ scale
+    return upcast(z) * scale if scale.dim() == 1 else upcast(z) @ scale
 
 
 @full_precision
@@ -32,7 +33,7 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
         variant: "paper": mean over the batch of `||z - sg(z * scale)||^2`; "code": the authors' released form
             `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
     """
-    z = z.float()
+    z = upcast(z)
     stretched = scaled(z, scale).detach()
     if variant == "paper":
         return (z - stretched).square().sum(dim=1).mean()
@@ -51,9 +52,9 @@ def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tens
         variant: "paper": `KL(softmax h || softmax z)`; "code": `KL(softmax(z / 0.5) || softmax(h / 0.5))`.
     """
     if variant == "paper":
-        target, logits = h.float(), z.float()
+        target, logits = upcast(h), upcast(z)
     else:
-        target, logits = z.float() / 0.5, h.float() / 0.5
+        target, logits = upcast(z) / 0.5, upcast(h) / 0.5
     return F.kl_div(logits.log_softmax(dim=1), target.log_softmax(dim=1), reduction="batchmean", log_target=True)
 
 
@@ -69,8 +70,8 @@ def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1
         variant: with m = (r_a + r_b) / 2, "paper": the Jensen-Shannon divergence (KL(r_a || m) + KL(r_b || m)) / 2, in
             [0, log 2]; "code": the authors' released form (KL(m || r_a) + KL(m || r_b)) / 2, which has no upper bound.
     """
-    reference = F.normalize(z_ref.float(), dim=1)
-    a, b = ((F.normalize(z.float(), dim=1) @ reference.T / temperature).log_softmax(dim=1) for z in (z_a, z_b))
+    reference = F.normalize(upcast(z_ref), dim=1)
+    a, b = ((F.normalize(upcast(z), dim=1) @ reference.T / temperature).log_softmax(dim=1) for z in (z_a, z_b))
     m = torch.logaddexp(a, b) - math.log(2)
     divergence = m.exp() * (2 * m - a - b) if variant == "code" else a.exp() * (a - m) + b.exp() * (b - m)
     return divergence.sum(dim=1).mean() / 2
@@ -89,7 +90,7 @@ def global_contrastive(z_local: Tensor, z_global: Tensor, temperature: float = 0
     """
     if variant == "code":
         return nt_xent(z_local, z_global, temperature)
-    a, b = F.normalize(z_local.float(), dim=1), F.normalize(z_global.float(), dim=1)
+    a, b = F.normalize(upcast(z_local), dim=1), F.normalize(upcast(z_global), dim=1)
     diagonal = torch.eye(len(a), dtype=torch.bool, device=a.device)
     local = (a @ a.T).masked_fill(diagonal, float("-inf"))
     logits = torch.cat([a @ b.T, local], dim=1) / temperature
@@ -108,7 +109,7 @@ def decorrelation(h: Tensor, variant: str = "code") -> Tensor:
             (B - 1)^2 / B times the mean squared correlation: about 1 for independent features whatever B, (B - 1)^2 / B
             for equal ones; "paper": ||rho||_F^2 / d^2, the diagonal included, in [1 / d, 1].
     """
-    h = h.float()
+    h = upcast(h)
     centred = h - h.mean(dim=0)
     x = centred / (centred.square().sum(dim=0) / (len(h) - 1) + 1e-8).sqrt()
     squared, features = (x.T @ x).square(), h.shape[1]
@@ -129,7 +130,7 @@ def sliced_wasserstein(z: Tensor, samples: Tensor, tangents: Tensor, projections
         z, samples: `[B, d]`, L2-normalised inside. tangents: `[T, d]`, likewise.
         projections: `[T, S, d]`, directions in each tangent space, not normalised inside.
     """
-    z, samples, tangents = (F.normalize(x.float(), dim=1) for x in (z, samples, tangents))
+    z, samples, tangents = (F.normalize(upcast(x), dim=1) for x in (z, samples, tangents))
     coordinates = (_tangent_coordinates(x, tangents, projections).sort(dim=1).values for x in (z, samples))
     return torch.sub(*coordinates).square().mean()
 

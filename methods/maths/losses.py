@@ -1,26 +1,12 @@
 """Losses of self-supervised learning, in the forms of their papers."""
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Result = TypeVar("Result")
-
-
-def full_precision(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorator that disables autocast, so that matrix products of a loss stay in float32 under bf16-mixed."""
-
-    @functools.wraps(function)
-    def unrounded(z: Tensor, *args: Any, **kwargs: Any) -> Result:
-        with torch.autocast(z.device.type, enabled=False):
-            return function(z, *args, **kwargs)
-
-    return unrounded
+from methods.maths.precision import full_precision, upcast
 
 
 @full_precision
@@ -39,7 +25,7 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "ful
     Returns:
         A scalar. All embeddings equal gives log(2B - 1) for "full", log B for "one-way".
     """
-    a, b = F.normalize(z_a.float(), dim=1), F.normalize(z_b.float(), dim=1)
+    a, b = F.normalize(upcast(z_a), dim=1), F.normalize(upcast(z_b), dim=1)
     rows = torch.arange(len(a), device=a.device)
     if form == "one-way":
         return F.cross_entropy(a @ b.T / temperature, rows)
@@ -65,7 +51,7 @@ def info_nce(q: Tensor, k: Tensor, queue: Tensor, valid: Tensor, temperature: fl
     Returns:
         A scalar. Without a valid row it is 0; with n rows that equal the positive key it is log(1 + n).
     """
-    q, k = F.normalize(q.float(), dim=1), F.normalize(k.float(), dim=1)
+    q, k = F.normalize(upcast(q), dim=1), F.normalize(upcast(k), dim=1)
     positive = (q * k).sum(dim=1, keepdim=True)
     negative = (q @ queue.T).masked_fill(~valid, float("-inf"))
     classes = torch.zeros(len(q), dtype=torch.long, device=q.device)
@@ -82,7 +68,7 @@ def prototype_nce(q: Tensor, prototypes: Tensor, concentration: Tensor, assigned
             prototype is missing.
         assigned: `[B]`, the index of each query's prototype.
     """
-    q = F.normalize(q.float(), dim=1)
+    q = F.normalize(upcast(q), dim=1)
     missing = concentration.isinf()
     logits = (q @ prototypes.T / concentration).masked_fill(missing, float("-inf"))
     return F.cross_entropy(logits, assigned)
@@ -91,7 +77,7 @@ def prototype_nce(q: Tensor, prototypes: Tensor, concentration: Tensor, assigned
 @full_precision
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     """`-mean cos(p, z)` over rows (Chen & He 2021, SimSiam, eq. 1), in [-1, 1]. The caller detaches `z`."""
-    return -F.cosine_similarity(p.float(), z.float(), dim=1).mean()
+    return -F.cosine_similarity(upcast(p), upcast(z), dim=1).mean()
 
 
 def byol_regression(p: Tensor, z: Tensor) -> Tensor:
@@ -117,7 +103,7 @@ def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
     Args:
         z_a, z_b: `[B, d]` with B >= 2.
     """
-    z_a, z_b = z_a.float(), z_b.float()
+    z_a, z_b = upcast(z_a), upcast(z_b)
     products = z_a @ z_b.T
     attraction = products.diagonal()
     pairs = len(z_a) * (len(z_a) - 1)
@@ -127,7 +113,7 @@ def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
 @full_precision
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2) -> Tensor:
     """`mean ||a_i - b_i||^alpha` of L2-normalised rows (Wang & Isola 2020, eq. 5); in [0, 4] for alpha = 2."""
-    distance = F.normalize(z_a.float(), dim=1) - F.normalize(z_b.float(), dim=1)
+    distance = F.normalize(upcast(z_a), dim=1) - F.normalize(upcast(z_b), dim=1)
     return distance.norm(dim=1).pow(alpha).mean() if alpha != 2 else distance.square().sum(dim=1).mean()
 
 
@@ -137,5 +123,5 @@ def uniformity(z: Tensor, t: float = 2) -> Tensor:
 
     The mean is over distinct pairs, so B >= 2. Minimised: 0 when collapsed; tables often print its negative.
     """
-    squared = torch.pdist(F.normalize(z.float(), dim=1)).square()
+    squared = torch.pdist(F.normalize(upcast(z), dim=1)).square()
     return torch.logsumexp(-t * squared, dim=0) - math.log(len(squared))

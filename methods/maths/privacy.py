@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
+from methods.maths.precision import upcast
+
 
 def gaussian_mechanism(matrix: Tensor, clip: float, sigma: float, generator: torch.Generator) -> Tensor:
     """Clips a matrix to Euclidean norm `clip` and adds independent Gaussian noise to every entry.
@@ -19,7 +21,7 @@ def gaussian_mechanism(matrix: Tensor, clip: float, sigma: float, generator: tor
         sigma: standard deviation of the noise; 0: no noise.
         generator: on the CPU, so that the noise is the same on every device.
     """
-    norm = matrix.float().norm()
+    norm = upcast(matrix).norm()
     clipped = matrix * (clip / norm.clamp(min=1e-12)).clamp(max=1)
     if not sigma:
         return clipped

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from methods.maths.losses import full_precision
+from methods.maths.precision import full_precision, upcast
 
 
 @full_precision
 def similarity(z: Tensor) -> Tensor:
     """Cosines `[n, n]` of all pairs of rows `[n, d]` (FLESD, eq. 4)."""
-    unit = normalize(z.float(), dim=1)
+    unit = normalize(upcast(z), dim=1)
     return unit @ unit.T
 
 
@@ -25,7 +25,7 @@ def ensemble_similarity(matrices: Iterable[Tensor], temperature: float) -> Tenso
     """
     total, clients = None, 0
     for matrix in matrices:
-        sharpened = ((matrix.float() - 1) / temperature).exp()
+        sharpened = ((upcast(matrix) - 1) / temperature).exp()
         total = sharpened if total is None else total.add_(sharpened)
         clients += 1
     if total is None:
@@ -42,10 +42,10 @@ def similarity_distillation(q_features: Tensor, anchors: Tensor, targets: Tensor
         targets: `[B, m]`, the ensemble's entry of each query and anchor, in any scale; 0: the anchor is missing.
         temperature: temperature of the student's softmax.
     """
-    logits = normalize(q_features.float(), dim=1) @ normalize(anchors.float(), dim=1).T / temperature
+    logits = normalize(upcast(q_features), dim=1) @ normalize(upcast(anchors), dim=1).T / temperature
     missing = ~(targets > 0)
     student = logits.masked_fill(missing, -torch.inf).log_softmax(dim=1).masked_fill(missing, 0)
-    teacher = targets.float() / targets.float().sum(dim=1, keepdim=True)
+    teacher = upcast(targets) / upcast(targets).sum(dim=1, keepdim=True)
     return (torch.special.xlogy(teacher, teacher) - teacher * student).sum(dim=1).mean()
 
 

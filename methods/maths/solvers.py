@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from methods.maths.losses import full_precision
+from methods.maths.precision import full_precision, upcast
 
 
 @full_precision
@@ -16,7 +16,7 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, iterations: int = 20)
 
     A centre without rows does not move. No step synchronises with the device.
     """
-    x = x.float()
+    x = upcast(x)
     centres = x[torch.randperm(len(x), generator=generator)[:k].to(x.device)]
     for _ in range(iterations):
         nearest = torch.cdist(x, centres).argmin(dim=1)

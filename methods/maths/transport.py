@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, one_hot
 
-from methods.maths.losses import full_precision
+from methods.maths.precision import full_precision, upcast
 
 TINY = 1e-300
 """Lower bound of a cluster's sum, which may underflow where all rows are far from the cluster."""
@@ -15,7 +15,7 @@ TINY = 1e-300
 @full_precision
 def cosines(rows: Tensor, centroids: Tensor) -> Tensor:
     """Cosines `[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any norm."""
-    return normalize(rows.float(), dim=1) @ normalize(centroids.float(), dim=1).T
+    return normalize(upcast(rows), dim=1) @ normalize(upcast(centroids), dim=1).T
 
 
 @full_precision
@@ -25,8 +25,9 @@ def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
     The directions of the sums are one step of Lloyd's clustering on the sphere. The replacement of one row changes the
     sums by at most 2 in Euclidean norm.
     """
-    members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids)).float()
-    return members.T @ normalize(rows.float(), dim=1)
+    unit = normalize(upcast(rows), dim=1)
+    members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids)).to(unit.dtype)
+    return members.T @ unit
 
 
 @full_precision
@@ -74,7 +75,7 @@ def equal_clusters(
     """
     if not 0 < k <= len(rows) or least > len(rows) // k:
         raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(least, 1)}")
-    rows = normalize(rows.float(), dim=1)
+    rows = normalize(upcast(rows), dim=1)
     centroids = rows[torch.randperm(len(rows), generator=generator)[:k].to(rows.device)]
     spare = torch.randint(len(rows), (iterations, k), generator=generator).to(rows.device)
     nearest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
@@ -93,8 +94,8 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
     Maximises the mean cosine of each row's softmax and Sinkhorn assignments, by SGD with momentum 0.9 and weight decay
     1e-4 from `start` `[G, d]`; centroids are normalised before and after every step. The order of rows has no effect.
     """
-    rows = normalize(rows.float(), dim=1)
-    centroids = normalize(start.float(), dim=1).clone().requires_grad_()
+    rows = normalize(upcast(rows), dim=1)
+    centroids = normalize(upcast(start), dim=1).clone().requires_grad_()
     optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
     with torch.enable_grad():
         for _ in range(steps):

@@ -17,7 +17,6 @@ Decisions
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from methods.base import Batch, Outputs, Projected
@@ -54,9 +53,8 @@ class BYOL(Projected):
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""
         out = super().forward(*views, extra=extra)
-        sizes = [len(view) for view in views]
-        targets = self.embed_targets(torch.cat(views)).split(sizes)
-        return out._replace(predictions=self.predictor(torch.cat(out.embeddings)).split(sizes), targets=targets)
+        predictions = self.each_view(self.predictor, out.embeddings)
+        return out._replace(predictions=predictions, targets=self.each_view(self.embed_targets, views))
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The sum of the regressions in both directions."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from methods.base import Batch, Objective, Outputs, check_number, choose
-from methods.maths import cosines
+from methods.maths import cosines, upcast
 from methods.networks import Encoder
 from methods.objectives.rotation import Rotation
 
@@ -76,10 +76,17 @@ class Clustering(Rotation):
     def target_embeddings(self, images: Tensor) -> Tensor:
         """Unit embeddings `[B, width]` by the target networks, or by the online networks without a target."""
         rows = self.embed_targets(images) if self.ema else self.embed(images)[1]
-        return normalize(rows.float(), dim=1)
+        return normalize(upcast(rows), dim=1)
 
     def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
-        """The target pass over the first view, and the online pass over the others."""
+        """The target pass over the first view, and the online pass over the others.
+
+        Separate views also pass the online networks once with the first view, as in the code: nothing uses the result,
+        but running statistics move.
+        """
+        if self.separate_views:
+            with torch.no_grad():
+                self.embed(views[0])
         out = Objective.forward(self, *views[1:], extra=extra)
         targets = self.target_embeddings(views[0])
         turns = tuple(self.head(z) for z in out.embeddings[1:2])

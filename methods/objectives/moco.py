@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from methods.base import Batch, Outputs, Projected, check_number
-from methods.maths import info_nce
+from methods.maths import info_nce, upcast
 from methods.networks import Encoder
 
 
@@ -65,12 +65,12 @@ class MoCo(Projected):
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The query pass, and the key pass without gradient; the targets are keys of unit length."""
         out = super().forward(*views, extra=extra)
-        keys = self.keys(torch.cat(views)).split([len(view) for view in views])
+        keys = self.each_view(self.keys, views)
         return out._replace(targets=keys, push={"queue": torch.cat(keys) if self.symmetric else keys[1]})
 
     def keys(self, images: Tensor) -> Tensor:
         """Images `[B, C, H, W]` -> unit rows `[B, width]` by the key networks, without gradient."""
-        return normalize(self.embed_targets(images).float(), dim=1)
+        return normalize(upcast(self.embed_targets(images)), dim=1)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """InfoNCE of the first view's queries, or the sum over both views' queries."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from methods.base import Batch, Outputs, Projected
+from methods.maths import upcast
 from methods.networks import Encoder
 
 
@@ -44,4 +45,4 @@ class Rotation(Projected):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """Cross-entropy of the turns; log 4 at a uniform prediction."""
         assert batch.turns is not None
-        return cross_entropy(out.predictions[0].float(), batch.turns)
+        return cross_entropy(upcast(out.predictions[0]), batch.turns)

@@ -10,7 +10,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from methods.base import Batch, Outputs, Projected
@@ -36,7 +35,7 @@ class SimSiam(Projected):
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The joint pass with predictions; the targets are the embeddings without gradient."""
         out = super().forward(*views, extra=extra)
-        predictions = self.predictor(torch.cat(out.embeddings)).split([len(view) for view in views])
+        predictions = self.each_view(self.predictor, out.embeddings)
         return out._replace(predictions=predictions, targets=tuple(z.detach() for z in out.embeddings))
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

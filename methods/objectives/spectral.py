@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from methods.base import Batch, Outputs, Projected, check_number, choose
-from methods.maths import clip_rows, correlation, spectral_contrastive
+from methods.maths import clip_rows, correlation, spectral_contrastive, upcast
 from methods.networks import Encoder
 
 
@@ -42,7 +42,7 @@ class Spectral(Projected):
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Representations, and embeddings clipped to norm sqrt(mu)."""
         h, z = super().embed(images)
-        return h, clip_rows(z.float(), self.mu)
+        return h, clip_rows(upcast(z), self.mu)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The batch loss in the chosen form."""

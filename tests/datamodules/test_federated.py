@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datamodules import federated
 from datamodules.errors import PartitionError
-from datamodules.federated import CHUNK, Batch, FederatedDataModule, number_of_batches
+from datamodules.federated import CHUNK, Batch, FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
 from datamodules.views import apply, plain
@@ -51,21 +51,23 @@ def indices(sequence: list[Batch]) -> list[int]:
     return torch.cat([batch.index for batch in sequence]).tolist()
 
 
-@given(client=st.integers(0, 3), size=st.integers(2, 40), epochs=st.integers(1, 3), order=st.integers(0, 2**31))
-def test_an_epoch_has_every_image_once_unless_a_single_one_is_left(
-    client: int, size: int, epochs: int, order: int
+@given(
+    client=st.integers(0, 3), size=st.integers(2, 40), epochs=st.integers(1, 3), order=st.integers(0, 2**31),
+    drop_last=st.booleans(), smallest=st.integers(1, 2),
+)  # fmt: skip
+def test_an_epoch_has_every_image_once_but_for_a_short_last_batch(
+    client: int, size: int, epochs: int, order: int, drop_last: bool, smallest: int
 ) -> None:
-    """A last batch of a single image has no statistics and no negatives, so it is left out."""
-    examples = len(PARTS[client])
-    size = min(size, examples)
-    full, rest = divmod(examples, size)
-    sizes = [size] * full + [rest] * (rest > 1)
-    sequence = batches(client, size, order=order, epochs=epochs, names=("plain",))
+    """By default the last batch is left out where it has one image, which has no statistics and no negatives."""
+    data, examples = module(drop_last=drop_last, smallest=smallest), len(PARTS[client])
+    full, rest = divmod(examples, min(size, examples))
+    sizes = [min(size, examples)] * full + [rest] * (rest >= smallest and not drop_last)
+    sequence = batches(client, size, order=order, epochs=epochs, names=("plain",), data=data)
     assert [len(batch.index) for batch in sequence] == sizes * epochs
-    assert number_of_batches(examples, size) == len(sizes)
+    assert data.batches_per_epoch(client, size) == len(sizes)
     for start in range(0, len(sequence), len(sizes)):
         epoch_indices = indices(sequence[start : start + len(sizes)])
-        assert len(set(epoch_indices)) == len(epoch_indices) == examples - (rest == 1)
+        assert len(set(epoch_indices)) == len(epoch_indices) == sum(sizes)
         assert set(epoch_indices) <= set(range(examples))
 
 

@@ -107,6 +107,16 @@ def test_a_new_stem_is_initialised_as_the_rest() -> None:
         assert weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_pytorchs_own_initialisation_is_uniform_by_fan_in(stem: str) -> None:
+    """kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(fan-in), with deviation 1 / sqrt(3 fan-in)."""
+    for layer in networks.resnet18(stem=stem, init="default").modules():
+        if isinstance(layer, nn.Conv2d):
+            bound = layer.weight[0].numel() ** -0.5
+            assert layer.weight.abs().max() <= bound
+            assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
 def test_convnet_shapes_and_size_by_hand() -> None:
     encoder = networks.convnet()
     channels = (3, 32, 64, 128, 256)

@@ -12,7 +12,7 @@ from benchmark.configuration import identity as identity_module
 from benchmark.configuration import schema
 from benchmark.configuration.compose import compose, load, merge, save
 from benchmark.configuration.files import available, read, summary
-from benchmark.configuration.identity import differences, identity
+from benchmark.configuration.identity import NEWER, differences, identity, settings
 from benchmark.configuration.instantiate import locate
 from benchmark.configuration.naming import folder
 from benchmark.configuration.typecheck import fits
@@ -313,6 +313,14 @@ class TestIdentity:
 
     def test_a_new_argument_counts(self):
         assert identity(compose("digits", "ssd", ["method.variant=paper"])) != identity(SSD)
+
+    def test_a_newer_setting_counts_only_with_another_value_than_earlier_runs_had(self):
+        config = compose("digits", "ssd")
+        assert not NEWER.keys() & settings(config).keys()
+        for override in ("training.drop_last=true", "training.views=separate"):
+            changed = compose("digits", "ssd", [override])
+            assert identity(changed) != identity(config)
+            assert settings(changed).keys() - settings(config).keys() == {override.partition("=")[0]}
 
     def test_it_does_not_depend_on_the_order_of_overrides(self):
         first, second = (["seed=1", "method.alpha=5"], ["method.alpha=5", "seed=1"])

@@ -88,6 +88,24 @@ class ObjectiveContract:
         assert objective.loss(out, given).isfinite()
         assert int(objective.encoder.backbone[1].num_batches_tracked) == 1
 
+    def test_separate_views_pass_one_after_the_other(self) -> None:
+        """Each view has the outputs of a pass of its own, and every network sees one batch for each view."""
+        objective, reference, given = self.build(), self.build(), self.batch()
+        (more,) = views(1, seed=9)
+        objective.separate_views = True
+        out = objective(*given.views, extra=(more,))
+        passes = [reference.embed(view) for view in (*given.views, more)]
+        for (h, z), own_h, own_z in zip(passes, out.representations, out.embeddings, strict=False):
+            assert torch.equal(own_h, h)
+            assert torch.equal(own_z, z)
+        assert all(map(torch.equal, out.extra[0], passes[2]))
+        assert objective.loss(out, given).isfinite()
+        joint = self.build()
+        joint(*given.views, extra=(more,))
+        for name, count in objective.named_buffers():
+            if name.endswith("num_batches_tracked") and dict(joint.named_buffers())[name] > 0:
+                assert int(count) == (3 if name.startswith(("encoder", "projector")) else 2), name
+
     def test_gradient_reaches_all_that_is_trained_and_nothing_else(self) -> None:
         objective, given = self.build(), self.batch()
         objective.loss(objective(*given.views), given).backward()
