@@ -8,7 +8,7 @@
 
 Decisions
 - The means of the weights and of the squared norms are weighted by examples, as in FedAvg; in the paper all clients
-  have one weight.
+  count equally.
 - Only trainable weights are extrapolated; BatchNorm's running statistics are averaged only.
 """
 

@@ -33,6 +33,11 @@ class Parts(LightningModule):
     batch_norm: str
     places: dict[tuple[str, bool], Places]
 
+    @property  # type: ignore[misc] # Lightning's own can be set, and may be a string
+    def dtype(self) -> torch.dtype:
+        """Type of the networks' numbers."""
+        return next(self.objective.parameters()).dtype
+
     @property
     def terms(self) -> list[AddOn]:
         """The add-ons, in the order they were given."""
