@@ -14,7 +14,8 @@ Decisions
 - `variant: code | paper`. EasyFL, the authors' code, measures d between the encoder before and after the client's last
   local training; the paper compares the client's model with the downloaded one.
 - d is the mean over the encoder's convolutions of the Euclidean distance of their weights, as in EasyFL, whose rule by
-  names excludes the convolutions of a ResNet's shortcuts. mu = 0.4 was chosen for a ResNet-18 and 5 epochs.
+  names excludes the convolutions of a ResNet's shortcuts. mu = 0.4 belongs to a ResNet-18 with PyTorch's own
+  initialisation (`encoder.init: default`) and 5 epochs.
 - EasyFL also sends and averages the target but does not use it: not reproduced.
 """
 

@@ -14,16 +14,17 @@ Decisions
 - tau = 0.1 in every assignment, as in the code; the paper's softmax has no temperature. The server's Sinkhorn takes
   cosines times 25, as in the code.
 - The target's input is an augmented view, as in the code; `target_view: plain` is the paper's unaugmented image.
-- The target is updated after each step; the code updates it before the next one, which differs only at the end of a
-  visit.
+- The target is updated after each step; the code updates it before each batch, the first included. They differ at the
+  end of a visit, and at its start where the target stays with its client (`stateful`).
 - Before the first round every client clusters embeddings of its images by the untrained target; in the code only one
   round's cohort does. Batches are shuffled and BatchNorm normalises by the batch, as in training; its statistics are
-  not changed. A random subset as large as `bank` is clustered; the code takes the last batches. The first mu is normal;
+  not changed. A random subset as large as `bank` is clustered; the code takes the first rows. The first mu is normal;
   the code's has a linear layer's initialisation.
 - A client clusters the embeddings in its bank. The code's bank starts with random rows of another norm, which remain
   where a client has fewer images than the bank has rows.
-- The code's online pass over the first view is not used in its loss: left out. The online encoder is evaluated, as in
-  the code; Algorithm 2 returns the target.
+- The code's online pass over the first view is not used in its loss. It is made with `training.views: separate`, since
+  it moves running statistics, and left out with joint views. The online encoder is evaluated, as in the code; Algorithm
+  2 returns the target.
 - K-anonymity: a centroid hides a row among the rows of its cluster. `anonymity`, in every round's line, is the size of
   the smallest cluster; `anonymity_claimed` is the paper's N / L, for a client of N images. They differ because only the
   bank is clustered, not N images, and because the code's ten scalings do not make clusters equal: the centroid of an
