@@ -64,11 +64,11 @@ class Objective(nn.Module):
         n = len(views)
         return Outputs(h[:n], z[:n], extra=tuple(zip(h[n:], z[n:], strict=True)))
 
-    def each_view(self, network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def each_view(self, network: Callable[[Tensor], Tensor], views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The output of `network` for every view, from one joint pass or from one pass after the other."""
         if self.separate_views:
             return tuple(map(network, views))
-        return network(torch.cat(tuple(views))).split([len(view) for view in views])
+        return network(torch.cat(views)).split([len(view) for view in views])
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The loss, a scalar; a pure function of `out`, `batch` and buffers, without another encoder pass."""

@@ -192,4 +192,4 @@ class SequentialExecutor:
             device=self.fabric.device,
             labels=method.objective.labels,
         ):
-            yield batch._replace(draws=trees.to(draw(batch, draws), dtype=method.dtype))
+            yield batch._replace(draws=trees.to(draw(batch, draws), dtype=self.data.dtype))

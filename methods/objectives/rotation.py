@@ -38,7 +38,7 @@ class Rotation(Projected):
         self.head = nn.Linear(self.width, 4)
 
     def forward(self, *views: Tensor, extra: Any = ()) -> Outputs:
-        """The joint pass with logits `[B, 4]` as predictions."""
+        """The online pass with logits `[B, 4]` as predictions."""
         out = super().forward(*views, extra=extra)
         return out._replace(predictions=tuple(self.head(z) for z in out.embeddings))
 

@@ -33,7 +33,7 @@ class SimSiam(Projected):
         self.predictor = mlp((projector[-1], predictor, projector[-1]))
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
-        """The joint pass with predictions; the targets are the embeddings without gradient."""
+        """The online pass with predictions; the targets are the embeddings without gradient."""
         out = super().forward(*views, extra=extra)
         predictions = self.each_view(self.predictor, out.embeddings)
         return out._replace(predictions=predictions, targets=tuple(z.detach() for z in out.embeddings))
