@@ -57,12 +57,11 @@ class Aggregation:
         for entry, tree in message.items():
             how = self.uplink[entry]
             if isinstance(how, Mean | Sum):
-                weight = _weight(how, visit, message, server)
+                weights = _weights(how, visit, message, server)
                 if any(leaf.dtype == torch.float64 for _, leaf in trees.leaves(tree)):
-                    weights = weight if isinstance(weight, dict) else {"all": torch.tensor(weight, dtype=torch.float64)}
                     self.single.setdefault(entry, {})[visit.client.id] = trees.clone({"reply": tree, "by": weights})
                 else:
-                    self.sums.setdefault(entry, _Sum(entry)).add(tree, weight, visit.client.id)
+                    self.sums.setdefault(entry, _Sum(entry)).add(tree, weights, visit.client.id)
             else:
                 self.single.setdefault(entry, {})[visit.client.id] = trees.clone(tree)
 
@@ -93,7 +92,7 @@ class Aggregation:
             if isinstance(how, Mean | Sum) and ordered:
                 total = _Sum(entry)
                 for client, kept in ordered.items():
-                    total.add(kept["reply"], kept["by"].get("all", kept["by"]), client)
+                    total.add(kept["reply"], kept["by"], client)
                 values[entry] = total.finish(how)
             elif ordered:
                 values[entry] = ordered if isinstance(how, Each) else concatenate(list(ordered.values()))
@@ -113,15 +112,14 @@ class _Sum:
         self.dtypes: dict[tuple, torch.dtype] = {}
         self.span: trees.Span | None = None  # of the total, where replies are contiguous
 
-    def add(self, tree: Tree, weight: Any, client: int) -> None:
-        """Adds `weight * tree`; the weight is a number, or a Tree of weights."""
-        weights = weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}
-        new, first, plain = trees.span(tree), not self.parts, not isinstance(weight, dict)
+    def add(self, tree: Tree, weights: Tree, client: int) -> None:
+        """Adds `weights * tree`; weights: shaped like the tree, or {"all": one weight}."""
+        new, first, plain = trees.span(tree), not self.parts, set(weights) == {"all"}
         if first:
             self._begin(tree, weights, new, torch.empty_like if plain else torch.zeros_like)
         with torch.no_grad():
             if plain and new is not None and self.span is not None and new.layout == self.span.layout:
-                factor = float(weight)
+                factor = float(weights["all"])
                 for total, piece in zip(_chunks(self.span.flat), _chunks(new.flat), strict=True):
                     if first:
                         total.copy_(piece).mul_(factor)
@@ -131,10 +129,10 @@ class _Sum:
                 raise self._another_architecture(f"client {client}")
             elif not plain:
                 trees.map(
-                    lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.parts["total"], tree, weight
+                    lambda total, leaf, by: total.add_(leaf.double() * by.double()), self.parts["total"], tree, weights
                 )
             else:
-                trees.map(lambda total, leaf: total.add_(leaf, alpha=float(weight)), self.parts["total"], tree)
+                trees.map(lambda total, leaf: total.add_(leaf, alpha=float(weights["all"])), self.parts["total"], tree)
             trees.map(lambda total, by: total.add_(by.double()), self.parts["weight"], weights)
             self.parts["count"]["n"] += 1
 
@@ -205,9 +203,11 @@ def _shapes(tree: Tree) -> dict[tuple, torch.Size]:
     return {path: leaf.shape for path, leaf in trees.leaves(tree)}
 
 
-def _weight(how: Mean | Sum, visit: Visit, message: Message, server: Tree) -> Tree | float | Tensor:
-    if isinstance(how, Sum):
-        return 1.0
-    if callable(how.by):
-        return how.by(server, message)
-    return {"examples": visit.client.examples, "batches": visit.batches, "clients": 1}[how.by]
+def _weights(how: Mean | Sum, visit: Visit, message: Message, server: Tree) -> Tree:
+    """A Tree of weights shaped like the entry, or {"all": one weight}."""
+    if isinstance(how, Mean) and callable(how.by):
+        weight = how.by(server, message)
+    else:
+        by = how.by if isinstance(how, Mean) else "clients"
+        weight = {"examples": visit.client.examples, "batches": visit.batches, "clients": 1}[str(by)]
+    return weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}
