@@ -1,6 +1,7 @@
 """Data of a federation: images of each client and batches of their views, for the federated loop and for Trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +110,11 @@ class FederatedDataModule(LightningDataModule):
         """Number of training images of all clients."""
         return len(self.parts.indices)
 
+    @cached_property
+    def largest(self) -> int:
+        """Images of the client that has most."""
+        return max(map(len, self.parts))
+
     def look(
         self,
         device: torch.device | str,
@@ -140,6 +146,7 @@ class FederatedDataModule(LightningDataModule):
         views: torch.Generator,
         device: torch.device | str = "cpu",
         labels: bool = False,
+        drop_last: bool | None = None,
     ) -> Iterator[Batch]:
         """Batches of some epochs over one client's images.
 
@@ -150,6 +157,7 @@ class FederatedDataModule(LightningDataModule):
             order: shuffles each epoch, whose last batch may then be left out, see `batches_per_epoch`; None: the order
                 of the data, every image once an epoch.
             views: draws the augmentations.
+            drop_last: see `batches_per_epoch`.
 
         The view `other` has the images in a second order, drawn after the first in each epoch.
         """
@@ -158,7 +166,7 @@ class FederatedDataModule(LightningDataModule):
         labelled = labels and client is not None  # public images have no labels
         targets = torch.from_numpy(self.source.train.labels[held]).to(device) if labelled else None
         size = min(batch_size, len(held))
-        count = self.batches_per_epoch(client, size) if order is not None else -(-len(held) // size)
+        count = -(-len(held) // size) if order is None else self.batches_per_epoch(client, size, drop_last=drop_last)
         chunk = max(1, CHUNK // size)  # batches
         remaining = steps if steps is not None else epochs * count
         while remaining > 0:
@@ -170,14 +178,18 @@ class FederatedDataModule(LightningDataModule):
                 yield from self._views(images, targets, batches[start:end], others[start:end], names, views)
             remaining -= len(batches)
 
-    def batches_per_epoch(self, client: int | None, batch_size: int) -> int:
+    def batches_per_epoch(
+        self, client: int | None, batch_size: int, *, smallest: int | None = None, drop_last: bool | None = None
+    ) -> int:
         """Number of batches of a training epoch; a client with less than a batch has one of all its images.
 
-        A short last batch is left out with `drop_last`, or where it has fewer than `smallest` images.
+        A short last batch is left out with `drop_last`, or where it has fewer than `smallest` images; both are the
+        module's unless given.
         """
         examples = len(self.held_by(client))
         full, rest = divmod(examples, min(batch_size, examples))
-        return full + (rest >= self.smallest and not self.drop_last)
+        drop_last = self.drop_last if drop_last is None else drop_last
+        return full + (rest >= (smallest or self.smallest) and not drop_last)
 
     def _images(self, held: np.ndarray, device: torch.device | str, pool: np.ndarray) -> Callable[[Tensor], Tensor]:
         """Function from positions in `held`, on the CPU, to those images of the pool, uint8, on the device."""

@@ -28,6 +28,7 @@ from methods.types import (
     MethodParts,
     Outputs,
     Phase,
+    Reduction,
     Replies,
     Sum,
     Turn,
@@ -37,7 +38,7 @@ from methods.validation import MethodError, check_number, choose
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
-    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Replies", "Sum", "Tree", "Turn", "Visit",
+    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies", "Sum", "Tree", "Turn", "Visit",
     "check_number", "choose", "set_learning_rate",
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ Decisions
   last local training; the paper compares the client's model with the downloaded one. Both as in `methods.fedu`.
 - tau = 0.7, as in the command of EasyFL's README; the argument's default is 0.8.
 - The moving average is over parameters; running statistics come from the server. The target stays with the client.
+- EasyFL's predictor keeps the client's running statistics where mu is above 0.5: `keep_statistics: true`.
 - A client that did not train in the previous round takes all networks from the server, also its target, as in EasyFL.
 """
 
@@ -33,6 +34,7 @@ class FedEMA(FedAvg):
         scale: lambda for all clients; None: the autoscaler's, one for each client.
         tau: the autoscaler's first mu, in [0, 1].
         variant: "code" or "paper".
+        keep_statistics: whether a client with mu above 0.5 keeps its predictor's running statistics.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class FedEMA(FedAvg):
         scale: float | None = None,
         tau: float = 0.7,
         variant: str = "code",
+        keep_statistics: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
+        self.keep_statistics = keep_statistics
         self.scale = scale if scale is None else check_number("method.scale", scale, at_least=0)
         self.tau = check_number("method.tau", tau, at_least=0, at_most=1)
         self.variant = choose("method.variant", variant, "code", "paper")
@@ -54,13 +58,15 @@ class FedEMA(FedAvg):
     def receive(self, visit: Visit) -> None:
         """Loads the moving average of local and global networks; the global ones after a round without training."""
         encoder, local_parameters = self.objective.encoder, trees.clone(self.trainable())
-        local = convolutions(encoder)
+        local, statistics = convolutions(encoder), trees.clone(self.statistics().get("predictor", {}))
         super().receive(visit)
         if "round" in visit.memory and int(visit.memory["round"]) == visit.round - 1:
             if self.variant == "paper":
                 visit.memory = self.with_divergence(visit.memory, divergence(local, convolutions(encoder)))
             mu = self.local_weight(visit.memory)
             self.load(trees.map(lambda a, b: mu * a + (1 - mu) * b, local_parameters, self.trainable()))
+            if self.keep_statistics and mu > 0.5:
+                self.load({"predictor": statistics})
         else:
             self.start_targets()
         self.before = convolutions(encoder)

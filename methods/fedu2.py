@@ -13,10 +13,12 @@ Decisions
   of as many random points as the batch has images, with six directions each. The code sums over tangent points and
   divides by six, so the term grows with the batch: `variant: code`, for which weight 0.01 was chosen. `variant: mean`
   is the mean. Embeddings are normalised first; the code does not normalise BYOL's before the sphere's logarithm.
-- EUA: the point of smallest norm in the convex hull of the normalised updates, solved exactly (the code's solver
-  returns its start for two clients and may not end). `length: mean` steps by the mean length of the updates, so that
+- EUA: the point of smallest norm in the convex hull of the normalised updates, solved exactly. The code's solver
+  starts at the clients' weights, ends near that point, and for two clients returns its start: `solver: descent`.
+  `length: mean` steps by the mean length of the updates, so that
   equal updates give that update; `length: unit` steps by 2 for updates of any length, as in the code.
-- Running statistics are means over examples; the code weighs by batches.
+- The code draws points, tangent points and directions anew for each view: `draws: view`.
+- Running statistics are means over examples; the code weighs by batches (`weighting: batches`).
 - The server holds every update of a round at once, and a second copy while it computes their inner products.
 - The rotation loss of the released run (`use_deg`) is in neither description and is left out.
 """
@@ -38,6 +40,7 @@ from methods.base import (
     Objective,
     Outputs,
     Phase,
+    Reduction,
     Replies,
     Tree,
     Turn,
@@ -45,7 +48,7 @@ from methods.base import (
     check_number,
     choose,
 )
-from methods.maths import min_norm, sliced_wasserstein
+from methods.maths import min_norm, min_norm_descent, sliced_wasserstein
 
 CHUNK = 1 << 19
 """Elements of each update that are converted to float64 at a time."""
@@ -60,26 +63,29 @@ class UniformRegulariser(AddOn):
     Args:
         weight: 0: no term.
         variant: "code" or "mean".
+        draws: "batch", the same for all views, or "view".
     """
 
     name = "fedu2"
 
-    def __init__(self, *, weight: float = 0.01, variant: str = "code") -> None:
+    def __init__(self, *, weight: float = 0.01, variant: str = "code", draws: str = "batch") -> None:
         super().__init__()
+        self.draws = choose("method.draws", draws, "batch", "view")
         self.weight = check_number("method.weight", weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "mean")
-        self.width = 0
+        self.width = self.sets = 0
 
     def build(self, objective: Objective) -> None:
-        """Stores the embeddings' width."""
-        self.width = objective.width
+        """Stores the embeddings' width, and how many sets of draws a batch has."""
+        self.width, self.sets = objective.width, len(objective.views) if self.draws == "view" else 1
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Samples and tangent points, `[B, d]` each, and directions `[B, 6, d]`."""
+        """Samples and tangent points, `[sets, B, d]` each, and directions `[sets, B, 6, d]`."""
         if not self.weight:
             return {}
         n, device = len(batch.index), batch.index.device
-        shapes = {"samples": (n, self.width), "tangents": (n, self.width), "directions": (n, DIRECTIONS, self.width)}
+        points = (self.sets, n, self.width)
+        shapes = {"samples": points, "tangents": points, "directions": (self.sets, n, DIRECTIONS, self.width)}
         return {
             name: torch.randn(shape, generator=stream).to(device, non_blocking=True) for name, shape in shapes.items()
         }
@@ -92,15 +98,17 @@ class UniformRegulariser(AddOn):
         random = batch.draws[self.name]
         factor = len(batch.index) / DIRECTIONS if self.variant == "code" else 1.0
         terms = [
-            sliced_wasserstein(z, random["samples"], random["tangents"], random["directions"]) for z in out.embeddings
+            sliced_wasserstein(z, *(random[name][view % self.sets] for name in ("samples", "tangents", "directions")))
+            for view, z in enumerate(out.embeddings)
         ]
         return self.weight * factor * torch.stack(terms).sum()
 
 
-def unified(updates: list[Tensor], length: str = "mean") -> Tensor:
+def unified(updates: list[Tensor], length: str = "mean", start: Tensor | None = None) -> Tensor:
     """EUA: one update `[n]` in conflict with no client's, from the clients' flat updates `[n]`; zeros if they cancel.
 
     length: "mean": the mean length of the updates if they agree; "unit": at most 2.
+    start: weights of the updates at which the code's solver starts; None: the exact solution.
     """
     blocks = [torch.stack(block) for block in zip(*(update.split(CHUNK) for update in updates), strict=True)]
     gram = torch.stack([block.double() @ block.double().T for block in blocks]).sum(dim=0)
@@ -110,7 +118,9 @@ def unified(updates: list[Tensor], length: str = "mean") -> Tensor:
         return torch.zeros_like(updates[0])
     scale = torch.where(nonzero, 1 / lengths.clamp(min=1e-300), 0.0)
     weights = torch.zeros_like(lengths)
-    weights[nonzero] = min_norm((gram * scale[:, None] * scale)[nonzero][:, nonzero]).to(weights.device)
+    unit_gram = (gram * scale[:, None] * scale)[nonzero][:, nonzero]
+    solution = min_norm(unit_gram) if start is None else min_norm_descent(unit_gram, start[nonzero.to(start.device)])
+    weights[nonzero] = solution.to(weights.device)
     step = float(lengths[nonzero].mean()) if length == "mean" else 2.0
     factors = step * weights * scale
     return torch.cat([(factors @ block.double()).to(block.dtype) for block in blocks])
@@ -120,12 +130,15 @@ class FedU2(FederatedMethod):
     """A uniform regulariser on the client, a unified aggregator on the server.
 
     Args:
-        weight, variant: see `UniformRegulariser`.
+        weight, variant, draws: see `UniformRegulariser`.
         server_rate: eta_s, the server's step.
+        weighting: the clients' weights: "examples", "batches" or "clients", in the mean of running statistics and at
+            the solver's start.
+        solver: of the update: "exact", or "descent", the code's.
         length: "mean" or "unit", see `unified`.
     """
 
-    phases = (Phase("fit", uplink={"delta": Each(), "running": Mean("examples")}),)
+    phases = (Phase("fit", uplink={"delta": Each(), "running": Mean()}),)
 
     def __init__(
         self,
@@ -133,27 +146,43 @@ class FedU2(FederatedMethod):
         *,
         weight: float = 0.01,
         variant: str = "code",
+        draws: str = "batch",
         server_rate: float = 1.0,
         length: str = "mean",
+        weighting: str = "examples",
+        solver: str = "exact",
         addons: tuple[AddOn, ...] = (),
         **kwargs: Any,
     ) -> None:
-        super().__init__(objective, addons=(*addons, UniformRegulariser(weight=weight, variant=variant)), **kwargs)
+        term = UniformRegulariser(weight=weight, variant=variant, draws=draws)
+        super().__init__(objective, addons=(*addons, term), **kwargs)
+        self.mean = Mean(choose("method.weighting", weighting, "examples", "batches", "clients"))
         self.server_rate = check_number("method.server_rate", server_rate, above=0)
+        self.descends = choose("method.solver", solver, "exact", "descent") == "descent"
         self.length = choose("method.length", length, "mean", "unit")
 
     def plan(self, round: int) -> tuple[Phase, ...]:
         """One phase; without the entry `running` where no running statistics travel."""
-        return self.phases if self.running() else (Phase("fit", uplink={"delta": Each()}),)
+        uplink: dict[str, Reduction] = {"delta": Each()}
+        if self.running():
+            uplink["running"] = self.mean
+        if self.descends:
+            uplink["share"] = Each()
+        return (Phase("fit", uplink=uplink),)
 
     def running(self) -> Tree:
         """Running statistics that travel, live; empty if there are none."""
         return self.statistics() if self.batch_norm == "average" else {}
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The change of the trainable weights, and the running statistics."""
-        delta = trees.map(torch.sub, self.trainable(), visit.message["weights"])
-        return {"delta": delta} | ({"running": running} if (running := self.running()) else {}), visit.memory
+        """The change of the trainable weights, and the running statistics; `share`: the client's weight."""
+        message: Message = {"delta": trees.map(torch.sub, self.trainable(), visit.message["weights"])}
+        if running := self.running():
+            message["running"] = running
+        if self.descends:
+            share = {"examples": visit.client.examples, "batches": visit.counted, "clients": 1}[str(self.mean.by)]
+            message["share"] = {"n": torch.tensor(float(share))}
+        return message, visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree:
         """The received weights plus their change, with the client's own statistics."""
@@ -165,6 +194,10 @@ class FedU2(FederatedMethod):
         # a clone is contiguous; a Tree from another rank may not be
         spans = trees.alike(*(delta if trees.span(delta) is not None else trees.clone(delta) for delta in deltas))
         assert spans is not None
-        step = spans[0].tree(self.server_rate * unified([delta.flat for delta in spans], self.length))
+        start = None
+        if self.descends:
+            shares = torch.stack([share["n"] for share in replies["share"].values()]).double()
+            start = shares / shares.sum()
+        step = spans[0].tree(self.server_rate * unified([delta.flat for delta in spans], self.length, start))
         weights = trees.overlay(server["weights"], replies.get("running", {}))
         return {**server, "weights": trees.add(weights, step)}

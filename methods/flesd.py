@@ -16,8 +16,9 @@ Decisions
 - Entries removed by quantisation are similarities of 0, not probabilities of 0: each has mass exp(0 / tau_T), as in the
   code. A row keeps k = int(n N) + 1 entries, the image itself among them.
 - The key encoder starts at the student and is updated after each step. Keys enter the queue before their queries are
-  compared with it, as in the paper. The code also skips the first batches of every epoch until the queue is full; here
-  the loss starts with the first batch, over the anchors present.
+  compared with it, as in the paper. The code makes no step with the first m / B' batches of every epoch, which fill the
+  queue (`fill_anchors: true`); by default the loss starts with the first batch, over the anchors present.
+- The code leaves out a short last batch of the distillation, and keeps those of local training: `drop_last: true`.
 - Every architecture of the federation (`federation.encoders`) has a student at the server. All students learn from the
   same targets, and each client starts a round from the student of its kind; the paper proposes such federations without
   results.
@@ -68,6 +69,8 @@ class FLESD(FederatedMethod):
         anchors: m, number of keys that a query is compared with.
         momentum: zeta, weight of the key encoder's previous value in its moving average.
         distil_epochs, distil_batch_size, distil_lr, distil_weight_decay: the student's training, by Adam.
+        drop_last: whether a short last batch of the distillation is left out.
+        fill_anchors: whether the first `anchors` images of an epoch of the distillation only become anchors.
     """
 
     mixes: ClassVar[bool] = True
@@ -96,6 +99,8 @@ class FLESD(FederatedMethod):
         distil_batch_size: int = 128,
         distil_lr: float = 1e-3,
         distil_weight_decay: float = 1e-6,
+        drop_last: bool = False,
+        fill_anchors: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
@@ -112,6 +117,7 @@ class FLESD(FederatedMethod):
         self.distil_lr = check_number("method.distil_lr", distil_lr, at_least=0)
         self.distil_weight_decay = check_number("method.distil_weight_decay", distil_weight_decay, at_least=0)
         rows = check_number("method.anchors", anchors, at_least=1)
+        self.drop_last, self.skip = drop_last, rows // distil_batch_size if fill_anchors else 0
         self.stays = objective.travels  # the client's own networks, from `fit` to `infer`
         self.key = deepcopy(objective).requires_grad_(False)
         self.register_buffer("anchor_rows", torch.zeros(rows, objective.width))
@@ -119,9 +125,19 @@ class FLESD(FederatedMethod):
         self.register_buffer("anchors_filled", torch.zeros((), dtype=torch.long))
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """Phases `fit`, `infer` and `distil`, the last with its own epochs and batch size."""
+        """Phases `fit`, `infer` and `distil`, the last with its own epochs and batches."""
         fit, infer, distil = self.phases
-        return fit, infer, replace(distil, epochs=self.distil_epochs, batch_size=self.distil_batch_size)
+        return (
+            fit,
+            infer,
+            replace(
+                distil,
+                epochs=self.distil_epochs,
+                batch_size=self.distil_batch_size,
+                drop_last=self.drop_last,
+                skip=self.skip,
+            ),
+        )
 
     # --- the server
 

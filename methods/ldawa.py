@@ -10,7 +10,7 @@ Decisions
 - A layer is a tensor, as in the released code. The cosine is to the global model at the start of the round, at most 1.
   The sum is divided by the number of clients, not by the sum of cosines, so weights shrink where clients disagree.
 - Running statistics take the plain mean. The code also scales them, as one-dimensional tensors, although its comment
-  says that they are kept; a variance times a cosine is not a variance.
+  says that they are kept; a variance times a cosine is not a variance. `statistics: scaled` is the code.
 - Tensors of zeros and scalars have no angle and take the plain mean, as in the code.
 - The first `start` rounds are FedAvg's, weighted by examples. The code switches when more than two earlier rounds are
   saved, which is in the fourth round: 3.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Mean, Message, Objective, Tree, check_number
+from methods.base import Mean, Message, Objective, Tree, check_number, choose
 from methods.fedavg import FedAvg
 
 
@@ -49,10 +49,12 @@ class LDAWA(FedAvg):
 
     Args:
         start: number of first rounds with FedAvg's mean.
+        statistics: "mean", or "scaled": running statistics are weighted by their cosines too.
     """
 
-    def __init__(self, objective: Objective, *, start: int = 3, **kwargs: Any) -> None:
+    def __init__(self, objective: Objective, *, start: int = 3, statistics: str = "mean", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
+        self.scales_statistics = choose("method.statistics", statistics, "mean", "scaled") == "scaled"
         self.start = check_number("method.start", start, at_least=0)
         self.cosine_mean = Mean(self.by_angle, over="clients")
 
@@ -62,4 +64,5 @@ class LDAWA(FedAvg):
 
     def by_angle(self, server: Tree, message: Message) -> Tree:
         """Weights of one client's tensors in the mean."""
-        return layer_weights(message["weights"], server["weights"], self.trainable())
+        weights = message["weights"]
+        return layer_weights(weights, server["weights"], weights if self.scales_statistics else self.trainable())

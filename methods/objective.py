@@ -91,13 +91,17 @@ class Objective(nn.Module):
     @torch.no_grad()
     def after_step(self, push: Mapping[str, Tensor]) -> None:
         """Update after an optimiser step: targets follow their sources, new rows enter the queues."""
-        for target, source in self.ema.items():
-            update_ema(getattr(self, target), getattr(self, source), self.momentum)
+        self.move_targets()
         for name in self.queues:
             queue, filled = getattr(self, name), getattr(self, f"{name}_filled")
             rows = push[name].detach()[-len(queue) :]
             queue.copy_(enqueue(queue, rows))
             filled.add_(len(rows)).clamp_(max=len(queue))
+
+    def move_targets(self) -> None:
+        """The targets' parameters follow their sources', one step of the moving average."""
+        for target, source in self.ema.items():
+            update_ema(getattr(self, target), getattr(self, source), self.momentum)
 
 
 def enqueue(queue: Tensor, rows: Tensor) -> Tensor:

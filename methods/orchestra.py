@@ -14,12 +14,12 @@ Decisions
 - tau = 0.1 in every assignment, as in the code; the paper's softmax has no temperature. The server's Sinkhorn takes
   cosines times 25, as in the code.
 - The target's input is an augmented view, as in the code; `target_view: plain` is the paper's unaugmented image.
-- The target is updated after each step; the code updates it before each batch, the first included. They differ at the
-  end of a visit, and at its start where the target stays with its client (`stateful`).
+- The target is updated after each step; the code updates it before each batch, the first included
+  (`objective.target_first`). They differ at the start and at the end of a visit.
 - Before the first round every client clusters embeddings of its images by the untrained target; in the code only one
   round's cohort does. Batches are shuffled and BatchNorm normalises by the batch, as in training; its statistics are
-  not changed. A random subset as large as `bank` is clustered; the code takes the first rows. The first mu is normal;
-  the code's has a linear layer's initialisation.
+  not changed. A random subset as large as `bank` is clustered; the code takes the first rows (`start_rows: first`). The
+  first mu is normal; the code's has a linear layer's initialisation.
 - A client clusters the embeddings in its bank. The code's bank starts with random rows of another norm, which remain
   where a client has fewer images than the bank has rows.
 - The code's online pass over the first view is not used in its loss. It is made with `training.views: separate`, since
@@ -71,6 +71,7 @@ from methods.base import (
     Turn,
     Visit,
     check_number,
+    choose,
 )
 from methods.fedavg import FedAvg
 from methods.maths import cluster_sums, equal_clusters, gaussian_mechanism, gaussian_sigma, global_clusters
@@ -89,6 +90,7 @@ class Orchestra(FedAvg):
         least: minimum of rows in every local cluster; a client with fewer rows has fewer clusters.
         server_steps, server_lr: steps and rate of the server's clustering, by SGD with momentum.
         stateful: whether target and bank stay with their client.
+        start_rows: rows that a client clusters before the first round: "random", or the "first" of its batches.
         epsilon, delta: privacy of each release of a client's centroids; None: no noise, clusters as in the paper.
     """
 
@@ -113,6 +115,7 @@ class Orchestra(FedAvg):
         server_steps: int = 500,
         server_lr: float = 0.01,
         stateful: bool = False,
+        start_rows: str = "random",
         epsilon: float | None = None,
         delta: float = 1e-3,
         **kwargs: Any,
@@ -130,6 +133,7 @@ class Orchestra(FedAvg):
         self.least = check_number("method.least", least, at_least=0, at_most=len(objective.bank))
         self.server_steps = check_number("method.server_steps", server_steps, at_least=0)
         self.server_lr = check_number("method.server_lr", server_lr, above=0)
+        self.start_rows = choose("method.start_rows", start_rows, "random", "first")
         self.epsilon, self.sigma = epsilon, 0.0
         self.delta = check_number("method.delta", delta, above=0, below=1)
         if epsilon is not None:
@@ -224,9 +228,11 @@ class Orchestra(FedAvg):
             return {"rows": {"z": self.objective.target_embeddings(batch.views[0])}}
 
     def reply_initialise(self, visit: Visit) -> tuple[Message, Tree]:
-        """Centroids `[L, d]` of a random subset of the client's images."""
-        rows = visit.observed["rows"]["z"]
-        subset = torch.randperm(len(rows), generator=visit.stream)[: len(self.objective.bank)]
+        """Centroids `[L, d]` of as many of the client's images as the bank has rows."""
+        rows, limit = visit.observed["rows"]["z"], len(self.objective.bank)
+        if self.start_rows == "first":
+            return self.local_centroids(visit, rows[:limit]), visit.memory
+        subset = torch.randperm(len(rows), generator=visit.stream)[:limit]
         return self.local_centroids(visit, rows[subset.to(rows.device)]), visit.memory
 
     def observe_cluster(self, batch: Batch) -> Message:
@@ -260,10 +266,14 @@ class Orchestra(FedAvg):
             visit.notes |= {"anonymity": 1, "anonymity_claimed": 1}
             return {"centroids": {"rows": rows}}
         clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
-        centroids, nearest = equal_clusters(rows, clusters, visit.stream, least=min(self.least, len(rows)))
+        centroids, nearest = self.cluster(visit, rows, clusters)
         sizes = torch.bincount(nearest, minlength=clusters).clamp(min=1)  # the centroid of an empty cluster is one row
         visit.notes |= {"anonymity": int(sizes.min()), "anonymity_claimed": visit.client.examples / clusters}
         return {"centroids": {"rows": centroids}}
+
+    def cluster(self, visit: Visit, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+        """Centroids `[clusters, d]` of rows `[n, d]`, and each row's cluster `[n]`."""
+        return equal_clusters(rows, clusters, visit.stream, least=min(self.least, len(rows)))
 
     def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
         """The mean weights and new global centroids."""

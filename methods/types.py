@@ -21,8 +21,9 @@ Message = dict[str, Tree]
 class Mean:
     """Weighted mean of the replies over the clients that sent the entry.
 
-    by: "examples" (a client's number of images), "batches" (of one local epoch), "clients" (equal), or a function of
-        (server Tree, message) that gives a weight or a Tree of weights shaped like the entry.
+    by: "examples" (a client's number of images), "batches" (of one local epoch, with one too small to train on),
+        "clients" (equal), or a function of (server Tree, message) that gives a weight or a Tree of weights shaped like
+        the entry.
     over: "weights" divides by the sum of the weights, "clients" by the number of clients (L-DAWA).
     """
 
@@ -72,6 +73,8 @@ class Phase:
     views: recipe names, augment | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: images in a batch; None: the scenario's.
+    drop_last: train only: whether an epoch's short last batch is left out; None: as the scenario says.
+    skip: train only: first batches of each epoch that pass the networks and end a step, without an optimiser step.
     shuffled: observe only: whether batches are in random order and a last batch of one image is dropped, as in
         training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,
         which is often sorted by class.
@@ -87,6 +90,8 @@ class Phase:
     views: tuple[str, ...] | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    drop_last: bool | None = None
+    skip: int = 0
     shuffled: bool = False
 
     def __post_init__(self) -> None:
@@ -138,9 +143,9 @@ class Visit:
     """One client's side of a phase.
 
     message: all entries sent to the client in this round so far. memory: its state after its last visit.
-    stream: a CPU generator of this round, phase and client.
-    Set by the work: batches (of one local epoch), steps (of the optimiser), lr_sum (the sum of those steps' learning
-    rates), observed (the batches' messages, combined by `gather`).
+    stream: a CPU generator of this round, phase and client. first: whether nothing of an earlier visit stayed with it.
+    Set by the work: batches (of one local epoch), counted (those and one too small to train on), steps (of the
+    optimiser), lr_sum (the sum of those steps' learning rates), observed (the batches' messages, combined by `gather`).
     notes: measurements of this visit for the round's line in `rounds.jsonl`; they are not sent to the server.
     """
 
@@ -151,7 +156,9 @@ class Visit:
     message: Message
     memory: Tree
     stream: torch.Generator
+    first: bool = False
     batches: int = 0
+    counted: int = 0
     steps: int = 0
     lr_sum: float = 0.0
     observed: Message = field(default_factory=dict)

@@ -12,7 +12,10 @@ RUNTIME = (
 )  # fmt: skip
 """Keys of where and how a run is executed: they are not part of its identity."""
 
-NEWER = {"training.drop_last": False, "training.views": "joint"}
+NEWER = {
+    "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
+    "training.smallest_batch": None,
+}  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 
 

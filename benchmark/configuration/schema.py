@@ -50,13 +50,17 @@ class TrainingConfig:
     """Local epochs E."""
     steps: int | None = None
     """Optimiser steps of a visit instead of epochs."""
+    most_epochs: int | None = None
+    """Clients train more epochs, up to this number, while they make no more steps than the largest does in `epochs`;
+    None: all train `epochs`."""
     batch_size: int = 64
     """Images a step."""
     clip_norm: float | None = None
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False
-    """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one. False: only a
-    last batch of one image is left out, unless the loss can do with it."""
+    """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
+    smallest_batch: int | None = None
+    """Otherwise, the fewest images a last batch may have; None: 2, or 1 where the loss can do with it."""
     views: str = "joint"
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
@@ -71,7 +75,7 @@ class ScheduleConfig:
     """The learning rate over the run: a factor in [0, 1] of progress."""
 
     name: str = "constant"
-    """constant | cosine | step."""
+    """constant | cosine | cosine_twice (each round's step of the cosine counts twice, as in FedSC's code) | step."""
     per: str = "round"
     """round: one rate a round | step: it moves within a visit."""
     milestones: list[float] = field(default_factory=lambda: [0.6, 0.8])
@@ -156,7 +160,7 @@ CHOICES = {
     "federation.batch_norm": ("average", "local", "recalibrate"),
     "training.precision": ("32-true", "bf16-mixed", "64-true"),
     "training.views": ("joint", "separate"),
-    "schedule.name": ("constant", "cosine", "step"),
+    "schedule.name": ("constant", "cosine", "cosine_twice", "step"),
     "schedule.per": ("round", "step"),
     "logger": ("wandb", "csv"),
     "accelerator": ("auto", "cpu", "cuda"),
@@ -164,8 +168,9 @@ CHOICES = {
 }
 """Key -> its possible values."""
 LEAST = {
-    "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.batch_size": 2, "nodes": 1,
-    "threads": 1, "evaluation.every": 0, "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0,
+    "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.most_epochs": 1,
+    "training.batch_size": 2, "training.smallest_batch": 1, "nodes": 1, "threads": 1, "evaluation.every": 0,
+    "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0,
 }  # fmt: skip
 """Key -> its least value, unless it is null."""
 

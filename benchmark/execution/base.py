@@ -16,12 +16,20 @@ class LocalTrainingConfig:
 
     epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
     rate_per_step: whether the learning rate's schedule advances within a visit, or once a round.
+    most_epochs: of a client that makes up for fewer batches by more epochs; None: no client does.
     """
 
     epochs: int
     steps: int | None
     batch_size: int
     rate_per_step: bool = False
+    most_epochs: int | None = None
+
+    def epochs_of(self, batches: int, largest: int) -> int:
+        """Epochs of a client with so many batches an epoch, beside a client of `largest` images (FedU2's code)."""
+        if self.most_epochs is None:
+            return self.epochs
+        return max(1, min(self.epochs * (largest // self.batch_size + 1) // batches, self.most_epochs))
 
 
 @dataclass

@@ -20,7 +20,7 @@ from benchmark.execution.observations import gather_batches
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from methods import trees
-from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit, set_learning_rate
+from methods.base import Client, FederatedMethod, Message, MethodError, Phase, Tree, Visit, set_learning_rate
 
 
 class SequentialExecutor:
@@ -64,7 +64,11 @@ class SequentialExecutor:
         examples, epochs = client.examples, phase.epochs
         if phase.data == "public":
             examples = len(self.data.held_by(None))
-        if phase.work == "train" and epochs is None and self.training.steps is not None:
+        elif phase.work == "train" and epochs is None:
+            epochs = self.training.epochs_of(
+                self.data.batches_per_epoch(client.id, self.training.batch_size, smallest=1), self.data.largest
+            )
+        if phase.work == "train" and phase.epochs is None and self.training.steps is not None:
             return self.training.steps * min(phase.batch_size or self.training.batch_size, examples)
         return {"train": epochs or self.training.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
 
@@ -75,7 +79,8 @@ class SequentialExecutor:
         client_state = inputs.client_state.get(client.id, {})
         key: dict[str, Any] = {"round": inputs.round, "phase": phase.name, "client": client.id}
         stream, message = self.streams.generator("method", **key), dict(inputs.inbox[client.id])
-        visit = Visit(inputs.round, inputs.rounds, phase, client, message, client_state.get("memory", {}), stream)
+        memory = client_state.get("memory", {})
+        visit = Visit(inputs.round, inputs.rounds, phase, client, message, memory, stream, first=not client_state)
         with isolated(self.streams.seed_for("global", **key), self.fabric.device):
             default_start = method.is_default("receive", phase) and method.is_default("init_client", phase)
             weights = visit.message.get("weights") if default_start and actor is method else None
@@ -118,19 +123,29 @@ class SequentialExecutor:
         size = phase.batch_size or training.batch_size
         holder = self._holder(visit)
         held = self.data.held_by(holder)
-        visit.batches = self.data.batches_per_epoch(holder, size)
+        visit.batches = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last)
+        visit.counted = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last, smallest=1)
+        if phase.skip >= visit.batches:
+            raise MethodError(
+                f"phase {phase.name!r} makes no step with the first {phase.skip} batches of an epoch, but an epoch has "
+                f"{visit.batches}: give it more images, or smaller batches"
+            )
         steps = training.steps if phase.epochs is None else None
-        epochs = phase.epochs or training.epochs
+        epochs = phase.epochs or training.epochs_of(visit.counted, self.data.largest)
         total = steps if steps is not None else epochs * visit.batches
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
-        for batch in self._batches(method, visit, size, epochs=epochs, steps=steps, shuffled=True):
-            if visit.steps % visit.batches == 0 and phase.where == "clients":
+        batches = self._batches(method, visit, size, epochs=epochs, steps=steps, shuffled=True)
+        for index, batch in enumerate(batches):
+            if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(look, epoch_stream)
-            progress = visit.steps / max(1, total) if training.rate_per_step else 0.0
+            if index % visit.batches < phase.skip:
+                self._pass(visit, batch)
+                continue
+            progress = index / max(1, total) if training.rate_per_step else 0.0
             # the schedule is for clients; training on the server keeps the full learning rate
             factor = method.schedule((visit.round + progress) / visit.rounds) if phase.where == "clients" else 1.0
             visit.lr_sum += set_learning_rate(optimizer, factor)
@@ -155,6 +170,14 @@ class SequentialExecutor:
             self.total_loss.add_(outputs["loss"].detach())
 
         return take_step
+
+    @torch.no_grad()
+    def _pass(self, visit: Visit, batch: Any) -> None:
+        """A local step without the optimiser's, and so without gradient."""
+        method = self.method
+        with self.fabric.autocast():
+            outputs = method.hook("training_step", visit.phase)(batch, visit.steps)
+        method.hook("on_train_batch_end", visit.phase)(outputs, batch, visit.steps)
 
     @torch.no_grad()
     def _observe(self, actor: Any, visit: Visit) -> None:
@@ -191,5 +214,6 @@ class SequentialExecutor:
             views=self.streams.generator("views", **key),
             device=self.fabric.device,
             labels=method.objective.labels,
+            drop_last=phase.drop_last,
         ):
             yield batch._replace(draws=trees.to(draw(batch, draws), dtype=self.data.dtype))

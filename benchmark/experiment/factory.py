@@ -39,9 +39,17 @@ from methods.base import Client, FederatedMethod, Objective
 def schedule(config: DictConfig) -> Callable[[float], float]:
     """A function from progress in [0, 1] to the factor on the learning rate."""
     milestones, gamma = list(config.schedule.milestones), config.schedule.gamma
+
+    def cosine(progress: float) -> float:
+        return (1 + math.cos(math.pi * progress)) / 2
+
+    def cosine_twice(progress: float) -> float:
+        return cosine(progress) ** 2 / cosine(progress - 1 / config.federation.rounds) if progress else 1.0
+
     return {
         "constant": lambda progress: 1.0,
-        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+        "cosine": cosine,
+        "cosine_twice": cosine_twice,
         "step": lambda progress: gamma ** sum(progress >= milestone for milestone in milestones),
     }[config.schedule.name]
 
@@ -139,10 +147,21 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         channels_last=config.training.channels_last,
         dtype=built.dtype,
         drop_last=config.training.drop_last,
-        smallest=built.objective.smallest_batch,
+        smallest=smallest_batch(config, built),
         compiled=config.compile,
         seed=Streams(config.seed).seed_for("trainer"),
     )
+
+
+def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
+    """Fewest images of an epoch's last batch; refuses one image where BatchNorm would have one value a channel."""
+    given = config.training.smallest_batch
+    if given == 1 and any(isinstance(module, torch.nn.BatchNorm1d) for module in built.modules()):
+        raise ConfigError(
+            "training.smallest_batch=1: BatchNorm in the heads cannot train on one image: leave it out, or set "
+            "heads.head_norm=false"
+        )
+    return int(built.objective.smallest_batch if given is None else given)
 
 
 def accountant(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
@@ -168,7 +187,9 @@ def accountant(config: DictConfig, built: FederatedMethod, clients: Sequence[Cli
 def local_training(config: DictConfig) -> LocalTrainingConfig:
     """Length of a visit's local training."""
     training = config.training
-    return LocalTrainingConfig(training.epochs, training.steps, training.batch_size, config.schedule.per == "step")
+    return LocalTrainingConfig(
+        training.epochs, training.steps, training.batch_size, config.schedule.per == "step", training.most_epochs
+    )
 
 
 def executor(

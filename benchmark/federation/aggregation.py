@@ -209,5 +209,5 @@ def _weights(how: Mean | Sum, visit: Visit, message: Message, server: Tree) -> T
         weight = how.by(server, message)
     else:
         by = how.by if isinstance(how, Mean) else "clients"
-        weight = {"examples": visit.client.examples, "batches": visit.batches, "clients": 1}[str(by)]
+        weight = {"examples": visit.client.examples, "batches": visit.counted, "clients": 1}[str(by)]
     return weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}

@@ -66,6 +66,47 @@ def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
     return w / w.sum()
 
 
+def min_norm_descent(gram: Tensor, start: Tensor, tolerance: float = 1e-5, iterations: int = 1000) -> Tensor:
+    """Weights near those of `min_norm`, by projected descent on the simplex (Sener, Koltun 2018; FedU2's code).
+
+    Each iteration goes down the gradient, along the plane of constant sum, to the nearest face of the unit cube,
+    projects that point on the simplex, and minimises on the segment to it. Of two vectors it returns the start.
+
+    Args:
+        gram: `[n, n]` inner products. start: `[n]` weights of sum 1.
+        tolerance: ends before an iteration that would change the weights by less, in sum. iterations: at most.
+
+    Returns:
+        `[n]` float64 weights.
+    """
+    G, w = gram.detach().double().cpu(), start.detach().double().cpu()
+    for _ in range(iterations if len(w) > 2 else 0):
+        slope = -(G @ w)
+        direction = slope - slope.mean()
+        faces = torch.where(direction < 0, -w, 1 - w) / direction
+        reach = min(faces[(direction != 0) & (faces > 1e-7)].tolist(), default=1.0)
+        target = _on_simplex(w + reach * direction)
+        here, across, there = (float(a @ G @ b) for a, b in ((w, w), (w, target), (target, target)))
+        if across >= here:
+            kept = 0.999
+        elif across >= there:
+            kept = 0.001
+        else:
+            kept = (there - across) / (here + there - 2 * across)
+        moved = kept * w + (1 - kept) * target
+        if float((moved - w).abs().sum()) < tolerance:
+            break
+        w = moved
+    return w
+
+
+def _on_simplex(point: Tensor) -> Tensor:
+    """The nearest point whose entries are at least 0 and sum to 1."""
+    ordered = point.sort(descending=True).values
+    excess = (ordered.cumsum(dim=0) - 1) / torch.arange(1, len(point) + 1)
+    return (point - excess[ordered > excess][-1]).clamp(min=0)
+
+
 def _affine_minimum(G: Tensor, ridge: float) -> Tensor:
     """The weights of sum 1 that minimise w^T G w; of several solutions the one of smallest norm."""
     solution = torch.linalg.lstsq(G + ridge * torch.eye(len(G), dtype=G.dtype), torch.ones(len(G), 1, dtype=G.dtype))

@@ -57,7 +57,13 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.04, iterations: int = 100, toler
 
 
 def equal_clusters(
-    rows: Tensor, k: int, generator: torch.Generator, *, iterations: int = 5, least: int = 0
+    rows: Tensor,
+    k: int,
+    generator: torch.Generator,
+    *,
+    iterations: int = 5,
+    least: int = 0,
+    draws: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Clusters of about equal size on the sphere: (unit centroids `[k, d]`, each row's cluster `[n]`).
 
@@ -69,6 +75,7 @@ def equal_clusters(
         rows: `[n, d]`, n >= k; normalised inside. generator: on the CPU.
         least: minimum of rows in every cluster, at most n // k; above 0, rows with the smallest loss of assignment move
             from larger clusters. A cluster of n rows hides a row among n (K-anonymity).
+        draws: instead of the generator's: rows to start at `[k]`, and rows for empty clusters `[iterations, k]`.
 
     Raises:
         ValueError: fewer rows than clusters, or `least` above n // k.
@@ -76,8 +83,11 @@ def equal_clusters(
     if not 0 < k <= len(rows) or least > len(rows) // k:
         raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(least, 1)}")
     rows = normalize(upcast(rows), dim=1)
-    centroids = rows[torch.randperm(len(rows), generator=generator)[:k].to(rows.device)]
-    spare = torch.randint(len(rows), (iterations, k), generator=generator).to(rows.device)
+    if draws is None:
+        starts = torch.randperm(len(rows), generator=generator)[:k]
+        draws = starts, torch.randint(len(rows), (iterations, k), generator=generator)
+    starts, spare = (indices.to(rows.device) for indices in draws)
+    centroids = rows[starts]
     nearest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
     for step in range(iterations):
         plan = sinkhorn(rows @ centroids.T, iterations=10)

@@ -12,14 +12,19 @@ Decisions
   instead, whose gradient is four times smaller, so the two need different learning rates.
 - The target follows the source after the optimiser's step, parameters only. In Orchestra's released BYOL the weights of
   the average are swapped (the target is almost the online network); this is not reproduced.
-- The target neither travels nor stays: at each visit it starts at the received online networks.
+- The target neither travels nor stays: at each visit it starts at the received online networks. `stateful: true` keeps
+  it with its client, as EasyFL's README has it for FedAvg.
+- `symmetric: false` is one direction of the loss, the second view's target, as in FedX (eq. 4).
+- In EasyFL a client's first target is the online network itself (`first_target: online`): during that visit it does not
+  lag, and its passes move the online running statistics too. The default is a copy, as in the paper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected
+from methods.base import Batch, Outputs, Projected, Visit, choose
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -33,6 +38,11 @@ class BYOL(Projected):
         predictor: hidden width of the predictor, which maps embeddings to embeddings.
         head_norm: BatchNorm before every ReLU of projector and predictor.
         momentum: weight of the target's previous value in its moving average.
+        symmetric: whether the first view's target is regressed too.
+        stateful: whether the target stays with its client.
+        first_target: "copy", or "online": a client's target is the online network during its first visit.
+
+    shares_target: whether the target is the online network in this visit.
     """
 
     travels = ("encoder", "projector", "predictor")
@@ -45,18 +55,43 @@ class BYOL(Projected):
         predictor: int = 512,
         head_norm: bool = True,
         momentum: float = 0.99,
+        symmetric: bool = True,
+        stateful: bool = False,
+        first_target: str = "copy",
     ) -> None:
         super().__init__(encoder, projector=projector, head_norm=head_norm)
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
         self.add_targets(momentum)
+        self.symmetric = symmetric
+        self.stays = tuple(self.ema) if stateful else ()
+        self.first_target = choose("objective.first_target", first_target, "copy", "online")
+        self.shares_target = False
+
+    def receive(self, visit: Visit) -> None:
+        """Sets whether the target is the online network in this visit."""
+        self.shares_target = self.first_target == "online" and visit.first
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions, and the target pass without gradient."""
         out = super().forward(*views, extra=extra)
-        predictions = self.each_view(self.predictor, out.embeddings)
-        return out._replace(predictions=predictions, targets=self.each_view(self.embed_targets, views))
+        predicted, regressed = (out.embeddings, views) if self.symmetric else (out.embeddings[:1], views[1:])
+        predictions = self.each_view(self.predictor, predicted)
+        return out._replace(predictions=predictions, targets=self.each_view(self.embed_targets, regressed))
+
+    @torch.no_grad()
+    def embed_targets(self, images: Tensor) -> Tensor:
+        """Embeddings `[B, width]` by the target networks, or by the online ones, without gradient."""
+        return self.embed(images)[1] if self.shares_target else super().embed_targets(images)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
-        """The sum of the regressions in both directions."""
-        (p_a, p_b), (t_a, t_b) = out.predictions, out.targets
-        return byol_regression(p_a, t_b) + byol_regression(p_b, t_a)
+        """The sum of the regressions: the first view's prediction of the second's target, and the reverse."""
+        first, *others = map(byol_regression, out.predictions, reversed(out.targets))
+        return sum(others, first)
+
+    @torch.no_grad()
+    def after_step(self, push: Mapping[str, Tensor]) -> None:
+        """The target follows the online network; where it is that network, it is its copy, statistics included."""
+        super().after_step(push)
+        if self.shares_target:
+            for target, source in self.ema.items():
+                getattr(self, target).load_state_dict(getattr(self, source).state_dict())

@@ -36,6 +36,7 @@ class Clustering(Rotation):
         rotation_weight: weight of L_deg; 0: without the third view.
         target: whether there are target networks; False: the online networks provide the target embeddings.
         target_view: "augment" or "plain".
+        target_first: whether the target follows before each batch, not after its step.
     """
 
     only_for = "Orchestra"
@@ -55,12 +56,14 @@ class Clustering(Rotation):
         rotation_weight: float = 1.0,
         target: bool = True,
         target_view: str = "augment",
+        target_first: bool = False,
         last_norm: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, last_norm=last_norm, **kwargs)
         self.temperature = check_number("objective.temperature", temperature, above=0)
         self.rotation_weight = check_number("objective.rotation_weight", rotation_weight, at_least=0)
+        self.target_first = target_first
         rotated = ("rotate",) if rotation_weight else ()
         self.views = (choose("objective.target_view", target_view, "augment", "plain"), "augment", *rotated)
         self.travels = ("encoder", "projector", *(("head",) if rotation_weight else ()))
@@ -84,6 +87,8 @@ class Clustering(Rotation):
         Separate views also pass the online networks once with the first view, as in the code: nothing uses the result,
         but running statistics move.
         """
+        if self.target_first and self.training:
+            super().move_targets()
         if self.separate_views:
             with torch.no_grad():
                 self.embed(views[0])
@@ -91,6 +96,11 @@ class Clustering(Rotation):
         targets = self.target_embeddings(views[0])
         turns = tuple(self.head(z) for z in out.embeddings[1:2])
         return out._replace(targets=(targets,), predictions=turns, push={"bank": targets})
+
+    def move_targets(self) -> None:
+        """After a step, unless the target has followed before it."""
+        if not self.target_first:
+            super().move_targets()
 
     def assignment_logits(self, z: Tensor) -> Tensor:
         """Logits `[B, G]` of the assignment to the global centroids."""
