@@ -40,6 +40,12 @@ class DivergedError(UserError):
     """A loss, a reply or a client's state that is not finite."""
 
 
+class DepartureError(UserError):
+    """Numbers that depart from those of an authors' code."""
+
+    exit_code = 1
+
+
 class RankError(UserError):
     """Ranks that cannot connect to each other."""
 

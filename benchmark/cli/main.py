@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
-from benchmark.cli.reports import board, listing, privacy, publish, regress
+from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, resume, run, tune
 from benchmark.cli.session import Session
 from benchmark.errors import DEADLINE_PREFIX, OutOfTimeError, exit_code, message
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   python -m benchmark board                                 the committed results, and leaderboards/README.md
   python -m benchmark publish                               the same as a dashboard for Weights & Biases
   python -m benchmark regress                               whether any number moved, and which
+  python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
@@ -42,6 +43,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "board": (board, "[collect=RUNS] [folder=BOARD]"),
     "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
     "regress": (regress, "[table=FILE] | capture=true"),
+    "parity": (parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),
     "list": (listing, "[GROUP]"),
 }
@@ -50,6 +52,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
     """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
+
+    1 is also for a parity file that is not met.
 
     started: when the command began, by `time.monotonic`; now unless given.
     """

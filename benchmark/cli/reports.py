@@ -1,4 +1,4 @@
-"""Commands that make no run: board, publish, regress, privacy, list."""
+"""Commands that make no run: board, publish, regress, parity, privacy, list."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +10,7 @@ from benchmark.cli.session import Session
 from benchmark.configuration.files import available, summary
 from benchmark.configuration.overrides import only_keys, split
 from benchmark.configuration.typecheck import nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DepartureError
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Groups of shipped configs, in the order of `list`."""
@@ -106,6 +106,36 @@ def regress(words: list[str], session: Session) -> None:
         Path(str(options["table"])).write_text(regression.table(lines), encoding="utf-8")
     if lines:
         raise ConfigError(f"{len(lines)} numbers moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}")
+
+
+def parity(words: list[str], session: Session) -> None:
+    """Run what an authors' code ran, from its numbers in files, and fail where ours depart from them."""
+    from benchmark.parity.codes import case
+    from benchmark.parity.compare import compare, needed
+    from benchmark.parity.files import read
+    from benchmark.parity.replay import replay
+    from benchmark.parity.report import lines
+
+    names, overrides = split(words)
+    options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
+    if not names:
+        raise ConfigError("parity of which files? those of the suite are in tests/parity")
+    cases = [case(read(Path(name))) for name in names]
+    departed = []
+    with session.display(len(cases)) as display:
+        for each in cases:
+            file = each.file
+            display.begin(file.path.stem)
+            ours = {
+                precision: replay(each, precision, str(options.get("accelerator", "auto")))
+                for precision in needed(file)
+            }
+            compared = compare(file, each, ours)
+            departed += [file.path.stem] if any(comparison.beyond for comparison in compared) else []
+            for line in lines(file, each, compared):
+                display.print(line)
+    if departed:
+        raise DepartureError(f"{len(departed)} of {len(cases)} files are not met: {', '.join(departed)}")
 
 
 def listing(words: list[str], session: Session) -> None:

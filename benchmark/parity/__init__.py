@@ -1,0 +1,1 @@
+"""Parity: runs of the authors' codes, stored as numbers, made again by the suite's loop (docs/parity.md)."""
