@@ -17,7 +17,7 @@ comma := ,
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test check ranks scenarios regress board site publish privacy campaign bench clean
+.PHONY: help install benchmark test check ranks scenarios parity regress board site publish privacy campaign bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ ranks: install  ## the tests that run on two ranks
 
 scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
 	$(PYTEST) tests/benchmark/experiment/test_scenarios.py -m "long or not long" -k two_rounds
+
+parity: install  ## compare every method with its authors' code, write docs/parity.md: some 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
 	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))

@@ -1,4 +1,4 @@
-"""Everything in a checkout that is made from records, papers and the privacy sheet; and what of it is out of date."""
+"""Everything in a checkout that is made from records, papers, privacy sheet and parity table; what is out of date."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from leaderboards import store
 from leaderboards.markdown import MISSING, rewrite
-from leaderboards.pages import board, methods, privacy, reproduction, site, studies
+from leaderboards.pages import board, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -63,6 +63,8 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         rewrite(docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records))
         if sheet is not None:
             rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
+        if (folder / parity.FILE).exists():
+            rewrite(docs / "parity.md", partial(parity.filled, parity=parity.read(folder / parity.FILE)))
     board.write(records, folder, current, sheet)
     site.write(records, current, folder, sheet)
 

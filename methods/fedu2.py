@@ -73,7 +73,7 @@ class UniformRegulariser(AddOn):
         self.draws = choose("method.draws", draws, "batch", "view")
         self.weight = check_number("method.weight", weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "mean")
-        self.width = self.sets = 0
+        self.width, self.sets = 0, 1
 
     def build(self, objective: Objective) -> None:
         """Stores the embeddings' width, and how many sets of draws a batch has."""
@@ -181,7 +181,7 @@ class FedU2(FederatedMethod):
             message["running"] = running
         if self.descends:
             share = {"examples": visit.client.examples, "batches": visit.counted, "clients": 1}[str(self.mean.by)]
-            message["share"] = {"n": torch.tensor(float(share))}
+            message["share"] = {"n": torch.tensor(float(share), dtype=self.dtype)}
         return message, visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree:

@@ -109,19 +109,23 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Run what an authors' code ran, from its numbers in files, and fail where ours depart from them."""
+    """Run what authors' codes ran, from their numbers in files, and fail where ours depart; without FILE all."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
     from benchmark.parity.replay import replay
-    from benchmark.parity.report import lines
+    from benchmark.parity.report import lines, result
+    from leaderboards import generate, store
+    from leaderboards.pages import parity
 
     names, overrides = split(words)
     options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
-    if not names:
-        raise ConfigError("parity of which files? those of the suite are in tests/parity")
-    cases = [case(read(Path(name))) for name in names]
-    departed = []
+    folder, page = Path("leaderboards"), Path("docs") / "parity.md"
+    files = [Path(name) for name in names] or sorted((Path("tests") / "parity").glob("*.json"))
+    if not files or not (names or page.is_file()):
+        raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
+    cases = [case(read(file)) for file in files]
+    results = []
     with session.display(len(cases)) as display:
         for each in cases:
             file = each.file
@@ -131,10 +135,13 @@ def parity(words: list[str], session: Session) -> None:
                 for precision in needed(file)
             }
             compared = compare(file, each, ours)
-            departed += [file.path.stem] if any(comparison.beyond for comparison in compared) else []
-            for line in lines(file, each, compared):
+            results.append(result(each, compared))
+            for line in lines(each, compared):
                 display.print(line)
-    if departed:
+    if not names:
+        parity.write(folder / parity.FILE, results)
+        generate.write(store.collect(folder / "results"), folder, page.parent)
+    if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"{len(departed)} of {len(cases)} files are not met: {', '.join(departed)}")
 
 

@@ -30,6 +30,7 @@ class Case:
     first_round: the file's number of the first round in which clients train.
     absent: the client that does not train.
     exact: largest relative difference in float64.
+    slips: of the authors, that the scenario's settings make too.
     """
 
     scenario: ClassVar[str]
@@ -38,6 +39,7 @@ class Case:
     first_round: ClassVar[int] = 0
     absent: ClassVar[int | None] = None
     exact: ClassVar[float] = 1e-6
+    slips: str = ""
 
     def __init__(self, file: ParityFile) -> None:
         self.file = file
@@ -171,6 +173,9 @@ class EasyFL(Case):
         if update not in self.methods:
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
+        self.slips = "a client's first target is the online network itself"
+        if self.method == "fedema":
+            self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
 
     def overrides(self) -> dict[str, Any]:
         """With the widths of the heads, and the options of the method."""
@@ -194,6 +199,7 @@ class FedU2(Case):
     scenario = "fedu2/cifar10"
     method = "fedu2"
     exact = 1e-5  # the authors' solver stops before it is at the minimum
+    slips = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
     kinds: ClassVar = {"tangents": (0,), "samples": (1,), "directions": (2, DIRECTIONS)}
 
     def overrides(self) -> dict[str, Any]:
@@ -227,6 +233,7 @@ class FedSC(Case):
 
     scenario = "fedsc/cifar10"
     method = "fedsc"
+    slips = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
 
     def overrides(self) -> dict[str, Any]:
         """With the width of its network and the settings of its matrices."""
@@ -249,6 +256,7 @@ class LDAWA(Case):
 
     scenario = "ldawa/cifar100-e1"
     method = "ldawa"
+    slips = "running statistics are scaled by their cosines"
 
     def overrides(self) -> dict[str, Any]:
         """The first round of the method's mean."""
@@ -290,6 +298,7 @@ class Orchestra(Case):
     scenario = "orchestra/cifar10-cross-device"
     method = "orchestra"
     first_round = 1
+    slips = "the online networks pass over the first view too, whose result is not used"
 
     def overrides(self) -> dict[str, Any]:
         """With its clusters, its memory and its target."""
@@ -337,6 +346,7 @@ class FLESD(Case):
     scenario = "flesd/cifar10-a1"
     method = "flesd"
     absent = 0
+    slips = "the first batches of each epoch of the distillation make no step, though the anchors are full"
 
     def overrides(self) -> dict[str, Any]:
         """With the settings of the distillation."""
@@ -387,8 +397,17 @@ CASES: dict[str, type[Case]] = {
 
 
 def case(file: ParityFile) -> Case:
-    """The case of a file's repository."""
+    """The case of a file's repository; ConfigError where its setting cannot be run."""
     repository = str(file.what.get("repository", "")).removeprefix("github.com/")
     if repository not in CASES:
         raise ConfigError(f"{file.path} is of {repository or 'no repository'}: known are {', '.join(CASES)}")
-    return CASES[repository](file)
+    if file.setting.get("participation", 1.0) != 1.0:
+        raise ConfigError(f"{file.path}: a cohort is not drawn again from numbers, so all clients train in every round")
+    try:
+        made = CASES[repository](file)
+        made.overrides(), made.labels(), file.sizes  # reads the setting now
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{file.path}: its setting cannot be read: {type(error).__name__} {error}") from error
+    return made

@@ -1,7 +1,7 @@
 """Compares the suite's numbers with a parity file's, and says how large a difference rounding allows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,15 +10,15 @@ from benchmark.parity.files import SERVER, Numbers, ParityFile, Place
 from benchmark.parity.inputs import Fingerprint
 
 EXACT = 1e-6
-"""Largest relative difference in float64, and of the first step's loss in float32."""
+"""Largest relative difference of a loss of the first step, in float32."""
 GROWTH = 10.0
 """Later float32 numbers may differ by this factor more than two runs of one code do: rounding grows so much a step."""
 FLOOR = 1e-3
-"""Part of a tensor's root mean square that is added to the number a difference is divided by."""
+"""Share of a tensor's root mean square that is added to the number which a difference is divided by."""
 
 
 class Difference(NamedTuple):
-    """The relative difference of one number, or of a tensor's fingerprint.
+    """The relative difference of a loss, or of a tensor's fingerprint.
 
     step: of the visit, from 0, for a loss. tensor: its name. ours, theirs: the numbers; empty: missing.
     """
@@ -31,41 +31,22 @@ class Difference(NamedTuple):
     size: float
 
 
-class Spread(NamedTuple):
-    """Largest relative differences in a round."""
-
-    losses: float
-    weights: float
+Limit = Callable[[Difference], float]
+"""The largest size of a difference that is allowed."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A file's numbers beside ours in one precision.
-
-    differences: all. allowed: by round, for all but the first step. exact: of the first step.
-    """
+    """A file's numbers beside ours in one precision: all differences, and what is allowed of each."""
 
     precision: str
-    differences: list[Difference]
-    allowed: dict[int, Spread]
-    exact: float
-
-    def limit(self, difference: Difference) -> float:
-        """The largest difference that is allowed there."""
-        first = min(self.allowed)
-        if difference.step == 0 and difference.place[0] == first and difference.place[1] != SERVER:
-            return self.exact
-        return self.allowed[difference.place[0]][difference.step is None]
+    differences: Sequence[Difference]
+    limit: Limit
 
     @property
     def beyond(self) -> list[Difference]:
         """Differences larger than allowed: losses, then tensors, in the order of the run."""
         return [difference for difference in self.differences if not difference.size <= self.limit(difference)]
-
-    @property
-    def largest(self) -> dict[int, Spread]:
-        """The largest differences of each round."""
-        return spreads(self.differences, self.allowed)
 
 
 def loss_difference(ours: float, theirs: float) -> float:
@@ -81,31 +62,16 @@ def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
 
 def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
     """Every number of theirs beside ours: losses, then tensors, by round; clients come before the server."""
-    order = sorted(theirs.losses, key=_by_round), sorted(theirs.weights, key=_by_round)
-    for place in order[0]:
+    for place in sorted(theirs.losses, key=_in_time):
         mine, given = ours.losses.get(place, []), theirs.losses[place]
         for step in range(max(len(mine), len(given))):
             a, b = tuple(mine[step : step + 1]), tuple(given[step : step + 1])
-            yield Difference(place, step, "", a, b, loss_difference(a[0], b[0]) if a and b else math.inf)
-    for place in order[1]:
-        mine_by_name = ours.weights.get(place, {})
-        for name, print_ in theirs.weights[place].items():
-            own = mine_by_name.get(name)
-            size = math.inf if own is None else fingerprint_difference(own, print_)
-            yield Difference(place, None, name, own or (), print_, size)
-
-
-def _by_round(place: Place) -> tuple[int, bool, int]:
-    return place[0], place[1] == SERVER, place[1]
-
-
-def spreads(found: list[Difference], rounds: dict[int, Spread] | list[int]) -> dict[int, Spread]:
-    """The largest differences of losses and weights in each round."""
-    largest = {round: [0.0, 0.0] for round in rounds}
-    for place, step, *_, size in found:
-        kind = step is None
-        largest[place[0]][kind] = max(largest[place[0]][kind], size)
-    return {round: Spread(*pair) for round, pair in largest.items()}
+            yield Difference(place, step, "", a, b, loss_difference(*a, *b) if a and b else math.inf)
+    for place in sorted(theirs.weights, key=_in_time):
+        for name, given_print in theirs.weights[place].items():
+            own = ours.weights.get(place, {}).get(name)
+            size = math.inf if own is None else fingerprint_difference(own, given_print)
+            yield Difference(place, None, name, own or (), given_print, size)
 
 
 def compare(file: ParityFile, case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
@@ -113,32 +79,52 @@ def compare(file: ParityFile, case: Case, ours: dict[str, Numbers]) -> list[Comp
     compared = []
     for precision, theirs in file.sections.items():
         found = list(differences(ours[precision], theirs))
-        rounds = theirs.rounds
-        if precision == "64-true":
-            allowed = dict.fromkeys(rounds, Spread(case.exact, case.exact))
-            compared.append(Comparison(precision, found, allowed, case.exact))
-            continue
-        if file.rounding:
-            measured = {round: Spread(*file.rounding[round]) for round in rounds}
-        else:
-            doubled, single = (file.sections["64-true"], theirs) if "64-true" in file.sections else (
-                ours["64-true"], ours["32-true"])  # fmt: skip
-            measured = spreads(list(differences(single, doubled)), rounds)
-        compared.append(Comparison(precision, found, _growing(measured), EXACT))
+        limit = _constant(case.exact) if precision == "64-true" else _by_rounding(file, theirs, ours)
+        compared.append(Comparison(precision, found, limit))
     return compared
 
 
 def needed(file: ParityFile) -> list[str]:
-    """Precisions to run in: the file's, and float64 where float32 has nothing else that tells what rounding does."""
+    """Precisions to run in: the file's, and float64 where nothing else tells what rounding does to float32."""
     alone = set(file.sections) == {"32-true"} and not file.rounding
     return [*file.sections, *(["64-true"] if alone else [])]
 
 
-def _growing(measured: dict[int, Spread]) -> dict[int, Spread]:
-    """Allowed differences: `GROWTH` times the measured ones so far, at least `EXACT`."""
-    allowed, losses, weights = {}, EXACT, EXACT
-    for round in sorted(measured):
-        losses = max(losses, GROWTH * measured[round].losses)
-        weights = max(weights, GROWTH * measured[round].weights)
-        allowed[round] = Spread(losses, weights)
-    return allowed
+def _in_time(place: Place) -> tuple[int, bool, int]:
+    """Key that sorts places in the order of the run."""
+    return place[0], place[1] == SERVER, place[1]
+
+
+def _constant(limit: float) -> Limit:
+    return lambda difference: limit
+
+
+def _by_rounding(file: ParityFile, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
+    """What is allowed in float32: `EXACT` at the first step, then what rounding has done by then.
+
+    That is, in this order: what the file says; how far the authors' float32 is from their float64; or ours from ours.
+    """
+    if file.rounding:
+        kinds = (0, None)  # of a loss, and of a tensor
+        given = [(round, *pair) for round, sizes in file.rounding.items() for pair in zip(kinds, sizes, strict=True)]
+        measured = [Difference((round, 0), step, "", (), (), size) for round, step, size in given]
+    elif "64-true" in file.sections:
+        measured = list(differences(theirs, file.sections["64-true"]))
+    else:
+        measured = list(differences(ours["32-true"], ours["64-true"]))
+    first = min(_when(difference) for difference in measured)
+
+    def limit(difference: Difference) -> float:
+        when, is_loss = _when(difference), difference.step is not None
+        if is_loss and when == first:
+            return EXACT
+        sizes = (other.size for other in measured if (other.step is not None) == is_loss and _when(other) <= when)
+        return max(EXACT, GROWTH * max(sizes, default=0.0))
+
+    return limit
+
+
+def _when(difference: Difference) -> tuple[int, bool, int]:
+    """When a number was, as far as clients work at the same time: round, whether at the server, step."""
+    (round, client), step = difference.place, difference.step
+    return round, client == SERVER, step or 0

@@ -91,7 +91,7 @@ def read(path: Path) -> ParityFile:
             raise ConfigError(f"{path} is no parity file: it has no table {section!r}")
     read = ParityFile(path, content["what"], content["setting"], content)
     try:
-        read.sections, read.rounding  # noqa: B018 # reads all numbers now
+        read.sections, read.rounding  # noqa: B018 # reads the numbers now
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: its numbers cannot be read: {type(error).__name__} {error}") from error
     return read

@@ -1,31 +1,71 @@
-"""What `python -m benchmark parity` prints of a file."""
+"""What `python -m benchmark parity` prints of a file, and the file's line in docs/parity.md."""
+
+from collections.abc import Iterable, Iterator
 
 from benchmark.parity.codes import Case
 from benchmark.parity.compare import Comparison, Difference
 from benchmark.parity.files import SERVER, ParityFile
+from leaderboards.pages.parity import Precision, Result
 
 PRECISIONS = {"32-true": "float32", "64-true": "float64"}
+KINDS = ("losses", "weights")
 
 
-def lines(file: ParityFile, case: Case, compared: list[Comparison]) -> list[str]:
+def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
     """A file's lines: what it is, the largest differences of each round, and the first beyond what is allowed."""
-    steps = sum(map(len, next(iter(file.sections.values())).losses.values()))
-    rounds = file.get("rounds")
+    file = case.file
     commit = str(file.what.get("commit", ""))[:7]
-    text = [
-        f"{file.path.name}: {file.what['repository']} {commit}, {len(file.sizes)} clients, {rounds} rounds, "
-        f"{steps} steps; {case.scenario} {case.method}"
-    ]
+    length = f"{len(file.sizes)} clients, {file.get('rounds')} rounds, {_steps(file)} steps"
+    yield f"{file.path.name}: {file.what['repository']} {commit}, {length}; {case.scenario} {case.method}"
     for comparison in compared:
-        for round, largest in comparison.largest.items():
-            allowed = comparison.allowed[round]
-            text.append(
-                f"  {PRECISIONS[comparison.precision]}, round {round}: losses {_size(largest.losses, allowed.losses)}, "
-                f"weights {_size(largest.weights, allowed.weights)}"
-            )
-        first = [next((d for d in comparison.beyond if (d.step is None) is tensor), None) for tensor in (False, True)]
-        text += [f"  BEYOND {described(difference, comparison)}" for difference in first if difference is not None]
-    return text
+        for round in sorted({difference.place[0] for difference in comparison.differences}):
+            found = [_largest(comparison, round, kind) for kind in KINDS]
+            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, found))}"
+        for kind in KINDS:
+            beyond = [difference for difference in comparison.beyond if _kind(difference) == kind]
+            if beyond:
+                yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} are"
+
+
+def result(case: Case, compared: list[Comparison]) -> Result:
+    """A file's line in the table."""
+    file, what = case.file, case.file.what
+    driven = what.get("driven", "")
+    return Result(
+        file=file.path.stem,
+        method=case.method,
+        scenario=case.scenario,
+        paper=str(what.get("paper", "")),
+        repository=str(what.get("repository", "")).removeprefix("github.com/"),
+        commit=str(what.get("commit", ""))[:7],
+        driven=driven if isinstance(driven, str) else "; ".join(driven),
+        clients=len(file.sizes),
+        rounds=file.get("rounds"),
+        steps=_steps(file),
+        slips=case.slips,
+        precisions={PRECISIONS[comparison.precision]: _precision(comparison) for comparison in compared},
+        met=not any(comparison.beyond for comparison in compared),
+    )
+
+
+def _precision(comparison: Comparison) -> Precision:
+    """The largest differences of a comparison, to two digits."""
+    found = comparison.differences
+    losses = [difference for difference in found if _kind(difference) == "losses"]
+    started = min((difference.place[0] for difference in losses), default=0)
+    first = [d for d in losses if d.step == 0 and d.place[0] == started and d.place[1] != SERVER]
+    tensors = [difference for difference in found if _kind(difference) == "weights"]
+    return Precision(*map(_two_digits, (first, losses, tensors)))
+
+
+def _two_digits(found: Iterable[Difference]) -> float | None:
+    largest = max((difference.size for difference in found), default=None)
+    return None if largest is None else float(f"{largest:.1e}")
+
+
+def _steps(file: ParityFile) -> int:
+    """Steps of all clients and of the server."""
+    return sum(map(len, next(iter(file.sections.values())).losses.values()))
 
 
 def described(difference: Difference, comparison: Comparison) -> str:
@@ -38,5 +78,14 @@ def described(difference: Difference, comparison: Comparison) -> str:
     return f"round {round}, {who}, {what}: {ours} instead of {theirs} ({size})"
 
 
-def _size(largest: float, allowed: float) -> str:
-    return f"{largest:.1e} (allowed {allowed:.0e})"
+def _kind(difference: Difference) -> str:
+    return KINDS[difference.step is None]
+
+
+def _largest(comparison: Comparison, round: int, kind: str) -> str:
+    """The largest difference of a round's losses or tensors, and what is allowed at most; empty without any."""
+    found = [difference for difference in comparison.differences if difference.place[0] == round]
+    found = [difference for difference in found if _kind(difference) == kind]
+    if not found:
+        return ""
+    return f"{kind} {max(d.size for d in found):.1e} (allowed {max(map(comparison.limit, found)):.0e})"

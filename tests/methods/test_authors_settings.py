@@ -5,20 +5,21 @@ import torch
 
 from methods import trees
 from tests import run_helpers
-from tests.methods import test_fedavg, test_fedema, test_flesd, test_orchestra
+from tests.methods import test_fedavg, test_fedema, test_fedu2, test_flesd, test_orchestra
 from tests.methods.contract import MethodContract
 
 SETTINGS = ("training.views=separate", "training.drop_last=true", "training.precision=64-true")
 
 
 class Double(MethodContract):
-    """Numbers have eight bytes; `like` is the contract of the method under its usual settings."""
+    """Numbers have eight bytes; `like` is the usual contract, `own` are settings of the method's released code."""
 
     like: type[MethodContract]
+    own: tuple[str, ...] = ()
 
     def __init_subclass__(cls):
         cls.method, cls.falls = cls.like.method, cls.like.falls
-        cls.overrides = (*cls.like.overrides, *SETTINGS)
+        cls.overrides = (*cls.like.overrides, *SETTINGS, *cls.own)
 
     def bill(self, run):
         return {key: 2 * size for key, size in self.like.bill(self, run).items()}
@@ -36,14 +37,25 @@ class TestFedAvg(Double):
 
 class TestFedEMA(Double):
     like = test_fedema.TestFedEMA
+    own = ("objective.first_target=online", "method.keep_statistics=true")
+
+
+class TestFedU2(Double):
+    like = test_fedu2.TestFedU2
+    own = ("method.solver=descent", "method.draws=view", "method.weighting=batches", "training.most_epochs=3")
+
+    def bill(self, run):
+        return super().bill(run) | {("fit", "up", "share"): 8}
 
 
 class TestFLESD(Double):
     like = test_flesd.TestFLESD
+    own = ("method.fill_anchors=true", "method.drop_last=true")
 
 
 class TestOrchestra(Double):
     like = test_orchestra.TestOrchestra
+    own = ("objective.target_first=true", "method.start_rows=first", "method.weighting=batches")
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:2])

@@ -124,6 +124,14 @@ class TestReceive:
             assert float(visit.memory["d"]) == pytest.approx(apart, rel=1e-5)
             memory = {**visit.memory, "round": torch.tensor(round)}
 
+    @pytest.mark.parametrize(("d", "kept"), [(0.5, 3.0), (1.5, 1.0)])
+    def test_the_predictors_statistics_stay_where_mu_is_above_a_half(self, d, kept):
+        method = FedEMA(BYOL(encoder(), projector=(5, 4), predictor=3), keep_statistics=True)
+        self.received(method, {"d": torch.tensor(d), "scale": torch.tensor(0.5), "round": torch.tensor(3)}, round=4)
+        statistics = method.statistics()
+        assert {float(leaf.unique()) for leaf in statistics["predictor"].values()} == {kept}
+        assert {float(leaf.unique()) for leaf in statistics["encoder"].values()} == {3.0}
+
     def test_who_was_away_takes_everything(self, method):
         memory = {"d": torch.tensor(0.5), "scale": torch.tensor(0.5), "round": torch.tensor(2)}
         assert self.received(method, memory, round=4) == ({3.0}, {3.0}, {3.0})

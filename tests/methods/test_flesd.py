@@ -95,6 +95,21 @@ class TestFLESD(MethodContract):
         assert distil == pytest.approx([0.002] * 3)
         assert fit[-1] < fit[0]
 
+    def test_the_first_batches_of_an_epoch_may_only_fill_the_anchors(self, tmp_path):
+        """As in the code: they make no step, and a short last batch is left out."""
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.drop_last=true")
+        visits = run_helpers.collect_visits(run, lambda done: done.visit, "distil")
+        run.loop.fit()
+        whole = examples(run) // 8
+        assert examples(run) % 8
+        assert whole > 1
+        assert {visit.steps for visit in visits} == {2 * (whole - 12 // 8)}
+
+    def test_anchors_that_fill_whole_epochs_are_refused(self, tmp_path):
+        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=200")
+        with pytest.raises(MethodError, match=r"makes no step with the first 25 batches of an epoch"):
+            run.loop.fit()
+
     def test_the_cc_form_is_one_round(self, tmp_path):
         once = run_helpers.train_run(tmp_path / "a", "flesd-cc", *SHORT)
         plain = run_helpers.train_run(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")

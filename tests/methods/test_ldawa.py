@@ -64,6 +64,22 @@ class TestLDAWA(MethodContract):
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
         assert run_helpers.difference(trained, before) < 1e-6
 
+    def test_statistics_may_be_scaled_too(self, tmp_path):
+        """As in the code: a running statistic is the clients' sum, each times its cosine, over their number."""
+        words = ("method.start=0", "federation.rounds=1", "method.statistics=scaled")
+        run = run_helpers.build_run(tmp_path, "ldawa", *words)
+        replies = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
+        run.loop.restore()
+        before = trees.clone(run.loop.server["weights"])
+        run.loop.run_round(0)
+        names = [path for path, _ in trees.leaves(before) if path[-1].endswith("running_var")]
+        assert names
+        for path in names:
+            old = dict(trees.leaves(before))[path].double()
+            new = [dict(trees.leaves(reply))[path].double() for reply in replies]
+            by_hand = sum(torch.dot(a, old) / (a.norm() * old.norm()) * a for a in new) / len(new)
+            torch.testing.assert_close(dict(trees.leaves(run.loop.server["weights"]))[path], by_hand.float())
+
     def test_a_negative_start_is_refused(self, tmp_path):
         with pytest.raises(MethodError, match="at least 0"):
             run_helpers.build_run(tmp_path, "ldawa", "method.start=-1")

@@ -49,6 +49,22 @@ class TestOrchestra(MethodContract):
         trained = {part: {name: after[part][name] for name in names} for part, names in before.items()}
         assert run_helpers.difference(trained, before) < 1e-6
 
+    @pytest.mark.parametrize("choice", ["random", "first"])
+    def test_the_first_clusters_may_be_of_the_first_rows(self, choice, tmp_path, monkeypatch):
+        words = (*SMALL, "objective.bank=4", f"method.start_rows={choice}", "federation.rounds=1")
+        run = run_helpers.build_run(tmp_path, "orchestra", *words)
+        cluster, are_first = run.loop.method.local_centroids, []
+
+        def look(visit, rows):
+            if visit.phase.name == "initialise":
+                are_first.append(torch.equal(rows, visit.observed["rows"]["z"][:4]))
+            return cluster(visit, rows)
+
+        monkeypatch.setattr(run.loop.method, "local_centroids", look)
+        run.loop.fit()
+        assert len(are_first) == 4
+        assert all(are_first) == (choice == "first")
+
     def test_centroids_are_unit_rows_that_move_with_the_rounds(self, tmp_path, unbroken):
         first = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "federation.rounds=1").loop.server
         now = unbroken.loop.server["centroids"]["mu"]
@@ -448,6 +464,20 @@ class TestClustering:
         objective.after_step(out.push)
         torch.testing.assert_close(objective.bank[: len(first)], by_hand)
         assert len(objective.bank) == 8
+
+    def test_the_target_may_follow_before_a_batch(self):
+        """As in the code: the step itself leaves it, the next pass in training moves it."""
+        objective = Clustering(encoder(), projector=(5, 4), clusters=3, bank=8, momentum=0.5, target_first=True)
+        before = [parameter.clone() for parameter in objective.target_encoder.parameters()]
+        with torch.no_grad():
+            for parameter in objective.encoder.parameters():
+                parameter.add_(1.0)
+        objective.after_step({"bank": torch.zeros(2, 4)})
+        objective.eval()(*views(3))
+        assert all(map(torch.equal, objective.target_encoder.parameters(), before))
+        objective.train()(*views(3))
+        for target, past in zip(objective.target_encoder.parameters(), before, strict=True):
+            torch.testing.assert_close(target, past + 0.5)
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
     def test_the_target_follows_with_the_momentum_asked_for(self, momentum):

@@ -23,7 +23,7 @@ def fabric():
 
 def visit(client, examples, batches=1):
     phase = Phase("fit")
-    return Visit(0, 1, phase, Client(client, examples), {}, {}, torch.Generator(), batches=batches)
+    return Visit(0, 1, phase, Client(client, examples), {}, {}, torch.Generator(), counted=batches)
 
 
 def reduced(fabric, how, replies, server=None):

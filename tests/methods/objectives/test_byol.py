@@ -1,4 +1,5 @@
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from methods import trees
 from methods.base import Client, FederatedMethod, Outputs, Visit
 from methods.maths import byol_regression
 from methods.objectives.byol import BYOL
+from tests import run_helpers
 from tests.methods.objectives import ObjectiveContract, batch, encoder, step
 
 
@@ -79,3 +81,75 @@ class TestBYOL(ObjectiveContract):
         assert loss(Outputs((), (), (-z, -2 * z), (z, z)), batch()).item() == pytest.approx(8)
         ones = torch.ones(5, 4)
         assert loss(Outputs((), (), (ones, ones), (ones, ones)), batch()).item() == pytest.approx(0, abs=1e-6)
+
+
+def visit(first: bool) -> Visit:
+    phase = FederatedMethod.phases[0]
+    return Visit(0, 1, phase, Client(0, 5), {}, {}, torch.Generator(), first=first)
+
+
+def test_one_direction_regresses_the_second_views_target() -> None:
+    objective = BYOL(encoder(), projector=(5, 4), predictor=3, symmetric=False)
+    out = objective(*batch().views)
+    with torch.no_grad():
+        target = objective.target_projector(objective.target_encoder(batch().views[1]))
+    assert (len(out.predictions), len(out.targets)) == (1, 1)
+    torch.testing.assert_close(out.targets[0], target)
+    torch.testing.assert_close(objective.loss(out, batch()), byol_regression(out.predictions[0], target))
+
+
+class TestAFirstTargetThatIsTheOnlineNetwork:
+    """As in EasyFL: no lag in a client's first visit, and the target's passes move the online running statistics."""
+
+    def build(self, first: bool) -> BYOL:
+        objective = BYOL(encoder(), projector=(5, 4), predictor=3, first_target="online")
+        objective.separate_views = True
+        objective.receive(visit(first))
+        return objective
+
+    def test_it_follows_without_lag_with_its_statistics(self) -> None:
+        objective = self.build(first=True)
+        for _ in range(2):
+            step(objective, batch())
+            for target, source in objective.ema.items():
+                ours, theirs = (getattr(objective, part).state_dict() for part in (target, source))
+                assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+    def test_its_passes_move_the_online_statistics(self) -> None:
+        counted = [buffer for name, buffer in self.build(first=True).named_buffers() if "num_batches" in name]
+        assert counted
+        for first, passes in ((True, 4), (False, 2)):
+            objective = self.build(first)
+            objective(*batch().views)
+            layers = [
+                buffer for name, buffer in objective.encoder.named_buffers() if name.endswith("num_batches_tracked")
+            ]
+            assert {int(buffer) for buffer in layers} == {passes}
+
+    def test_later_visits_are_like_those_of_a_copy(self) -> None:
+        later, copy = self.build(first=False), BYOL(encoder(), projector=(5, 4), predictor=3)
+        copy.separate_views = True
+        copy.load_state_dict(later.state_dict())
+        for objective in (later, copy):
+            step(objective, batch())
+        assert all(torch.equal(a, b) for a, b in zip(later.parameters(), copy.parameters(), strict=True))
+
+
+def test_a_stateful_target_stays_with_its_client(tmp_path: Path) -> None:
+    everyone = ("objective=byol", "federation.participation=1", "federation.rounds=2")
+    run = run_helpers.train_run(tmp_path / "a", "fedavg", *everyone, "objective.stateful=true")
+    plain = run_helpers.train_run(tmp_path / "b", "fedavg", *everyone)
+    kept = run.loop.client_state[0]["stays"]
+    assert set(kept) == {"target_encoder", "target_projector"}
+    assert "stays" not in plain.loop.client_state.get(0, {})
+    assert run_helpers.difference(run.loop.server, plain.loop.server) > 1e-6
+    assert run.loop.ledger.total("up") == plain.loop.ledger.total("up")
+
+
+def test_a_first_target_needs_one_that_stays(tmp_path: Path) -> None:
+    """Under FedAvg every visit is a first one unless the target stays; FedU keeps it."""
+    run = run_helpers.build_run(tmp_path, "fedu", "objective.first_target=online", "federation.participation=1")
+    shared = run_helpers.collect_visits(run, lambda done: (done.visit.round, done.visit.first))
+    run.loop.fit()
+    assert {first for round, first in shared if round == 0} == {True}
+    assert {first for round, first in shared if round > 0} == {False}

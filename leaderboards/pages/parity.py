@@ -1,0 +1,89 @@
+"""The parity table: how far the suite is from what the authors' codes compute, read from JSON and written into docs.
+
+`benchmark.parity` measures it.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from leaderboards.markdown import render, replace_between
+from leaderboards.schema import RecordError, first_error
+
+FILE = "parity.json"
+"""The table's file in the leaderboards' folder."""
+START = "<!-- parity: written by the parity command from tests/parity -->"
+END = "<!-- end of parity -->"
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The largest relative differences of a file's run in one precision.
+
+    first: of the first step's losses, in float32; None: no step. losses, weights: of all; None: there are none.
+    """
+
+    first: float | None
+    losses: float | None
+    weights: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One parity file beside the suite.
+
+    file: its name. method: that it is of. scenario: the suite's, with whose settings it was run.
+    driven: what ran of the authors' code. slips: of the authors, that are reproduced. met: within what is allowed.
+    """
+
+    file: str
+    method: str
+    scenario: str
+    paper: str
+    repository: str
+    commit: str
+    driven: str
+    clients: int
+    rounds: int
+    steps: int
+    slips: str
+    precisions: dict[str, Precision]
+    met: bool
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Parity:
+    """All files."""
+
+    results: tuple[Result, ...]
+
+
+def read(path: str | Path) -> Parity:
+    """The table in a file. Raises RecordError where the file is missing or holds no table."""
+    try:
+        return TypeAdapter(Parity).validate_json(Path(path).read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise RecordError(f"{path}: no parity table ({reason}): write it by `python -m benchmark parity`") from error
+
+
+def write(path: str | Path, results: Iterable[Result]) -> None:
+    """Writes the table as JSON; differences have two digits."""
+    content = asdict(Parity(tuple(results)))
+    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def filled(page: str, parity: Parity) -> str:
+    """docs/parity.md with the tables between its marks."""
+    return replace_between(page, START, END, render("parity.md.j2", results=parity.results, shown=shown))
+
+
+def shown(result: Result, precision: str, kind: str) -> str:
+    """A difference of a file in a precision, `2.8e-07`; a dash where there is none."""
+    found = result.precisions.get(precision)
+    value = None if found is None else getattr(found, kind)
+    return "–" if value is None else f"{value:.1e}"

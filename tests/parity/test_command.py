@@ -1,0 +1,146 @@
+"""`python -m benchmark parity`: what it prints of files that are met, that are not, and that are no parity files."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmark.cli.main import main
+from benchmark.parity.codes import case
+from benchmark.parity.compare import GROWTH, compare, fingerprint_difference, needed
+from benchmark.parity.files import SERVER, Numbers, place, read
+from benchmark.parity.inputs import GivenViews, ViewKey, fingerprint, generator, initial, name_key
+
+FOLDER = Path(__file__).parent
+
+
+def changed(folder: Path, name: str = "fedsc", **sections: object) -> Path:
+    """A copy of a file, with other sections; a section of None is left out."""
+    content = json.loads((FOLDER / f"{name}.json").read_text()) | sections
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    return file
+
+
+def setting(name: str = "fedsc", **values: object) -> dict[str, object]:
+    return json.loads((FOLDER / f"{name}.json").read_text())["setting"] | values
+
+
+def test_a_file_that_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", str(FOLDER / "ldawa.json"), "accelerator=cpu"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "ldawa.json: yasar-rehman/L-DAWA 123438d, 3 clients, 2 rounds, 0 steps; ldawa/cifar100-e1 ldawa"
+    )
+    assert "float32, round 1: weights " in out
+    assert "BEYOND" not in out
+
+
+def test_a_file_that_is_not_met_is_named_with_its_first_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = json.loads((FOLDER / "fedsc.json").read_text())["losses"]
+    losses["1"]["0"][1] *= 1.01
+    met, other = FOLDER / "ldawa.json", changed(tmp_path, losses=losses)
+    assert main(["parity", str(met), str(other), "accelerator=cpu"]) == 1
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.out.splitlines() if "BEYOND" in line]
+    assert line.startswith("  BEYOND round 0, client 1, loss of step 1: ")
+    assert "(9.9e-03, allowed 1.2e-06)" in line
+    assert printed.err == "error: 1 of 2 files are not met: fedsc\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: folder / "none.json", r"No such file"),
+        (lambda folder: _written(folder, "{"), r"is no parity file: Expecting property name"),
+        (lambda folder: _written(folder, "[]"), r"is no parity file: it holds no table"),
+        (lambda folder: changed(folder, weights=None), r"is no parity file: it has no table 'weights'"),
+        (lambda folder: changed(folder, losses={"0": {"x": [1]}}), r"its numbers cannot be read: ValueError"),
+        (lambda folder: changed(folder, weights={"start 0": {}}), r"names no round"),
+        (lambda folder: changed(folder, what={"repository": "a/b"}), r"is of a/b: known are Sungwon-Han/FEDX"),
+        (lambda folder: changed(folder, setting=setting(participation=0.5)), r"all clients train in every round"),
+        (lambda folder: changed(folder, setting={"seed": 1}), r"its setting has no "),
+        (lambda folder: changed(folder, setting=setting(fedsc={})), r"its setting cannot be read: KeyError 'mu'"),
+    ],
+)
+def test_what_is_no_parity_file_gets_one_line(make, message, tmp_path, capsys) -> None:
+    assert main(["parity", str(make(tmp_path))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert re.search(message, line)
+
+
+def _written(folder: Path, text: str) -> Path:
+    (folder / "a.json").write_text(text)
+    return folder / "a.json"
+
+
+@pytest.mark.parametrize(("words", "message"), [([], "of which files"), (["a.json", "lr=1"], "accelerator=cpu|cuda")])
+def test_other_words_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("round 0, client 1", (0, 1)), ("after round 1", (1, SERVER)), ("visit of client 2, round 3", (3, 2)),
+        ("round0/client1", (0, 1)), ("round1", (1, SERVER)), ("round 12 client 10", (12, 10)),
+    ],
+)  # fmt: skip
+def test_places(key: str, expected: tuple[int, int]) -> None:
+    assert place(key) == expected
+
+
+def test_inputs_are_those_of_the_stated_keys() -> None:
+    name = "encoder.backbone.bn1.weight"
+    normal = generator(7, 2, name_key(name)).standard_normal(5)
+    assert initial(7, name, [5]).tolist() == pytest.approx((1 + 0.1 * normal).tolist())
+    assert initial(7, "a.bias", [4]).abs().max() < 0.6
+    assert initial(7, "a.weight", [4, 3, 2]).std() == pytest.approx((1 / 6) ** 0.5, rel=0.5)
+    mean, deviation, product = fingerprint(7, name, initial(7, name, [5]))
+    assert mean == pytest.approx(1 + 0.1 * normal.mean())
+    assert deviation == pytest.approx(0.1 * normal.std())
+    direction = generator(7, 3, name_key(name)).standard_normal(5)
+    assert product == pytest.approx(((1 + 0.1 * normal) * direction).sum() / 5**0.5)
+    data = GivenViews(7, [5, 9])
+    data.key = ViewKey(2, epoch=1, first=1)
+    batches = list(data.batches(1, ("augment",), 4, epochs=2, order=None))
+    assert [len(batch.index) for batch in batches] == [4, 4, 1] * 2
+    rows = generator(7, 1, 1, 2, 2, 1).standard_normal((9, 3, 32, 32), dtype="float32")
+    assert batches[3].views[0].tolist() == rows[:4].tolist()
+    assert data.position == (1, 2, 5)
+
+
+def test_a_fingerprints_number_near_zero_does_not_count() -> None:
+    assert fingerprint_difference((0.0, 1.0, 1.0), (1e-7, 1.0, 1.0)) < 1e-3
+    assert fingerprint_difference((0.1, 1.0, 1.0), (0.2, 1.0, 1.0)) == pytest.approx(0.5, rel=0.01)
+
+
+def test_what_rounding_allows() -> None:
+    """What the file says of a round, or how far its float32 has come from its float64 by that step."""
+    told = read(FOLDER / "ssd.json")
+    (comparison,) = compare(told, case(told), told.sections)
+    limits = {(d.place[0], d.step): comparison.limit(d) for d in comparison.differences}
+    assert limits[0, 0] == 1e-6
+    assert limits[0, 1] == pytest.approx(GROWTH * 2.7e-6)
+    assert limits[1, 0] == pytest.approx(GROWTH * 4e-5)
+    assert limits[1, None] == pytest.approx(GROWTH * 1e-3)
+    both = read(FOLDER / "feddecorr.json")
+    single, double = compare(both, case(both), both.sections)
+    assert not single.beyond
+    assert {double.limit(d) for d in double.differences} == {1e-6}
+    by_step = [single.limit(d) for d in single.differences if d.place == (1, 1) and d.step is not None]
+    assert by_step == sorted(by_step)
+    assert by_step[0] > 1e-6
+    alone = read(FOLDER / "ldawa.json")
+    assert needed(alone) == ["32-true", "64-true"]
+
+
+def test_a_missing_number_is_beyond_what_is_allowed() -> None:
+    file = read(FOLDER / "fedsc.json")
+    (comparison,) = compare(file, case(file), {"32-true": Numbers()})
+    assert len(comparison.beyond) == len(comparison.differences) > 0

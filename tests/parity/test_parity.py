@@ -1,0 +1,124 @@
+"""The suite computes what the authors' codes do, and a setting that is not theirs shows.
+
+All files: `make parity`; here those that take seconds.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.parity.codes import Case, case
+from benchmark.parity.compare import Comparison, compare, needed
+from benchmark.parity.files import read
+from benchmark.parity.replay import replay
+
+FOLDER = Path(__file__).parent
+SECONDS = ("fedavg-align-uniform-ssd", "feddecorr", "fedsc", "ldawa", "ssd")
+ALL = sorted(file.stem for file in FOLDER.glob("*.json"))
+LONG = [pytest.param(name, marks=() if name in SECONDS else pytest.mark.long) for name in ALL]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def of(name: str) -> Case:
+    return case(read(FOLDER / f"{name}.json"))
+
+
+def compared(each: Case, precision: str | None = None) -> list[Comparison]:
+    """The comparisons of a case, in its precisions or in one of them."""
+    file = each.file
+    if precision is not None:
+        for other in set(file.sections) - {precision}:
+            del file.sections[other]
+    return compare(file, each, {one: replay(each, one, "cpu") for one in needed(file)})
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_it_computes_what_the_authors_code_does(name: str) -> None:
+    comparisons = compared(of(name))
+    assert comparisons
+    for comparison in comparisons:
+        assert comparison.differences
+        assert comparison.beyond == []
+
+
+def with_settings(each: Case, **settings: object) -> Case:
+    """The case under other settings, whose dots are spelled as two underscores."""
+    own = each.overrides()
+    each.overrides = lambda: own | {key.replace("__", "."): value for key, value in settings.items()}  # type: ignore[method-assign]
+    return each
+
+
+def with_views_reversed(each: Case) -> Case:
+    """The case whose second view comes first."""
+    prepare = each.prepare
+
+    def reverse(method, data):
+        prepare(method, data)
+        batches = data.batches
+
+        def reversed_(*args, **kwargs):
+            for batch in batches(*args, **kwargs):
+                yield batch._replace(views=batch.views[::-1])
+
+        data.batches = reversed_
+
+    each.prepare = reverse  # type: ignore[method-assign]
+    return each
+
+
+DOUBLE = "64-true"
+MUTANTS = [
+    ("feddecorr", DOUBLE, {"optimizer__momentum": 0.89}),
+    ("feddecorr", DOUBLE, {"method__weighting": "clients"}),
+    ("feddecorr", DOUBLE, {"training__drop_last": True}),
+    ("feddecorr", DOUBLE, {"method__weight": 0.11}),
+    ("fedsc", "32-true", {"training__clip_norm": 2.9}),
+    ("fedsc", "32-true", {"schedule__name": "cosine"}),
+    ("ldawa", "32-true", {"method__statistics": "mean"}),
+    ("ssd", "32-true", {"method__weighting": "examples"}),
+    ("ssd", "32-true", {"training__views": "joint"}),
+    ("fedu-byol-float64", DOUBLE, {"optimizer__weight_decay": 4.9e-4}),
+    ("fedu-byol-float64", DOUBLE, {"method__threshold": 100}),
+    ("fedu-byol-float64", DOUBLE, {"objective__first_target": "copy"}),
+    ("fedema-byol-float64", DOUBLE, {"objective__momentum": 0.98}),
+    ("fedema-byol-float64", DOUBLE, {"method__tau": 0.69}),
+    ("fedema-byol-float64", DOUBLE, {"method__keep_statistics": False}),
+    ("fedema-byol-float64", DOUBLE, {"schedule__name": "constant"}),
+    ("fedavg-byol-easyfl", "32-true", {"objective__stateful": False}),
+    ("fedu2-simclr-float64", DOUBLE, {"objective__temperature": 0.0701}),
+    ("fedu2-simclr-float64", DOUBLE, {"method__solver": "exact"}),
+    ("fedu2-simclr-float64", DOUBLE, {"method__weighting": "examples"}),
+    ("fedu2-simclr-float64", DOUBLE, {"training__most_epochs": None}),
+    ("fedx-simclr", DOUBLE, {"objective__temperature": 0.101}),
+    ("fedx-simclr", DOUBLE, {"method__variant": "paper"}),
+    ("orchestra", DOUBLE, {"objective__momentum": 0.997}),
+    ("orchestra", DOUBLE, {"objective__target_first": False}),
+    ("orchestra", DOUBLE, {"method__weighting": "examples"}),
+    ("orchestra", DOUBLE, {"method__start_rows": "random"}),
+    ("flesd", DOUBLE, {"method__momentum": 0.99}),
+    ("flesd", DOUBLE, {"method__fill_anchors": False}),
+    ("flesd", DOUBLE, {"method__drop_last": False}),
+    ("flesd", DOUBLE, {"optimizer__weight_decay": 0.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "settings"),
+    [pytest.param(*mutant, marks=() if mutant[0] in SECONDS else pytest.mark.long) for mutant in MUTANTS],
+)
+def test_a_setting_that_is_not_the_authors_departs(name: str, precision: str, settings: dict[str, object]) -> None:
+    (comparison,) = compared(with_settings(of(name), **settings), precision)
+    assert comparison.beyond
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("ssd", "32-true"), pytest.param("fedu-byol-float64", DOUBLE, marks=pytest.mark.long)]
+)
+def test_views_in_another_order_depart(name: str, precision: str) -> None:
+    (comparison,) = compared(with_views_reversed(of(name)), precision)
+    assert comparison.beyond
