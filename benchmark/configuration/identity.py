@@ -38,7 +38,9 @@ def settings(config: DictConfig) -> dict[str, Any]:
     return {
         key: value
         for key, value in flat.items()
-        if key not in outside and not key.startswith("evaluation.") and (key not in NEWER or NEWER[key] != value)
+        if key not in outside
+        and not key.startswith(("evaluation.", "authors."))
+        and (key not in NEWER or NEWER[key] != value)
     }
 
 

@@ -133,6 +133,8 @@ class Config:
     """Privacy budget of methods that release values with noise, see docs/privacy.md. epsilon: the run ends before the
     round that would exceed it; delta: of (epsilon, delta), 1e-5 by default."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    authors: dict[str, Any] = field(default_factory=dict)
+    """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""
     output: str = "runs"
     """Folder of the run folders."""
     logger: str = "wandb"

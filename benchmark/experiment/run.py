@@ -23,7 +23,14 @@ from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
 from benchmark.tracking.loggers import close, open_logger
 from benchmark.tracking.progress import Display
-from benchmark.tracking.provenance import commit, external_classes, hardware, numerical_deviations, origin
+from benchmark.tracking.provenance import (
+    author_deviations,
+    commit,
+    external_classes,
+    hardware,
+    numerical_deviations,
+    origin,
+)
 from benchmark.tracking.record import record
 from datamodules.federated import FederatedDataModule
 from eval.features import EvalError
@@ -150,7 +157,7 @@ class Run:
         self, encoders: dict[str, Scores], seconds: float, evaluated: dict[str, dict[str, Any]]
     ) -> schema.Record:
         """The record of the rounds so far with these encoders' scores."""
-        lines = list(self.external)
+        lines = [*self.external, *author_deviations(self.config)]
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
         lines += numerical_deviations(self.loop.environments)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate
@@ -48,6 +48,16 @@ def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]
         values = dict.fromkeys(str(env[key]) for env in environments if env[key] is not None)
         if len(values) > 1:
             lines.append(f"rounds were played by several {what}: {', '.join(values)}")
+    return lines
+
+
+def author_deviations(config: DictConfig) -> list[str]:
+    """Settings that are not those of the paper's authors, as the scenario's `authors` names them."""
+    lines = []
+    for key, theirs in config.authors.items():
+        ours = OmegaConf.select(config, key)
+        if ours != theirs:
+            lines.append(f"{key}={ours}, the authors have {theirs}")
     return lines
 
 

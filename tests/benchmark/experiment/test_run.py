@@ -270,6 +270,14 @@ class TestWhatARunLeaves:
         shipped, _ = experiment(tmp_path, "federation.rounds=1", method="fedprox")
         assert shipped.execute()["deviations"] == []
 
+    def test_settings_that_are_not_the_authors_are_named(self, tmp_path):
+        file = tmp_path / "paper.yaml"
+        file.write_text(f"like: {TINY}\nauthors: {{training.precision: 64-true, training.epochs: 1}}\n")
+        paper, _ = experiment(tmp_path, "federation.rounds=1", scenario=str(file))
+        plain, _ = experiment(tmp_path, "federation.rounds=1")
+        assert paper.execute()["deviations"] == ["training.precision=32-true, the authors have 64-true"]
+        assert identity(paper.config) == identity(plain.config)
+
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
         run, _ = experiment(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
         result = run.execute()
