@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmark.errors import ConfigError
 from benchmark.experiment import data
 from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
@@ -151,6 +152,44 @@ class TestLocalWork:
             assert (done.visit.batches, done.visit.steps, done.images) == (len(epoch), 2 * len(epoch), 2 * sum(epoch))
         assert len(watch.done) == len(self.SIZES)
 
+    def test_a_last_batch_of_one_image_may_be_trained_on(self, tmp_path):
+        run = self.resized(tmp_path, "training.smallest_batch=1", "heads.head_norm=false")
+        watch = Watch(run)
+        run.loop.fit()
+        images = {done.visit.client.examples: done.images for done in watch.done}
+        assert images == {size: size for size in self.SIZES}
+
+    def test_batch_norm_in_the_heads_cannot_train_on_one_image(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"training\.smallest_batch=1: .*heads\.head_norm=false"):
+            build_run(tmp_path, "fedavg", "training.smallest_batch=1")
+
+    @pytest.mark.parametrize(
+        ("override", "batches"),
+        [
+            ("training.drop_last=false", {2: 1, 8: 1, 9: 2, 10: 2, 16: 2, 17: 3}),
+            ("training.drop_last=true", {2: 1, 8: 1, 9: 1, 10: 1, 16: 2, 17: 2}),
+        ],
+    )
+    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, batches):
+        """As in released codes, whose weights are the lengths of their loaders."""
+        run = self.resized(tmp_path, override)
+        watch = Watch(run)
+        run.loop.fit()
+        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == batches
+
+    @pytest.mark.parametrize(
+        ("most", "epochs"), [(4, {2: 3, 8: 3, 9: 1, 10: 1, 16: 1, 17: 1}), (2, {2: 2, 8: 2, 9: 1, 10: 1, 16: 1, 17: 1})]
+    )
+    def test_clients_with_few_images_may_train_more_epochs(self, tmp_path, most, epochs):
+        """The largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them."""
+        run = self.resized(tmp_path, f"training.most_epochs={most}", "training.epochs=1")
+        watch = Watch(run)
+        run.loop.fit()
+        for done in watch.done:
+            assert done.visit.steps == epochs[done.visit.client.examples] * done.visit.batches
+            cost = run.loop.executor.images(done.visit.phase, done.visit.client)
+            assert cost == epochs[done.visit.client.examples] * done.visit.client.examples
+
     def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=10")
         run.loop.clients = [client for client in run.loop.clients if client.examples == 9]
@@ -214,9 +253,12 @@ class TestLearningRate:
     def factor(self, name, progress):
         if name == "step":
             return 0.2 ** sum(progress >= milestone for milestone in (0.3, 0.6))
-        return 0.5 * (1 + math.cos(math.pi * progress))
+        cosine, before = (1 + math.cos(math.pi * p) for p in (progress, progress - 1 / self.ROUNDS))
+        if name == "cosine_twice" and progress:  # the decay of the round before is applied once more
+            return 0.5 * cosine * cosine / before
+        return 0.5 * cosine
 
-    @pytest.mark.parametrize("name", ["cosine", "step"])
+    @pytest.mark.parametrize("name", ["cosine", "cosine_twice", "step"])
     @pytest.mark.parametrize("per", ["round", "step"])
     def test_the_schedule_by_hand(self, tmp_path, monkeypatch, name, per):
         given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
