@@ -114,7 +114,7 @@ def parity(words: list[str], session: Session) -> None:
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
     from benchmark.parity.replay import replay
-    from benchmark.parity.report import lines, result
+    from benchmark.parity.report import effects, lines, result
     from leaderboards import generate, store
     from leaderboards.pages import parity
 
@@ -125,17 +125,16 @@ def parity(words: list[str], session: Session) -> None:
     if not files or not (names or page.is_file()):
         raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
     cases = [case(read(file)) for file in files]
-    results = []
+    accelerator, results = str(options.get("accelerator", "auto")), []
     with session.display(len(cases)) as display:
         for each in cases:
             file = each.file
             display.begin(file.path.stem)
-            ours = {
-                precision: replay(each, precision, str(options.get("accelerator", "auto")))
-                for precision in needed(file)
-            }
+            ours = {precision: replay(each, precision, accelerator) for precision in needed(file)}
             compared = compare(file, each, ours)
-            results.append(result(each, compared))
+            precision = next(iter(ours))
+            settings = [] if names else effects(each, ours[precision], precision, accelerator)
+            results.append(result(each, compared, settings))
             for line in lines(each, compared):
                 display.print(line)
     if not names:

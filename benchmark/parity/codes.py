@@ -6,6 +6,7 @@ suite ships it, so a setting that is not the authors' shows as a departure.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +32,7 @@ class Case:
     absent: the client that does not train.
     exact: largest relative difference in float64.
     slips: of the authors, that the scenario's settings make too.
+    usual: settings of the authors that are not the suite's usual ones -> the usual ones.
     """
 
     scenario: ClassVar[str]
@@ -40,6 +42,7 @@ class Case:
     absent: ClassVar[int | None] = None
     exact: ClassVar[float] = 1e-6
     slips: str = ""
+    usual: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, file: ParityFile) -> None:
         self.file = file
@@ -74,6 +77,7 @@ class FedX(Case):
     """FedX, its ablations, and FedAvg over its SimCLR."""
 
     scenario = "fedx/cifar10"
+    usual = MappingProxyType({"training.drop_last": False})
     aliases: ClassVar = {"fedx": "predictor"}
     terms: ClassVar = {
         "relation_local": "local_relation", "contrast_global": "global_contrast", "relation_global": "global_relation"
@@ -101,6 +105,7 @@ class FedDecorr(Case):
 
     scenario = "reference"
     method = "feddecorr"
+    usual = MappingProxyType({"objective.num_views": 2})
 
     def overrides(self) -> dict[str, Any]:
         """With the local step of its repository: cross-entropy of one view."""
@@ -120,6 +125,7 @@ class SSD(Case):
     """SSD, and FedAvg over its alignment and uniformity."""
 
     scenario = "ssd/cifar10-cross-silo"
+    usual = MappingProxyType({"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"})
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
@@ -174,6 +180,9 @@ class EasyFL(Case):
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
         self.slips = "a client's first target is the online network itself"
+        own = {"fedavg": {"objective.stateful": False}, "fedema": {"method.keep_statistics": False}}
+        common = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"}
+        self.usual = common | own.get(self.method, {})
         if self.method == "fedema":
             self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
 
@@ -200,6 +209,10 @@ class FedU2(Case):
     method = "fedu2"
     exact = 1e-5  # the authors' solver stops before it is at the minimum
     slips = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
+    usual = MappingProxyType({
+        "training.views": "joint", "training.most_epochs": None, "method.draws": "batch", "method.solver": "exact",
+        "method.length": "mean", "method.weighting": "examples", "objective.form": "full",
+    })  # fmt: skip
     kinds: ClassVar = {"tangents": (0,), "samples": (1,), "directions": (2, DIRECTIONS)}
 
     def overrides(self) -> dict[str, Any]:
@@ -234,6 +247,7 @@ class FedSC(Case):
     scenario = "fedsc/cifar10"
     method = "fedsc"
     slips = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
+    usual = MappingProxyType({"schedule.name": "cosine"})
 
     def overrides(self) -> dict[str, Any]:
         """With the width of its network and the settings of its matrices."""
@@ -257,6 +271,7 @@ class LDAWA(Case):
     scenario = "ldawa/cifar100-e1"
     method = "ldawa"
     slips = "running statistics are scaled by their cosines"
+    usual = MappingProxyType({"method.statistics": "mean"})
 
     def overrides(self) -> dict[str, Any]:
         """The first round of the method's mean."""
@@ -299,6 +314,10 @@ class Orchestra(Case):
     method = "orchestra"
     first_round = 1
     slips = "the online networks pass over the first view too, whose result is not used"
+    usual = MappingProxyType({
+        "training.views": "joint", "training.drop_last": False, "objective.target_first": False,
+        "method.start_rows": "random", "method.weighting": "examples",
+    })  # fmt: skip
 
     def overrides(self) -> dict[str, Any]:
         """With its clusters, its memory and its target."""
@@ -347,6 +366,9 @@ class FLESD(Case):
     method = "flesd"
     absent = 0
     slips = "the first batches of each epoch of the distillation make no step, though the anchors are full"
+    usual = MappingProxyType({
+        "training.views": "joint", "objective.form": "full", "method.fill_anchors": False, "method.drop_last": False,
+    })  # fmt: skip
 
     def overrides(self) -> dict[str, Any]:
         """With the settings of the distillation."""

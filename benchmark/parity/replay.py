@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric import Fabric
+from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose
 from benchmark.execution.sequential import SequentialExecutor
@@ -23,16 +24,22 @@ from methods.base import FederatedMethod, Phase
 from methods.trees import Tree
 
 
-def replay(case: Case, precision: str, accelerator: str = "auto") -> Numbers:
+def compose_case(case: Case, precision: str, **settings: Any) -> DictConfig:
+    """The config of a case; settings: further ones, by key."""
+    fixed = {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
+    given = case.overrides() | fixed | settings
+    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
+    return compose(case.scenario, case.method, words)
+
+
+def replay(case: Case, precision: str, accelerator: str = "auto", **settings: Any) -> Numbers:
     """The numbers that the suite comes to, in the places where the file has some.
 
-    precision: as `training.precision`. accelerator: as of a run.
+    precision: as `training.precision`. accelerator: as of a run. settings: other than the case's, by key.
     """
     seed, sections = case.file.seed, case.file.sections
     expected = sections.get(precision) or next(iter(sections.values()))
-    settings = case.overrides() | {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
-    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
-    config = compose(case.scenario, case.method, words)
+    config = compose_case(case, precision, **settings)
     views = partial(GivenViews, seed, case.file.sizes, labels=case.labels())
     method = factory.method(config, views().source)
     load_initial(case, method)

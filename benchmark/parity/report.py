@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
+from omegaconf import OmegaConf
+
 from benchmark.parity.codes import Case
-from benchmark.parity.compare import Comparison, Difference
-from benchmark.parity.files import SERVER, ParityFile
-from leaderboards.pages.parity import Precision, Result
+from benchmark.parity.compare import Comparison, Difference, differences
+from benchmark.parity.files import SERVER, Numbers, ParityFile
+from benchmark.parity.replay import compose_case, replay
+from leaderboards.pages.parity import Effect, Precision, Result
 
 PRECISIONS = {"32-true": "float32", "64-true": "float64"}
 KINDS = ("losses", "weights")
@@ -27,8 +30,22 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
                 yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} are"
 
 
-def result(case: Case, compared: list[Comparison]) -> Result:
-    """A file's line in the table."""
+def effects(case: Case, ours: Numbers, precision: str, accelerator: str) -> Iterator[Effect]:
+    """What each setting of the authors does to the run, beside the suite's usual value."""
+    config = compose_case(case, precision)
+    for key, usual in case.usual.items():
+        authors = OmegaConf.select(config, key)
+        if authors == usual:  # as short last batches, where the file keeps them
+            continue
+        found = list(differences(replay(case, precision, accelerator, **{key: usual}), ours))
+        seen = [difference for difference in found if difference.ours and difference.theirs]
+        losses = [difference for difference in seen if _kind(difference) == "losses"]
+        weights = [difference for difference in seen if _kind(difference) == "weights"]
+        yield Effect(key, str(authors), str(usual), *map(_two_digits, (_first(losses), losses, weights)))
+
+
+def result(case: Case, compared: list[Comparison], found: Iterable[Effect] = ()) -> Result:
+    """A file's line in the table, and the effects of its settings."""
     file, what = case.file, case.file.what
     driven = what.get("driven", "")
     return Result(
@@ -45,6 +62,7 @@ def result(case: Case, compared: list[Comparison]) -> Result:
         slips=case.slips,
         precisions={PRECISIONS[comparison.precision]: _precision(comparison) for comparison in compared},
         met=not any(comparison.beyond for comparison in compared),
+        effects=tuple(found),
     )
 
 
@@ -52,10 +70,14 @@ def _precision(comparison: Comparison) -> Precision:
     """The largest differences of a comparison, to two digits."""
     found = comparison.differences
     losses = [difference for difference in found if _kind(difference) == "losses"]
-    started = min((difference.place[0] for difference in losses), default=0)
-    first = [d for d in losses if d.step == 0 and d.place[0] == started and d.place[1] != SERVER]
     tensors = [difference for difference in found if _kind(difference) == "weights"]
-    return Precision(*map(_two_digits, (first, losses, tensors)))
+    return Precision(*map(_two_digits, (_first(losses), losses, tensors)))
+
+
+def _first(losses: Iterable[Difference]) -> list[Difference]:
+    """Of the clients' first steps in the first round."""
+    started = min((difference.place[0] for difference in losses), default=0)
+    return [d for d in losses if d.step == 0 and d.place[0] == started and d.place[1] != SERVER]
 
 
 def _two_digits(found: Iterable[Difference]) -> float | None:

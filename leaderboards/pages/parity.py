@@ -33,11 +33,28 @@ class Precision:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """What a setting of the authors does to a file's run, beside the suite's usual value.
+
+    first: relative difference of the first step's loss; largest: of any step that both runs have; weights: of any
+    tensor's fingerprint. None: there is none.
+    """
+
+    key: str
+    authors: str
+    usual: str
+    first: float | None
+    largest: float | None
+    weights: float | None
+
+
+@dataclass(frozen=True)
 class Result:
     """One parity file beside the suite.
 
     file: its name. method: that it is of. scenario: the suite's, with whose settings it was run.
     driven: what ran of the authors' code. slips: of the authors, that are reproduced. met: within what is allowed.
+    effects: of settings.
     """
 
     file: str
@@ -53,6 +70,7 @@ class Result:
     slips: str
     precisions: dict[str, Precision]
     met: bool
+    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -79,11 +97,17 @@ def write(path: str | Path, results: Iterable[Result]) -> None:
 
 def filled(page: str, parity: Parity) -> str:
     """docs/parity.md with the tables between its marks."""
-    return replace_between(page, START, END, render("parity.md.j2", results=parity.results, shown=shown))
+    return replace_between(
+        page, START, END, render("parity.md.j2", results=parity.results, shown=shown, two_digits=two_digits)
+    )
 
 
 def shown(result: Result, precision: str, kind: str) -> str:
     """A difference of a file in a precision, `2.8e-07`; a dash where there is none."""
     found = result.precisions.get(precision)
-    value = None if found is None else getattr(found, kind)
+    return two_digits(None if found is None else getattr(found, kind))
+
+
+def two_digits(value: float | None) -> str:
+    """`2.8e-07`; a dash for None."""
     return "–" if value is None else f"{value:.1e}"

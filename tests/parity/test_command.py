@@ -11,6 +11,8 @@ from benchmark.parity.codes import case
 from benchmark.parity.compare import GROWTH, compare, fingerprint_difference, needed
 from benchmark.parity.files import SERVER, Numbers, place, read
 from benchmark.parity.inputs import GivenViews, ViewKey, fingerprint, generator, initial, name_key
+from benchmark.parity.replay import replay
+from benchmark.parity.report import effects
 
 FOLDER = Path(__file__).parent
 
@@ -144,3 +146,12 @@ def test_a_missing_number_is_beyond_what_is_allowed() -> None:
     file = read(FOLDER / "fedsc.json")
     (comparison,) = compare(file, case(file), {"32-true": Numbers()})
     assert len(comparison.beyond) == len(comparison.differences) > 0
+
+
+def test_the_effect_of_a_setting() -> None:
+    ldawa = case(read(FOLDER / "ldawa.json"))
+    (effect,) = effects(ldawa, replay(ldawa, "32-true", "cpu"), "32-true", "cpu")
+    assert (effect.key, effect.authors, effect.usual) == ("method.statistics", "scaled", "mean")
+    assert (effect.first, effect.largest) == (None, None)  # nothing is trained
+    assert effect.weights is not None
+    assert effect.weights > 0.1
