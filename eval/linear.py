@@ -21,7 +21,8 @@ class Probe:
     """Hyperparameters of a linear classifier's training; scores of different probes are not comparable.
 
     Args:
-        lr: the first learning rate. weight_decay: L2, added to the gradient of weight and bias. momentum: SGD's.
+        lr: the first learning rate. weight_decay: L2, added to the gradient of weight and bias.
+        momentum: SGD's. nesterov: whether that is Nesterov's.
         epochs: passes over the training features. batch_size: rows; a short last batch is kept.
         schedule: "cosine" to zero, updated at every step; "step": times `gamma` at each of `milestones` (epochs).
         shuffle: a new order every epoch; otherwise the order of the rows.
@@ -39,6 +40,7 @@ class Probe:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
     shuffle: bool = True
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in (("optimizer", ("adam", "sgd")), ("schedule", ("constant", "cosine", "step"))):
@@ -80,15 +82,17 @@ class _Adam:
 
 
 class _SGD:
-    """Stochastic gradient descent with heavy-ball momentum (PyTorch's form) on one buffer, in place."""
+    """Stochastic gradient descent with heavy-ball or Nesterov momentum (PyTorch's form) on one buffer, in place."""
 
-    def __init__(self, parameters: Tensor, momentum: float) -> None:
-        self.parameters, self.momentum, self.velocity = parameters, momentum, torch.zeros_like(parameters)
+    def __init__(self, parameters: Tensor, momentum: float, nesterov: bool) -> None:
+        self.parameters, self.momentum, self.nesterov = parameters, momentum, nesterov
+        self.velocity = torch.zeros_like(parameters)
 
     def step(self, gradient: Tensor, lr: float, scale: Tensor | None = None) -> None:
         """Update the parameters in place; arguments as for Adam."""
         self.velocity.mul_(self.momentum).add_(gradient)
-        self.parameters.add_(self.velocity if scale is None else self.velocity * scale, alpha=-lr)
+        step = gradient.add(self.velocity, alpha=self.momentum) if self.nesterov else self.velocity
+        self.parameters.add_(step if scale is None else step * scale, alpha=-lr)
 
 
 @torch.no_grad()
@@ -129,7 +133,8 @@ def fit_linear(
         scale = torch.cat([factors.repeat_interleave(num_classes * width), factors.repeat_interleave(num_classes)])
     gradient = torch.empty_like(parameters)
     weight, bias = split(parameters, heads * num_classes)
-    optimizer = _Adam(parameters) if probe.optimizer == "adam" else _SGD(parameters, probe.momentum)
+    adam = probe.optimizer == "adam"
+    optimizer = _Adam(parameters) if adam else _SGD(parameters, probe.momentum, probe.nesterov)
     order = torch.arange(n, device=train_x.device)
     for epoch in range(probe.epochs):
         if probe.shuffle:

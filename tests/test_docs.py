@@ -64,4 +64,5 @@ def test_the_page_of_protocols_names_all_of_them():
     guide = (ROOT / "docs" / "evaluation.md").read_text()
     (table,) = re.findall(r"^\| id \|.*?\n\n", guide, re.DOTALL | re.MULTILINE)
     short = {"linear-ssd/v1": "`-ssd`", "linear-fedu/v1": "`-fedu`", "linear-ldawa/v1": "`-ldawa`"}
+    short["linear-ldawa/v2"] = "`-ldawa/v2`"
     assert all(short.get(name, f"`{name}`") in table for name in PROTOCOLS)

@@ -60,7 +60,8 @@ def reference(x, y, classes, probe, seed):
     if probe.optimizer == "adam":
         optimizer = torch.optim.Adam(layer.parameters(), lr=probe.lr, weight_decay=decay)
     else:
-        optimizer = torch.optim.SGD(layer.parameters(), lr=probe.lr, momentum=probe.momentum, weight_decay=decay)
+        momentum = {"momentum": probe.momentum, "nesterov": probe.nesterov}
+        optimizer = torch.optim.SGD(layer.parameters(), lr=probe.lr, weight_decay=decay, **momentum)
     steps = -(-len(x) // probe.batch_size)
     scheduler = {
         "constant": lambda: LambdaLR(optimizer, lambda step: 1.0),
@@ -85,8 +86,9 @@ def reference(x, y, classes, probe, seed):
         Probe("sgd", lr=0.3, epochs=6, batch_size=16, momentum=0.9, schedule="cosine"),
         Probe("sgd", lr=0.1, epochs=6, batch_size=40, momentum=0.9, schedule="step", milestones=(2, 4)),
         Probe("sgd", lr=0.1, epochs=6, batch_size=40, weight_decay=0.01, shuffle=False),
+        Probe("sgd", lr=0.1, epochs=6, batch_size=40, momentum=0.9, nesterov=True),
     ],
-    ids=["adam", "adam-decay", "sgd-cosine", "sgd-step", "sgd-unshuffled"],
+    ids=["adam", "adam-decay", "sgd-cosine", "sgd-step", "sgd-unshuffled", "sgd-nesterov"],
 )
 def test_equals_torch_optim_from_the_same_seed(probe):
     x, y = draw()

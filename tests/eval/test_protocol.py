@@ -27,6 +27,7 @@ ADAM = {
     "milestones": (),
     "gamma": 0.1,
     "shuffle": True,
+    "nesterov": False,
 }
 SGD = ADAM | {"optimizer": "sgd", "momentum": 0.9, "batch_size": 256}
 ORCHESTRA = SGD | {"lr": 30, "epochs": 50, "schedule": "cosine"}
@@ -55,6 +56,8 @@ PINNED = {
     "linear-flesd-cached/v1": FLESD,
     "linear-fedu/v1": ADAM | {"batch_size": 2048, "shuffle": False},
     "linear-ldawa/v1": SGD | {"lr": 1e-2, "epochs": 100, "batch_size": 128},
+    "linear-ldawa/v2": SGD
+    | {"lr": 1e-2, "epochs": 100, "batch_size": 200, "nesterov": True, "schedule": "step", "milestones": (60, 80)},
     "linear-sweep/v1": ADAM
     | {"lr": 1e-3, "epochs": 100, "rates": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2), "fraction": 0.1},
     "linear-orchestra/v1": ORCHESTRA | {"crop": ((0.5, 1.0), (3 / 4, 4 / 3), 0.5)},

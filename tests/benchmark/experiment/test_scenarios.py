@@ -161,7 +161,7 @@ def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
     [
         ("ssd/cifar100-cross-device", "linear-ssd/v1"),
         ("fedx/svhn", "linear-fedx/v1"),
-        ("ldawa/cifar100-e10", "linear-ldawa/v1"),
+        ("ldawa/cifar100-e10", "linear-ldawa/v2"),
         ("fedema/cifar100", "linear-fedu/v1"),
         ("orchestra/cifar100-cross-silo", "linear-orchestra-cached/v1"),
         ("flesd/cifar100-a1", "linear-flesd-cached/v1"),
