@@ -32,7 +32,7 @@ HINTS = get_type_hints(Config)
 TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
 """Section with a schema -> its keys and their types."""
 FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
-    "public": dict.fromkeys(("name", "client", "share"), Any),
+    "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
     "privacy": dict.fromkeys(("epsilon", "delta"), Any),
     "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
 }

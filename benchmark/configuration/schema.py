@@ -115,7 +115,7 @@ class Config:
     public: dict[str, Any] = field(default_factory=dict)
     """Public images, for methods that need some. name: client (the images of client `client`, which then does not
     train) | a dataset, as in data.name (`share` of each class of its training images; of data.name itself, they are
-    no client's); empty: none."""
+    no client's, unless `keep` is true; client `absent` does not train, null: all do); empty: none."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})

@@ -49,7 +49,8 @@ class Public(NamedTuple):
 def partition_data(config: DictConfig, images: Source, with_public: bool) -> tuple[list[np.ndarray], Public | None]:
     """Training indices of each client, and the public images; with_public: whether the method uses public images."""
     shared, labels = public(config, images), images.train.labels
-    if shared is not None and shared.images is images.train.images:  # the clients have the rest
+    if shared is not None and shared.images is images.train.images and not config.public.get("keep"):
+        # the clients have the rest
         rest = np.setdiff1d(np.arange(len(labels)), shared.held)
         if not len(rest):
             given = config.public.get("share", 1.0)
@@ -66,11 +67,13 @@ def partition_data(config: DictConfig, images: Source, with_public: bool) -> tup
 def public(config: DictConfig, images: Source) -> Public | None:
     """The public images of a named data set; None where there are none, or they belong to a client."""
     given = dict(config.public)
-    check(given, {"name": str | None, "client": int, "share": float}, "public", "a public set")
+    known = {"name": str | None, "client": int, "share": float, "keep": bool, "absent": int | None}
+    check(given, known, "public", "a public set")
     name, fraction = given.get("name"), given.get("share", 1.0)
     if not name and set(given) - {"name"}:
         raise ConfigError("public: say whose images are public: public.name=client, or a dataset as data.name has it")
-    unused = [key for key in ("client", "share") if key in given and (key == "client") != (name == "client")]
+    unused = [key for key in given if key != "name" and (key == "client") != (name == "client")]
+    unused += ["keep"] if given.get("keep") and name != config.data.name else []
     if unused:
         raise ConfigError(f"public.{unused[0]} means nothing where public.name is {name}: leave it out")
     if not 0 < fraction <= 1:
@@ -132,8 +135,8 @@ class Clients(Sequence[Client]):
 
 
 def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarray]) -> Clients:
-    """The clients that train; the client that owns the public images does not, where the method uses public images."""
-    absent = public_client(config) if built.uses_public_images else None
+    """The clients that train; where the method uses public images, their owner or `public.absent` does not."""
+    absent = absent_client(config, len(parts)) if built.uses_public_images else None
     kinds: dict[int, str] = {}
     others: Any = OmegaConf.to_container(config.federation.encoders)
     for kind, section in others.items():
@@ -159,3 +162,13 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
 def public_client(config: DictConfig) -> int | None:
     """The client that owns the public images, None where they are not a client's."""
     return int(config.public.get("client", 0)) if config.public.get("name") == "client" else None
+
+
+def absent_client(config: DictConfig, count: int) -> int | None:
+    """The client that does not train where public images are used: their owner, else `public.absent`."""
+    absent = config.public.get("absent")
+    if absent is None:
+        return public_client(config)
+    if not 0 <= absent < count:
+        raise ConfigError(f"public.absent={absent}: clients are 0 to {count - 1}")
+    return int(absent)

@@ -257,7 +257,7 @@ class FedSC(Case):
             "training.clip_norm": get("clip_norm"),
             "objective.mu": fedsc["mu"],
             "method.passes": fedsc["passes"],
-            "method.sigma": fedsc["sigma"],
+            "method.sigma": fedsc["sigma"],  # the files have no noise, the code always some
         }
 
     def view_key(self, phase: Phase, round: int) -> ViewKey:

@@ -94,7 +94,10 @@ class TestDescriptions:
         R, weights = COMMITTED["fedsc"].entries
         assert (R.shape, R.combined, R.alone) == ("512 x 512", "one by one", True)
         assert R.when == "every round, in the first by all clients"
-        assert R.protected.startswith("mean over the client's images, rows clipped to norm 2, no noise")
+        rows = "mean over the client's images, rows clipped to norm 2"
+        cost = epsilon(((0.00104 * 5_000 / (2**0.5 * 4), 1),), 1e-5)  # sigma N / (sqrt(2) mu), of the authors' code
+        noise = f"Gaussian noise of 0.00104 on every entry; a release costs epsilon {cost:.3g} at delta 1e-05"
+        assert R.protected == f"{rows}, {noise}"
         assert (weights.combined, weights.protected) == ("mean over clients, all alike", None)
 
     def test_an_entry_that_is_sent_once(self):

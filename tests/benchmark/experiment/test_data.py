@@ -65,9 +65,25 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
     assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
 
 
+def test_clients_may_keep_the_public_images_and_one_may_not_train():
+    given = ("public.name=synthetic", "public.share=0.25", "public.keep=true", "public.absent=0")
+    images = data.source(config(*given))
+    parts, shown = data.partition_data(config(*given), images, with_public=True)
+    plain, _ = data.partition_data(config("public.name=null"), images, with_public=True)
+    assert [part.tolist() for part in parts] == [part.tolist() for part in plain]
+    removed = data.partition_data(config(*given[:2]), images, with_public=True)[1]
+    assert shown.held.tolist() == removed.held.tolist()
+    assert [client.id for client in taking_part(*given)] == [1, 2, 3, 4]
+    assert len(taking_part(*given, method="fedavg")) == 5
+    with pytest.raises(ConfigError, match=r"public\.absent=5: clients are 0 to 4"):
+        taking_part("public.name=synthetic", "public.absent=5")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("public.name=client", "public.absent=0"), "public.absent means nothing"),
+        (("public.name=digits", "public.keep=true"), "public.keep means nothing"),
         (("public.name=null", "public.share=0.5"), "say whose images"),
         (("public.client=1", "public.name=synthetic"), "public.client means nothing"),
         (("public.share=0", "public.name=synthetic"), r"in \(0, 1\]"),
