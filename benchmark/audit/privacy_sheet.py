@@ -54,7 +54,8 @@ class DryRunExecutor(SequentialExecutor):
         """One step along a gradient of ones, so that parameters change; and full queues."""
         method, objective = self.method, self.method.objective
         optimizer = method.hook("configure_optimizers", visit.phase)()
-        visit.batches, visit.steps, visit.lr_sum = 1, 1, set_learning_rate(optimizer, 1.0)
+        visit.batches = visit.counted = visit.steps = 1
+        visit.lr_sum = set_learning_rate(optimizer, 1.0)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.ones_like(parameter)
