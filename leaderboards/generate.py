@@ -60,11 +60,15 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         (folder / DIGESTS).write_text(json.dumps(digests, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         methods.write(records, docs / "methods")
         studies.write(records, docs / "studies")
-        rewrite(docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records))
+        compared = parity.read(folder / parity.FILE) if (folder / parity.FILE).exists() else None
+        rewrite(
+            docs / "reproduction.md",
+            partial(reproduction.filled, verdicts=current, records=records, parity=compared),
+        )
         if sheet is not None:
             rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
-        if (folder / parity.FILE).exists():
-            rewrite(docs / "parity.md", partial(parity.filled, parity=parity.read(folder / parity.FILE)))
+        if compared is not None:
+            rewrite(docs / "parity.md", partial(parity.filled, parity=compared))
     board.write(records, folder, current, sheet)
     site.write(records, current, folder, sheet)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from leaderboards.markdown import render, replace_between
+from leaderboards.pages.parity import Parity
 from leaderboards.papers.tables import Published
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.schema import Record
@@ -22,14 +23,19 @@ def tables(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return list(groups.values())
 
 
-def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = ()) -> str:
+def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (), parity: Parity | None = None) -> str:
     """docs/reproduction.md with new tables between its marks. records: of our runs, also of unfinished ones."""
 
     def runs(group: Sequence[Verdict]) -> list[Record]:
         compared = {verdict.cell.ours[:2] for verdict in group if verdict.cell.ours is not None}
         return [record for record in records if (record["scenario"], record["row"]) in compared]
 
+    def parity_of(record: Record) -> str:
+        found = [result for result in (parity.results if parity else ()) if result.method == record["method"]]
+        return ", ".join(f"{result.file}{'' if result.met else ' (not met)'}" for result in found) or "none"
+
     shown = {"laid_out": laid_out, "printed": printed, "runs": runs, "remarks": remarks, "explained": explained}
+    shown["parity_of"] = parity_of
     return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 

@@ -1,10 +1,14 @@
 """Verdicts on hand-made cells and records: every number here was worked out on paper."""
 
+from dataclasses import replace
+
 import pytest
 
+from leaderboards.pages.parity import Parity
 from leaderboards.pages.reproduction import END, START, filled
 from leaderboards.papers.tables import FITTING, SETTINGS, Ours, Published, collect
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
+from tests.leaderboards.pages.test_parity import SSD
 from tests.leaderboards.test_schema import record
 
 SETTING = {"clients": 10, "alpha": 0.1, "rounds": 20, "data": "CIFAR-10", "encoder": "ConvNet"}
@@ -60,9 +64,17 @@ def test_the_page_lists_our_runs_below_a_table_also_unfinished_ones():
     complete = [*runs(51.0), *runs(40.0, row="other")]
     early = {**runs(51.0, 52.0, done=7)[1], "scores": {}}
     page = filled(f"{START}\n{END}\n", judged(cells, complete), [*complete, early])
-    assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 |" in page
+    assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 | none |" in page
     assert "| s ssd | 1 | 7 of 20 | 0.03 |" in page
     assert "other" not in page
+
+
+def test_a_run_names_the_files_its_method_was_compared_by():
+    results = [replace(SSD, file=file, method=method, met=met)
+               for file, method, met in (("a", "ssd", True), ("b", "ssd", False), ("c", "fedx", True))]  # fmt: skip
+    run = runs(51.0)[0] | {"method": "ssd"}
+    page = filled(f"{START}\n{END}\n", judged([published(50.0)], [run]), [run], Parity(tuple(results)))
+    assert f"{'; '.join(run['deviations'])} | a, b (not met) |" in page
 
 
 @pytest.mark.parametrize(
