@@ -1,11 +1,5 @@
-"""The authors' codes: for each repository, the suite's scenario, method and settings that make its runs again.
+"""The authors' codes: a case for each repository."""
 
-A case takes from its file only sizes, lengths, rates and temperatures; everything else is the paper's scenario as the
-suite ships it, so a setting that is not the authors' shows as a departure.
-"""
-
-import dataclasses
-from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,63 +8,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmark.errors import ConfigError
+from benchmark.parity.case import Case, replace, without_work
 from benchmark.parity.files import ParityFile
 from benchmark.parity.inputs import CLASSES, DRAWS, GivenViews, ViewKey, generator, initial, name_key, normal
 from methods import trees
 from methods.base import FederatedMethod, Phase
 from methods.fedu2 import DIRECTIONS
 from methods.maths import equal_clusters
-
-RATES = ("lr", "momentum", "weight_decay")
-
-
-class Case:
-    """One file's run.
-
-    scenario: the shipped one that it is set in. aliases: part of the method -> its name in the file.
-    first_round: the file's number of the first round in which clients train.
-    absent: the client that does not train.
-    exact: largest relative difference in float64.
-    slips: of the authors, that the scenario's settings make too.
-    usual: settings of the authors that are not the suite's usual ones -> the usual ones.
-    """
-
-    scenario: ClassVar[str]
-    method: str = "fedavg"
-    aliases: ClassVar[Mapping[str, str]] = {}
-    first_round: ClassVar[int] = 0
-    absent: ClassVar[int | None] = None
-    exact: ClassVar[float] = 1e-6
-    slips: str = ""
-    usual: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self, file: ParityFile) -> None:
-        self.file = file
-
-    def overrides(self) -> dict[str, Any]:
-        """The file's settings, by the suite's keys."""
-        get = self.file.get
-        given: dict[str, Any] = {
-            "federation.rounds": get("rounds"),
-            "federation.participation": 1.0,
-            "training.epochs": get("epochs", "local_epochs", "local_epochs_argument"),
-            "training.batch_size": get("batch_size"),
-        }
-        if isinstance(get("drop_last"), bool):
-            given["training.drop_last"] = get("drop_last")
-        optimizer = get("optimizer")
-        return given | {f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer}
-
-    def labels(self) -> list[Tensor]:
-        """Labels of each client's images, where the loss needs them."""
-        return []
-
-    def view_key(self, phase: Phase, round: int) -> ViewKey:
-        """Numbers in the keys of a phase's views."""
-        return ViewKey(round + self.first_round)
-
-    def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
-        """Replaces what the method draws by the file's numbers."""
 
 
 class FedX(Case):
@@ -391,17 +335,6 @@ class FLESD(Case):
     def view_key(self, phase: Phase, round: int) -> ViewKey:
         """Public images are as they are in `infer`; the views of the distillation are numbered from 1."""
         return {"infer": ViewKey(0), "distil": ViewKey(round, first=1)}.get(phase.name, ViewKey(round))
-
-
-def without_work(phase: Phase) -> Phase:
-    """A phase in which clients only reply."""
-    return dataclasses.replace(phase, work="none")
-
-
-def replace(target: Any, **functions: Callable[..., Any]) -> None:
-    """Replaces methods of one object."""
-    for name, function in functions.items():
-        setattr(target, name, function)
 
 
 CASES: dict[str, type[Case]] = {

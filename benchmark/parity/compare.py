@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmark.parity.codes import Case
+from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers, ParityFile, Place
 from benchmark.parity.inputs import Fingerprint
 

@@ -15,7 +15,7 @@ from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import DELTA, PrivacyAccountant
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.parity.codes import Case
+from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
 from benchmark.parity.inputs import GivenViews, fingerprint, initial
 from benchmark.rng import Streams

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from omegaconf import OmegaConf
 
-from benchmark.parity.codes import Case
+from benchmark.parity.case import Case
 from benchmark.parity.compare import Comparison, Difference, differences
 from benchmark.parity.files import SERVER, Numbers, ParityFile
 from benchmark.parity.replay import compose_case, replay

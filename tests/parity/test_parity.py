@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.parity.codes import Case, case
+from benchmark.parity.case import Case
+from benchmark.parity.codes import case
 from benchmark.parity.compare import Comparison, compare, needed
 from benchmark.parity.files import read
 from benchmark.parity.replay import replay
