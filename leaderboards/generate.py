@@ -68,7 +68,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         if sheet is not None:
             rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:
-            rewrite(docs / "parity.md", partial(parity.filled, parity=compared))
+            rewrite(docs / "parity.md", partial(parity.filled, parity=compared, records=records))
     board.write(records, folder, current, sheet)
     site.write(records, current, folder, sheet)
 

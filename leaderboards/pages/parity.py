@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,12 +12,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from leaderboards.markdown import render, replace_between
-from leaderboards.schema import RecordError, first_error
+from leaderboards.rank import HEADLINE, Cell, board
+from leaderboards.schema import Record, RecordError, first_error
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
 START = "<!-- parity: written by the parity command from tests/parity -->"
 END = "<!-- end of parity -->"
+SCENARIOS = ("cifar10-micro", "cifar10-micro-separate")
+"""Scenarios that differ in `training.views`: joint, separate."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,17 @@ def write(path: str | Path, results: Iterable[Result]) -> None:
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def filled(page: str, parity: Parity) -> str:
-    """docs/parity.md with the tables between its marks."""
-    return replace_between(
-        page, START, END, render("parity.md.j2", results=parity.results, shown=shown, two_digits=two_digits)
-    )
+def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
+    """docs/parity.md with the tables between its marks; records: of the runs whose accuracies are compared."""
+    values = {"results": parity.results, "accuracies": accuracies(records), "shown": shown, "two_digits": two_digits}
+    return replace_between(page, START, END, render("parity.md.j2", **values))
+
+
+def accuracies(records: Sequence[Record]) -> list[tuple[str, Cell, Cell]]:
+    """Row, its probe accuracy with joint views, and with separate ones, where there are runs of both."""
+    joint, separate = ({row.row: row.cells for row in board(records, scenario)} for scenario in SCENARIOS)
+    shared = sorted(row for row in separate if HEADLINE in separate[row] and HEADLINE in joint.get(row, {}))
+    return [(row, joint[row][HEADLINE], separate[row][HEADLINE]) for row in shared]
 
 
 def shown(result: Result, precision: str, kind: str) -> str:

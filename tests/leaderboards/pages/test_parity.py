@@ -4,6 +4,8 @@ import pytest
 
 from leaderboards.pages.parity import END, FILE, START, Effect, Parity, Precision, Result, filled, read, write
 from leaderboards.schema import RecordError
+from leaderboards.store import collect
+from tests.leaderboards.test_schema import record
 
 ROOT = Path(__file__).parents[3]
 SSD = Result(
@@ -66,4 +68,19 @@ def test_the_committed_table_has_every_file_and_is_on_its_page() -> None:
     )
     assert all(result.met for result in parity.results)
     page = (ROOT / "docs" / "parity.md").read_text()
-    assert page == filled(page, parity), "make parity"
+    assert page == filled(page, parity, collect(ROOT / "leaderboards" / "results")), "make parity"
+
+
+def test_accuracies_of_rows_that_ran_with_both_kinds_of_views() -> None:
+    made = [
+        record(row, seed, score + seed, scenario=scenario)
+        for scenario, row, score in (
+            ("cifar10-micro", "fedavg-simclr", 48.0),
+            ("cifar10-micro", "ssd", 50.0),
+            ("cifar10-micro-separate", "fedavg-simclr", 47.0),
+        )
+        for seed in (0, 2)
+    ]
+    page = filled(f"{START}\n{END}\n", Parity(()), made)
+    assert "| fedavg-simclr | 2 | 49.0 ± 1.4 | 48.0 ± 1.4 | -1.0 |" in page
+    assert "| ssd |" not in page
