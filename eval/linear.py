@@ -46,6 +46,8 @@ class Probe:
         for name, choices in (("optimizer", ("adam", "sgd")), ("schedule", ("constant", "cosine", "step"))):
             if (value := getattr(self, name)) not in choices:
                 raise EvalError(f"unknown {name} '{value}' for a linear probe: give one of {', '.join(choices)}")
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum <= 0):
+            raise EvalError(f"{self}: Nesterov momentum is SGD's: give optimizer sgd and a momentum above 0")
         if min(self.lr, self.epochs, self.batch_size) <= 0:
             raise EvalError(f"{self} cannot be trained: give lr, epochs and batch_size above 0")
 

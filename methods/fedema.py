@@ -65,7 +65,7 @@ class FedEMA(FedAvg):
                 visit.memory = self.with_divergence(visit.memory, divergence(local, convolutions(encoder)))
             mu = self.local_weight(visit.memory)
             self.load(trees.map(lambda a, b: mu * a + (1 - mu) * b, local_parameters, self.trainable()))
-            if self.keep_statistics and mu > 0.5:
+            if statistics and self.keep_statistics and mu > 0.5:
                 self.load({"predictor": statistics})
         else:
             self.start_targets()

@@ -119,7 +119,11 @@ def unified(updates: list[Tensor], length: str = "mean", start: Tensor | None = 
     scale = torch.where(nonzero, 1 / lengths.clamp(min=1e-300), 0.0)
     weights = torch.zeros_like(lengths)
     unit_gram = (gram * scale[:, None] * scale)[nonzero][:, nonzero]
-    solution = min_norm(unit_gram) if start is None else min_norm_descent(unit_gram, start[nonzero.to(start.device)])
+    if start is None:
+        solution = min_norm(unit_gram)
+    else:
+        start = start[nonzero.to(start.device)]
+        solution = min_norm_descent(unit_gram, start / start.sum())
     weights[nonzero] = solution.to(weights.device)
     step = float(lengths[nonzero].mean()) if length == "mean" else 2.0
     factors = step * weights * scale
@@ -180,8 +184,7 @@ class FedU2(FederatedMethod):
         if running := self.running():
             message["running"] = running
         if self.descends:
-            share = {"examples": visit.client.examples, "batches": visit.counted, "clients": 1}[str(self.mean.by)]
-            message["share"] = {"n": torch.tensor(float(share), dtype=self.dtype)}
+            message["share"] = {"n": torch.tensor(float(visit.weight(str(self.mean.by))), dtype=self.dtype)}
         return message, visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree:

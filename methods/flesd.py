@@ -70,7 +70,7 @@ class FLESD(FederatedMethod):
         momentum: zeta, weight of the key encoder's previous value in its moving average.
         distil_epochs, distil_batch_size, distil_lr, distil_weight_decay: the student's training, by Adam.
         drop_last: whether a short last batch of the distillation is left out.
-        fill_anchors: whether the first `anchors` images of an epoch of the distillation only become anchors.
+        fill_anchors: whether the first `anchors // distil_batch_size` batches of an epoch only become anchors.
     """
 
     mixes: ClassVar[bool] = True
@@ -118,6 +118,11 @@ class FLESD(FederatedMethod):
         self.distil_weight_decay = check_number("method.distil_weight_decay", distil_weight_decay, at_least=0)
         rows = check_number("method.anchors", anchors, at_least=1)
         self.drop_last, self.skip = drop_last, rows // distil_batch_size if fill_anchors else 0
+        if fill_anchors and not self.skip:
+            raise MethodError(
+                f"method.fill_anchors=true: method.anchors={anchors} is less than a batch of {distil_batch_size}: "
+                "leave it out"
+            )
         self.stays = objective.travels  # the client's own networks, from `fit` to `infer`
         self.key = deepcopy(objective).requires_grad_(False)
         self.register_buffer("anchor_rows", torch.zeros(rows, objective.width))

@@ -27,7 +27,7 @@ class TrainerHooks(Parts):
         stream = torch.Generator()
         turn = Turn(0, 1, phase, (client,), (client,), stream)
         mail = method.hook("send", phase)(method.init_server(turn), turn)
-        visit = Visit(0, 1, phase, client, mail.to(0), {}, stream)
+        visit = Visit(0, 1, phase, client, mail.to(0), {}, stream, first=True)
         visit.memory = method.hook("init_client", phase)(visit)
         method.start_visit(visit)
         method.visiting = visit
@@ -35,7 +35,8 @@ class TrainerHooks(Parts):
     def on_train_epoch_start(self) -> None:
         """Starts an epoch of the objective; Trainer's epochs count as rounds."""
         method: Any = self
-        method.objective.receive(replace(method.visiting, round=self.trainer.current_epoch))
+        epoch = self.trainer.current_epoch
+        method.objective.receive(replace(method.visiting, round=epoch, first=epoch == 0))
         if (look := getattr(getattr(self.trainer, "datamodule", None), "look", None)) is not None:
             method.start_epoch(partial(look, self.device), method.stream)
 

@@ -23,7 +23,8 @@ class Objective(nn.Module):
     labels: whether batches carry labels (supervised references only).
     only_for: class name of the only method that can use this objective; empty: any method can.
     contrastive: whether the loss compares the images of a batch, so that it depends on the batch size.
-    smallest_batch: fewest images of a batch that the loss is defined for.
+    smallest_batch: fewest images of an epoch's short last batch that is trained on.
+    needs_two: whether the loss is not defined for a batch of one image.
     separate_views: whether views pass the networks one after the other, so that BatchNorm normalises each by itself;
         False: together. Set by `training.views`.
     width: features of an embedding.
@@ -39,6 +40,7 @@ class Objective(nn.Module):
     only_for: str = ""
     contrastive = False
     smallest_batch = 2
+    needs_two = False
     separate_views = False
 
     encoder: Encoder
@@ -48,6 +50,9 @@ class Objective(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
+
+    def check_staying(self, staying: Sequence[str]) -> None:
+        """Raises MethodError where settings do not go with the parts that stay with the client; called once."""
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Online pass: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, width]`."""

@@ -75,7 +75,7 @@ class Phase:
     batch_size: images in a batch; None: the scenario's.
     drop_last: train only: whether an epoch's short last batch is left out; None: as the scenario says.
     skip: train only: first batches of each epoch that pass the networks and end a step, without an optimiser step.
-    shuffled: observe only: whether batches are in random order and a last batch of one image is dropped, as in
+    shuffled: observe only: whether batches are in random order and a short last one may be left out, as in
         training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,
         which is often sorted by class.
     """
@@ -163,6 +163,10 @@ class Visit:
     lr_sum: float = 0.0
     observed: Message = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
+
+    def weight(self, by: str) -> int:
+        """Weight of the client's reply in a mean by examples, batches or clients."""
+        return {"examples": self.client.examples, "batches": self.counted, "clients": 1}[by]
 
 
 class Replies(dict[str, Tree]):

@@ -51,8 +51,8 @@ class TrainingConfig:
     steps: int | None = None
     """Optimiser steps of a visit instead of epochs."""
     most_epochs: int | None = None
-    """Clients train more epochs, up to this number, while they make no more steps than the largest does in `epochs`;
-    None: all train `epochs`."""
+    """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
+    largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
     batch_size: int = 64
     """Images a step."""
     clip_norm: float | None = None
@@ -60,7 +60,7 @@ class TrainingConfig:
     drop_last: bool = False
     """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
     smallest_batch: int | None = None
-    """Otherwise, the fewest images a last batch may have; None: 2, or 1 where the loss can do with it."""
+    """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = "joint"
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
@@ -113,9 +113,9 @@ class Config:
     """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
     images that each client has; its own parameters."""
     public: dict[str, Any] = field(default_factory=dict)
-    """Public images, for methods that need some. name: client (the images of client `client`, which then does not
-    train) | a dataset, as in data.name (`share` of each class of its training images; of data.name itself, they are
-    no client's, unless `keep` is true; client `absent` does not train, null: all do); empty: none."""
+    """Public images, for methods that need some; empty: none. name: client | a dataset, as in data.name. client: whose
+    images they are; that client does not train. share: of each class of a dataset's training images. keep: whether
+    clients keep the public images of data.name itself. absent: a client that does not train beside a dataset's."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
@@ -195,6 +195,14 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
     if config.training.clip_norm is not None and not config.training.clip_norm > 0:
         raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
+    training, most = config.training, config.training.most_epochs
+    if most is not None and (training.steps is not None or training.drop_last or most < training.epochs):
+        raise ConfigError(
+            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and neither training.steps "
+            "nor training.drop_last"
+        )
+    if config.schedule.name == "cosine_twice" and config.schedule.per == "step":
+        raise ConfigError("schedule.name=cosine_twice: its rate is that of a round: leave schedule.per=round")
     if late := [progress for progress in config.schedule.milestones if not 0 <= progress <= 1]:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:

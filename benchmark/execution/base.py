@@ -16,7 +16,7 @@ class LocalTrainingConfig:
 
     epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
     rate_per_step: whether the learning rate's schedule advances within a visit, or once a round.
-    most_epochs: of a client that makes up for fewer batches by more epochs; None: no client does.
+    most_epochs: limit of a client's epochs where clients with fewer batches train more; None: all train `epochs`.
     """
 
     epochs: int
@@ -27,8 +27,7 @@ class LocalTrainingConfig:
 
     def epochs_of(self, batches: int, largest: int) -> int:
         """Epochs of a client with so many batches an epoch, beside a client of `largest` images (FedU2's code)."""
-        if self.most_epochs is None:
-            return self.epochs
+        assert self.most_epochs is not None
         return max(1, min(self.epochs * (largest // self.batch_size + 1) // batches, self.most_epochs))
 
 

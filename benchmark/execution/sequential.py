@@ -65,9 +65,7 @@ class SequentialExecutor:
         if phase.data == "public":
             examples = len(self.data.held_by(None))
         elif phase.work == "train" and epochs is None:
-            epochs = self.training.epochs_of(
-                self.data.batches_per_epoch(client.id, self.training.batch_size, smallest=1), self.data.largest
-            )
+            epochs = self._epochs(self.data.batches_per_epoch(client.id, self.training.batch_size, smallest=1))
         if phase.work == "train" and phase.epochs is None and self.training.steps is not None:
             return self.training.steps * min(phase.batch_size or self.training.batch_size, examples)
         return {"train": epochs or self.training.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
@@ -125,13 +123,9 @@ class SequentialExecutor:
         held = self.data.held_by(holder)
         visit.batches = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last)
         visit.counted = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last, smallest=1)
-        if phase.skip >= visit.batches:
-            raise MethodError(
-                f"phase {phase.name!r} makes no step with the first {phase.skip} batches of an epoch, but an epoch has "
-                f"{visit.batches}: give it more images, or smaller batches"
-            )
+        check_skip(phase, visit.batches)
         steps = training.steps if phase.epochs is None else None
-        epochs = phase.epochs or training.epochs_of(visit.counted, self.data.largest)
+        epochs = phase.epochs or self._epochs(visit.counted)
         total = steps if steps is not None else epochs * visit.batches
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
@@ -153,6 +147,12 @@ class SequentialExecutor:
             visit.steps += 1
             images += len(batch.index)
         return self.total_loss.clone(), images
+
+    def _epochs(self, batches: int) -> int:
+        """Local epochs of a client with so many batches."""
+        if self.training.most_epochs is None:
+            return self.training.epochs
+        return self.training.epochs_of(batches, self.data.largest)
 
     def _local_step(self, visit: Visit, optimizer: torch.optim.Optimizer) -> Callable[[Any], None]:
         """A local step by Lightning's hooks, as a function of its batch; it adds its loss to `total_loss`."""
@@ -217,3 +217,12 @@ class SequentialExecutor:
             drop_last=phase.drop_last,
         ):
             yield batch._replace(draws=trees.to(draw(batch, draws), dtype=self.data.dtype))
+
+
+def check_skip(phase: Phase, batches: int) -> None:
+    """Raises MethodError for a phase that would make no step in an epoch of so many batches."""
+    if phase.skip >= batches:
+        raise MethodError(
+            f"phase {phase.name!r} makes no step with the first {phase.skip} batches of an epoch, but an epoch has "
+            f"{batches}: give it more images, or smaller batches"
+        )

@@ -26,7 +26,7 @@ from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
-from benchmark.execution.sequential import SequentialExecutor
+from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.federation.accountant import DELTA, PrivacyAccountant
 from benchmark.rng import Streams, isolated
@@ -113,6 +113,7 @@ def method_over(
                 "server_optimizer": construct(server, "server_optimizer") if server else None,
             },
         )
+    objective.check_staying(built.staying)
     objective.separate_views = training.views == "separate"
     if training.precision == "64-true":
         built.double()  # after the draw of the initial weights, which are those of every precision
@@ -135,7 +136,7 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
             "the contrastive loss would never see the batch it is set for: "
             f"use training.batch_size<={largest} or fewer clients"
         )
-    return FederatedDataModule(
+    module = FederatedDataModule(
         images,
         held,
         recipe(config, images),
@@ -151,6 +152,11 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         compiled=config.compile,
         seed=Streams(config.seed).seed_for("trainer"),
     )
+    for phase in built.plan(0):  # now, not after the clients have trained
+        if phase.skip and phase.data == "public":
+            batches = module.batches_per_epoch(None, phase.batch_size or size, drop_last=phase.drop_last)
+            check_skip(phase, batches)
+    return module
 
 
 def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
@@ -158,8 +164,12 @@ def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
     given = config.training.smallest_batch
     if given == 1 and any(isinstance(module, torch.nn.BatchNorm1d) for module in built.modules()):
         raise ConfigError(
-            "training.smallest_batch=1: BatchNorm in the heads cannot train on one image: leave it out, or set "
-            "heads.head_norm=false"
+            "training.smallest_batch=1: BatchNorm in the heads cannot train on one image: set training.smallest_batch=2"
+        )
+    if given == 1 and built.objective.needs_two:
+        raise ConfigError(
+            f"training.smallest_batch=1: the loss of {type(built.objective).__name__} is not defined for one image: "
+            "set training.smallest_batch=2"
         )
     return int(built.objective.smallest_batch if given is None else given)
 

@@ -208,6 +208,5 @@ def _weights(how: Mean | Sum, visit: Visit, message: Message, server: Tree) -> T
     if isinstance(how, Mean) and callable(how.by):
         weight = how.by(server, message)
     else:
-        by = how.by if isinstance(how, Mean) else "clients"
-        weight = {"examples": visit.client.examples, "batches": visit.counted, "clients": 1}[str(by)]
+        weight = visit.weight(str(how.by) if isinstance(how, Mean) else "clients")
     return weight if isinstance(weight, dict) else {"all": torch.tensor(float(weight), dtype=torch.float64)}

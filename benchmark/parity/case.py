@@ -1,7 +1,8 @@
 """A case: with which scenario, method and settings of the suite a parity file's run is made again.
 
-A case takes from its file only sizes, lengths, rates and temperatures. Everything else is the paper's scenario as the
-suite ships it, so a setting that is not the authors' shows as a departure.
+A case takes from its file what was chosen for that run: sizes, lengths, rates, temperatures, widths, thresholds and
+weights of terms. Everything else is the paper's scenario as the suite ships it, so that a setting which is not the
+authors' shows as a departure.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ class Case:
     usual: settings of the authors that are not the suite's usual ones -> the usual ones.
     """
 
-    scenario: ClassVar[str]
+    scenario: str
     method: str = "fedavg"
     aliases: ClassVar[Mapping[str, str]] = {}
     first_round: ClassVar[int] = 0
@@ -44,15 +45,15 @@ class Case:
     def overrides(self) -> dict[str, Any]:
         """The file's settings, by the suite's keys."""
         get = self.file.get
-        given: dict[str, Any] = {
-            "federation.rounds": get("rounds"),
-            "federation.participation": 1.0,
-            "training.epochs": get("epochs", "local_epochs", "local_epochs_argument"),
-            "training.batch_size": get("batch_size"),
-        }
-        if isinstance(get("drop_last"), bool):
-            given["training.drop_last"] = get("drop_last")
-        optimizer = get("optimizer")
+        optimizer, given = (
+            get("optimizer"),
+            {
+                "federation.rounds": get("rounds"),
+                "federation.participation": 1.0,
+                "training.epochs": get("epochs", "local_epochs", "local_epochs_argument"),
+                "training.batch_size": get("batch_size"),
+            },
+        )
         return given | {f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer}
 
     def labels(self) -> list[Tensor]:

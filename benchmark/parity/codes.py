@@ -68,13 +68,13 @@ class FedDecorr(Case):
 class SSD(Case):
     """SSD, and FedAvg over its alignment and uniformity."""
 
-    scenario = "ssd/cifar10-cross-silo"
     usual = MappingProxyType({"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"})
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
         loss = file.get("loss")
         self.method = "ssd" if loss["dsr"] or loss["pd"] else "fedavg"
+        self.scenario = f"ssd/cifar10-cross-{'silo' if file.get('drop_last') else 'device'}"  # the code's rule
 
     def overrides(self) -> dict[str, Any]:
         """With the weights of the terms, and SSD's stretch."""
@@ -257,11 +257,22 @@ class Orchestra(Case):
     scenario = "orchestra/cifar10-cross-device"
     method = "orchestra"
     first_round = 1
+
     slips = "the online networks pass over the first view too, whose result is not used"
     usual = MappingProxyType({
         "training.views": "joint", "training.drop_last": False, "objective.target_first": False,
         "method.start_rows": "random", "method.weighting": "examples",
     })  # fmt: skip
+
+    def __init__(self, file: ParityFile) -> None:
+        super().__init__(file)
+        memory, size = file.get("memory"), file.get("batch_size")
+        fewest = min(file.sizes) // size * size * file.get("epochs")
+        if memory % size or fewest < memory:
+            raise ConfigError(
+                f"{file.path}: a memory of {memory} rows, batches of {size} and {fewest} rows of the smallest client: "
+                "whole batches have to fill it"
+            )
 
     def overrides(self) -> dict[str, Any]:
         """With its clusters, its memory and its target."""
@@ -318,7 +329,6 @@ class FLESD(Case):
         """With the settings of the distillation."""
         get = self.file.get
         return super().overrides() | {
-            "training.drop_last": get("drop_last")["local"],
             "objective.temperature": get("temperature"),
             "method.kept": get("percent") / 100,
             "method.teacher_temperature": get("distil_temperature"),
@@ -329,7 +339,6 @@ class FLESD(Case):
             "method.distil_batch_size": get("distil_batch_size"),
             "method.distil_lr": get("distil_lr"),
             "method.distil_weight_decay": get("distillation_optimizer")["weight_decay"],
-            "method.drop_last": get("drop_last")["distillation"],
         }
 
     def view_key(self, phase: Phase, round: int) -> ViewKey:
@@ -361,8 +370,8 @@ def case(file: ParityFile) -> Case:
     try:
         made = CASES[repository](file)
         made.overrides(), made.labels(), file.sizes  # reads the setting now
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file.path}: its setting cannot be read: {type(error).__name__} {error}") from error
     return made

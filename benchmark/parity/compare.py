@@ -1,4 +1,4 @@
-"""Compares the suite's numbers with a parity file's, and says how large a difference rounding allows."""
+"""Comparison of the suite's numbers with a parity file's, and how large a difference rounding allows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +85,7 @@ def compare(file: ParityFile, case: Case, ours: dict[str, Numbers]) -> list[Comp
 
 
 def needed(file: ParityFile) -> list[str]:
-    """Precisions to run in: the file's, and float64 where nothing else tells what rounding does to float32."""
+    """Precisions to run in: the file's, and float64 where nothing else shows what rounding does to float32."""
     alone = set(file.sections) == {"32-true"} and not file.rounding
     return [*file.sections, *(["64-true"] if alone else [])]
 
@@ -102,7 +102,8 @@ def _constant(limit: float) -> Limit:
 def _by_rounding(file: ParityFile, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
     """What is allowed in float32: `EXACT` at the first step, then what rounding has done by then.
 
-    That is, in this order: what the file says; how far the authors' float32 is from their float64; or ours from ours.
+    That is, in this order: what the file has on it; how far the authors' float32 is from their float64; or ours from
+    ours.
     """
     if file.rounding:
         kinds = (0, None)  # of a loss, and of a tensor
@@ -112,6 +113,7 @@ def _by_rounding(file: ParityFile, theirs: Numbers, ours: dict[str, Numbers]) ->
         measured = list(differences(theirs, file.sections["64-true"]))
     else:
         measured = list(differences(ours["32-true"], ours["64-true"]))
+    measured = [difference for difference in measured if math.isfinite(difference.size)]
     first = min(_when(difference) for difference in measured)
 
     def limit(difference: Difference) -> float:

@@ -1,6 +1,7 @@
 """Parity files: what a run of the authors' code gave, as numbers, with the setting it ran in (`tests/parity`)."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +30,6 @@ class Numbers:
 
     losses: dict[Place, list[float]] = field(default_factory=dict)
     weights: dict[Place, Fingerprints] = field(default_factory=dict)
-
-    @property
-    def rounds(self) -> list[int]:
-        """Rounds with any number."""
-        return sorted({round for round, _ in (*self.losses, *self.weights)})
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def read(path: Path) -> ParityFile:
         raise ConfigError(f"{path} is no parity file: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no parity file: it holds no table")
-    for section in ("what", "setting", "names", "losses", "weights"):
+    for section in ("what", "setting", "losses", "weights"):
         if not isinstance(content.get(section), dict):
             raise ConfigError(f"{path} is no parity file: it has no table {section!r}")
     read = ParityFile(path, content["what"], content["setting"], content)
@@ -94,6 +90,8 @@ def read(path: Path) -> ParityFile:
         read.sections, read.rounding  # noqa: B018 # reads the numbers now
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: its numbers cannot be read: {type(error).__name__} {error}") from error
+    if not all(section.weights for section in read.sections.values()):
+        raise ConfigError(f"{path} is no parity file: it has no weights")
     return read
 
 
@@ -107,11 +105,19 @@ def numbers(content: Mapping[str, Any]) -> Numbers:
     for round, steps in content.get("distillation", {}).items():
         losses[int(round), SERVER] = [step[2] for step in steps]  # FLESD's divergence, after its two parts
     weights = {
-        place(key): {name: tuple(values) for name, values in tensors.items()}
+        place(key): {name: as_fingerprint(values) for name, values in tensors.items()}
         for key, tensors in content["weights"].items()
         if key != "start"
     }
     return Numbers(losses, weights)
+
+
+def as_fingerprint(values: Sequence[float]) -> Fingerprint:
+    """Three finite numbers; ValueError for anything else."""
+    mean, deviation, product = map(float, values)
+    if not all(map(math.isfinite, (mean, deviation, product))):
+        raise ValueError(f"a fingerprint that is not finite: {values}")
+    return mean, deviation, product
 
 
 def totals(steps: Any) -> list[float]:

@@ -2,14 +2,20 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose
+from benchmark.distributed.launch import accelerator
+from benchmark.errors import ConfigError
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
@@ -24,22 +30,23 @@ from methods.base import FederatedMethod, Phase
 from methods.trees import Tree
 
 
-def compose_case(case: Case, precision: str, **settings: Any) -> DictConfig:
+def compose_case(case: Case, precision: str, device: str = "auto", **settings: Any) -> DictConfig:
     """The config of a case; settings: further ones, by key."""
-    fixed = {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
+    fixed: dict[str, Any] = {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
+    fixed |= {"accelerator": device, "executor": "one-by-one"}
     given = case.overrides() | fixed | settings
     words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
     return compose(case.scenario, case.method, words)
 
 
-def replay(case: Case, precision: str, accelerator: str = "auto", **settings: Any) -> Numbers:
+def replay(case: Case, precision: str, device: str = "auto", **settings: Any) -> Numbers:
     """The numbers that the suite comes to, in the places where the file has some.
 
-    precision: as `training.precision`. accelerator: as of a run. settings: other than the case's, by key.
+    precision: as `training.precision`. device: as `accelerator`. settings: other than the case's, by key.
     """
     seed, sections = case.file.seed, case.file.sections
     expected = sections.get(precision) or next(iter(sections.values()))
-    config = compose_case(case, precision, **settings)
+    config = compose_case(case, precision, device, **settings)
     views = partial(GivenViews, seed, case.file.sizes, labels=case.labels())
     method = factory.method(config, views().source)
     load_initial(case, method)
@@ -47,12 +54,11 @@ def replay(case: Case, precision: str, accelerator: str = "auto", **settings: An
         dtype=method.dtype, drop_last=config.training.drop_last, smallest=factory.smallest_batch(config, method)
     )
     case.prepare(method, data)
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=config.training.precision)
-    fabric.launch()
+    fabric = one_device(config)
     method.to(fabric.device)
     executor = SequentialExecutor(fabric, method, data, factory.local_training(config), Streams(seed))
     recorder = Recorder(case, method, data, expected)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_tf32():
         loop = FederatedLoop(
             fabric,
             method,
@@ -70,6 +76,30 @@ def replay(case: Case, precision: str, accelerator: str = "auto", **settings: An
     return recorder.numbers
 
 
+def one_device(config: DictConfig) -> Fabric:
+    """Fabric on one device, whatever has launched this process; ConfigError where there is none of its kind."""
+    kind = accelerator(config)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("accelerator=cuda, but no GPU is visible: use accelerator=cpu")
+    fabric = Fabric(accelerator=kind, devices=1, precision=config.training.precision, plugins=[LightningEnvironment()])
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Context in which a GPU computes in float32 what is asked for in float32."""
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    for backend in backends:
+        backend.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
+
+
 def load_initial(case: Case, method: FederatedMethod) -> None:
     """Loads the file's initial weights; targets are copies of the online networks."""
     seed = case.file.seed
@@ -84,7 +114,7 @@ def load_initial(case: Case, method: FederatedMethod) -> None:
 
 
 class Recorder(Callback):
-    """Records losses and fingerprints, and tells the data which phase its views are for."""
+    """Records losses and fingerprints, and sets the phase that the data are for."""
 
     def __init__(self, case: Case, method: FederatedMethod, data: GivenViews, expected: Numbers) -> None:
         self.case, self.method, self.data, self.expected = case, method, data, expected

@@ -84,7 +84,8 @@ def min_norm_descent(gram: Tensor, start: Tensor, tolerance: float = 1e-5, itera
         slope = -(G @ w)
         direction = slope - slope.mean()
         faces = torch.where(direction < 0, -w, 1 - w) / direction
-        reach = min(faces[(direction != 0) & (faces > 1e-7)].tolist(), default=1.0)
+        falling, rising = (faces[signed & (faces > 1e-7)].tolist() for signed in (direction < 0, direction > 0))
+        reach = min([min(falling, default=1.0), *rising])
         target = _on_simplex(w + reach * direction)
         here, across, there = (float(a @ G @ b) for a, b in ((w, w), (w, target), (target, target)))
         if across >= here:

@@ -25,6 +25,7 @@ class AlignUniform(Projected):
     """
 
     contrastive = True
+    needs_two = True
 
     def __init__(self, encoder: Encoder, *, uniform_weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)

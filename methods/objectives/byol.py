@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from methods.base import Batch, Outputs, Projected, Visit, choose
+from methods.base import Batch, MethodError, Outputs, Projected, Visit, choose
 from methods.maths import byol_regression
 from methods.networks import Encoder, mlp
 
@@ -40,7 +40,8 @@ class BYOL(Projected):
         momentum: weight of the target's previous value in its moving average.
         symmetric: whether the first view's target is regressed too.
         stateful: whether the target stays with its client.
-        first_target: "copy", or "online": a client's target is the online network during its first visit.
+        first_target: "copy", or "online": a client's target is the online network during its first visit; needs a
+            target that stays.
 
     shares_target: whether the target is the online network in this visit.
     """
@@ -66,6 +67,14 @@ class BYOL(Projected):
         self.stays = tuple(self.ema) if stateful else ()
         self.first_target = choose("objective.first_target", first_target, "copy", "online")
         self.shares_target = False
+
+    def check_staying(self, staying: Sequence[str]) -> None:
+        """Raises MethodError for a first target that is the online network where the target does not stay."""
+        if self.first_target == "online" and not set(self.ema) <= set(staying):
+            raise MethodError(
+                "objective.first_target=online: every visit is a client's first one unless its target stays: set "
+                "objective.stateful=true, or leave it out"
+            )
 
     def receive(self, visit: Visit) -> None:
         """Sets whether the target is the online network in this visit."""

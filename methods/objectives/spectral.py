@@ -38,6 +38,7 @@ class Spectral(Projected):
         super().__init__(encoder, **kwargs)
         self.mu = check_number("objective.mu", mu, above=0)
         self.negatives = choose("objective.negatives", negatives, "pairs", "correlation")
+        self.needs_two = negatives == "pairs"
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Representations, and embeddings clipped to norm sqrt(mu)."""
