@@ -109,7 +109,7 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Run what authors' codes ran, from their numbers in files, and fail where ours depart; without FILE all."""
+    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/parity.md."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read

@@ -73,7 +73,7 @@ def without_work(phase: Phase) -> Phase:
     return dataclasses.replace(phase, work="none")
 
 
-def replace(target: Any, **functions: Callable[..., Any]) -> None:
-    """Replaces methods of one object."""
-    for name, function in functions.items():
-        setattr(target, name, function)
+def set_hooks(target: Any, **hooks: Callable[..., Any]) -> None:
+    """Replaces hooks of one object."""
+    for name, hook in hooks.items():
+        setattr(target, name, hook)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmark.errors import ConfigError
-from benchmark.parity.case import Case, replace, without_work
+from benchmark.parity.case import Case, set_hooks, without_work
 from benchmark.parity.files import ParityFile
 from benchmark.parity.inputs import CLASSES, DRAWS, GivenViews, ViewKey, generator, initial, name_key, normal
 from methods import trees
@@ -108,7 +108,7 @@ class SSD(Case):
             random = torch.from_numpy(generator(seed, DRAWS, 0).standard_normal((width, width), dtype="float32"))
             return {**server, "basis": {"Q": torch.linalg.qr(random).Q}}
 
-        replace(method, init_server=init_server)
+        set_hooks(method, init_server=init_server)
 
 
 class EasyFL(Case):
@@ -124,9 +124,8 @@ class EasyFL(Case):
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
         self.slips = "a client's first target is the online network itself"
-        own = {"fedavg": {"objective.stateful": False}, "fedema": {"method.keep_statistics": False}}
-        common = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"}
-        self.usual = common | own.get(self.method, {})
+        own = {"method.keep_statistics": False} if self.method == "fedema" else {}
+        self.usual = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"} | own
         if self.method == "fedema":
             self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
 
@@ -182,7 +181,7 @@ class FedU2(Case):
                 for name, (kind, *more) in self.kinds.items()
             }  # fmt: skip
 
-        replace(method.addons["fedu2"], draw=draw)
+        set_hooks(method.addons["fedu2"], draw=draw)
 
 
 class FedSC(Case):
@@ -248,7 +247,7 @@ class LDAWA(Case):
                 trees.put(weights, path, given(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        replace(method, reply=reply, plan=lambda number: tuple(map(without_work, plan(number))))
+        set_hooks(method, reply=reply, plan=lambda number: tuple(map(without_work, plan(number))))
 
 
 class Orchestra(Case):
@@ -311,7 +310,7 @@ class Orchestra(Case):
                 starts, spare = oldest_first[starts], oldest_first[spare]
             return equal_clusters(rows, clusters, visit.stream, draws=(starts, spare))
 
-        replace(method, init_server=init_server, cluster=cluster)
+        set_hooks(method, init_server=init_server, cluster=cluster)
 
 
 class FLESD(Case):

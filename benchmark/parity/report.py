@@ -27,7 +27,7 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
         for kind in KINDS:
             beyond = [difference for difference in comparison.beyond if _kind(difference) == kind]
             if beyond:
-                yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} are"
+                yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} in all"
 
 
 def effects(case: Case, ours: Numbers, precision: str, accelerator: str) -> Iterator[Effect]:
@@ -51,6 +51,7 @@ def result(case: Case, compared: list[Comparison], found: Iterable[Effect] = ())
     return Result(
         file=file.path.stem,
         method=case.method,
+        objective=compose_case(case, "32-true").objective.name,
         scenario=case.scenario,
         paper=str(what.get("paper", "")),
         repository=str(what.get("repository", "")).removeprefix("github.com/"),

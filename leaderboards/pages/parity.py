@@ -27,7 +27,7 @@ SCENARIOS = ("cifar10-micro", "cifar10-micro-separate")
 class Precision:
     """The largest relative differences of a file's run in one precision.
 
-    first: of the first step's losses, in float32; None: no step. losses, weights: of all; None: there are none.
+    first: of the first step's losses; None: no step. losses, weights: of all; None: there are none.
     """
 
     first: float | None
@@ -55,13 +55,14 @@ class Effect:
 class Result:
     """One parity file beside the suite.
 
-    file: its name. method: that it is of. scenario: the suite's, with whose settings it was run.
+    file: its name. method, objective: the suite's that it is of. scenario: with whose settings it was run.
     driven: what ran of the authors' code. slips: of the authors, that are reproduced. met: within what is allowed.
     effects: of settings.
     """
 
     file: str
     method: str
+    objective: str
     scenario: str
     paper: str
     repository: str

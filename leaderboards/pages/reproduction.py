@@ -31,8 +31,10 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         return [record for record in records if (record["scenario"], record["row"]) in compared]
 
     def parity_of(record: Record) -> str:
-        found = [result for result in (parity.results if parity else ()) if result.method == record["method"]]
-        return ", ".join(f"{result.file}{'' if result.met else ' (not met)'}" for result in found) or "none"
+        run = record["scenario"].partition("/")[0], record["method"], record["objective"]
+        results = parity.results if parity else ()
+        found = [each for each in results if (each.scenario.partition("/")[0], each.method, each.objective) == run]
+        return ", ".join(f"{each.file}{'' if each.met else ' (not met)'}" for each in found) or "none"
 
     shown = {"laid_out": laid_out, "printed": printed, "runs": runs, "remarks": remarks, "explained": explained}
     shown["parity_of"] = parity_of

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.parity.codes import case
-from benchmark.parity.compare import GROWTH, compare, fingerprint_difference, needed
+from benchmark.parity.compare import GROWTH, compare, differences, fingerprint_difference, needed
 from benchmark.parity.files import SERVER, Numbers, place, read
 from benchmark.parity.inputs import GivenViews, ViewKey, fingerprint, generator, initial, name_key
 from benchmark.parity.replay import replay
@@ -66,6 +66,10 @@ def test_a_file_that_is_not_met_is_named_with_its_first_differences(
         (lambda folder: changed(folder, setting=setting(participation=0.5)), r"all clients train in every round"),
         (lambda folder: changed(folder, setting={"seed": 1}), r"its setting has no "),
         (lambda folder: changed(folder, setting=setting(fedsc={})), r"its setting cannot be read: KeyError 'mu'"),
+        (lambda folder: changed(folder, weights={}), r"it has no weights"),
+        (lambda folder: changed(folder, weights={"round 0": {"a": [1, 2]}}), r"its numbers cannot be read: ValueError"),
+        (lambda folder: changed(folder, weights={"round 0": {"a": [1, 2, None]}}), r"cannot be read: TypeError"),
+        (lambda folder: changed(folder, "orchestra", setting=setting("orchestra", memory=20)), r"have to fill it"),
     ],
 )
 def test_what_is_no_parity_file_gets_one_line(make, message, tmp_path, capsys) -> None:
@@ -80,8 +84,18 @@ def _written(folder: Path, text: str) -> Path:
     return folder / "a.json"
 
 
-@pytest.mark.parametrize(("words", "message"), [([], "of which files"), (["a.json", "lr=1"], "accelerator=cpu|cuda")])
-def test_other_words_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "of which files"),
+        (["a.json", "lr=1"], "accelerator=cpu|cuda"),
+        ([str(FOLDER / "ldawa.json"), "accelerator=tpu"], "choose auto or cpu or cuda"),
+    ],
+)
+def test_other_words_are_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without files of its own
     assert main(["parity", *words]) == 2
     assert message in capsys.readouterr().err
 
@@ -123,9 +137,9 @@ def test_a_fingerprints_number_near_zero_does_not_count() -> None:
 
 
 def test_what_rounding_allows() -> None:
-    """What the file says of a round, or how far its float32 has come from its float64 by that step."""
-    told = read(FOLDER / "ssd.json")
-    (comparison,) = compare(told, case(told), told.sections)
+    """What the file has for a round, or how far its float32 has come from its float64 by that step."""
+    ssd = read(FOLDER / "ssd.json")
+    (comparison,) = compare(ssd, case(ssd), ssd.sections)
     limits = {(d.place[0], d.step): comparison.limit(d) for d in comparison.differences}
     assert limits[0, 0] == 1e-6
     assert limits[0, 1] == pytest.approx(GROWTH * 2.7e-6)
@@ -136,8 +150,9 @@ def test_what_rounding_allows() -> None:
     assert not single.beyond
     assert {double.limit(d) for d in double.differences} == {1e-6}
     by_step = [single.limit(d) for d in single.differences if d.place == (1, 1) and d.step is not None]
-    assert by_step == sorted(by_step)
-    assert by_step[0] > 1e-6
+    departed = [d.size for d in differences(both.sections["32-true"], both.sections["64-true"]) if d.step is not None]
+    assert by_step[-1] == pytest.approx(GROWTH * max(departed))
+    assert 1e-6 < by_step[0] < by_step[-1]
     alone = read(FOLDER / "ldawa.json")
     assert needed(alone) == ["32-true", "64-true"]
 

@@ -90,7 +90,7 @@ MUTANTS = [
     ("fedema-byol-float64", DOUBLE, {"method__tau": 0.69}),
     ("fedema-byol-float64", DOUBLE, {"method__keep_statistics": False}),
     ("fedema-byol-float64", DOUBLE, {"schedule__name": "constant"}),
-    ("fedavg-byol-easyfl", "32-true", {"objective__stateful": False}),
+    ("fedavg-byol-easyfl", "32-true", {"objective__stateful": False, "objective__first_target": "copy"}),
     ("fedu2-simclr-float64", DOUBLE, {"objective__temperature": 0.0701}),
     ("fedu2-simclr-float64", DOUBLE, {"method__solver": "exact"}),
     ("fedu2-simclr-float64", DOUBLE, {"method__weighting": "examples"}),

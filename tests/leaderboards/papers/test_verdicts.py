@@ -70,9 +70,11 @@ def test_the_page_lists_our_runs_below_a_table_also_unfinished_ones():
 
 
 def test_a_run_names_the_files_its_method_was_compared_by():
-    results = [replace(SSD, file=file, method=method, met=met)
-               for file, method, met in (("a", "ssd", True), ("b", "ssd", False), ("c", "fedx", True))]  # fmt: skip
-    run = runs(51.0)[0] | {"method": "ssd"}
+    files = (("a", "ssd", "simclr", True), ("b", "ssd", "simclr", False), ("c", "fedx", "simclr", True),
+             ("d", "ssd", "byol", True))  # fmt: skip
+    results = [replace(SSD, scenario="s/k10", file=file, method=method, objective=objective, met=met)
+               for file, method, objective, met in files]  # fmt: skip
+    run = runs(51.0)[0] | {"method": "ssd", "objective": "simclr"}
     page = filled(f"{START}\n{END}\n", judged([published(50.0)], [run]), [run], Parity(tuple(results)))
     assert f"{'; '.join(run['deviations'])} | a, b (not met) |" in page
 

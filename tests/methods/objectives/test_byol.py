@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Client, FederatedMethod, Outputs, Visit
+from methods.base import Client, FederatedMethod, MethodError, Outputs, Visit
 from methods.maths import byol_regression
 from methods.objectives.byol import BYOL
 from tests import run_helpers
@@ -147,9 +147,12 @@ def test_a_stateful_target_stays_with_its_client(tmp_path: Path) -> None:
 
 
 def test_a_first_target_needs_one_that_stays(tmp_path: Path) -> None:
-    """Under FedAvg every visit is a first one unless the target stays; FedU keeps it."""
+    """Under FedAvg every visit would be a first one; FedU keeps the target."""
+    with pytest.raises(MethodError, match=r"objective\.stateful=true"):
+        run_helpers.build_run(tmp_path, "fedavg", "objective=byol", "objective.first_target=online")
     run = run_helpers.build_run(tmp_path, "fedu", "objective.first_target=online", "federation.participation=1")
-    shared = run_helpers.collect_visits(run, lambda done: (done.visit.round, done.visit.first))
+    objective = run.loop.method.objective
+    shared = run_helpers.collect_visits(run, lambda done: (done.visit.round, objective.shares_target))
     run.loop.fit()
-    assert {first for round, first in shared if round == 0} == {True}
-    assert {first for round, first in shared if round > 0} == {False}
+    assert {shares for round, shares in shared if round == 0} == {True}
+    assert {shares for round, shares in shared if round > 0} == {False}
