@@ -106,9 +106,11 @@ class TestFLESD(MethodContract):
         assert {visit.steps for visit in visits} == {2 * (whole - 12 // 8)}
 
     def test_anchors_that_fill_whole_epochs_are_refused(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=200")
+        """Before the clients train."""
         with pytest.raises(MethodError, match=r"makes no step with the first 25 batches of an epoch"):
-            run.loop.fit()
+            run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=200")
+        with pytest.raises(MethodError, match=r"method.anchors=4 is less than a batch of 8"):
+            run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=4")
 
     def test_the_cc_form_is_one_round(self, tmp_path):
         once = run_helpers.train_run(tmp_path / "a", "flesd-cc", *SHORT)

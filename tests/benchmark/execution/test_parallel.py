@@ -42,6 +42,7 @@ class TestRecordings:
             ("optimizer.nesterov=true",),
             ("optimizer.momentum=0.0",),
             ("objective=byol", "objective.momentum=0.9"),
+            ("objective.stateful=true", "objective=byol", "objective.first_target=online"),
             ("objective=supervised",),
         ],
         ids=lambda overrides: overrides[0],
