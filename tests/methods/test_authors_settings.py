@@ -42,7 +42,7 @@ class TestFedEMA(Double):
 
 class TestFedU2(Double):
     like = test_fedu2.TestFedU2
-    own = ("method.solver=descent", "method.draws=view", "method.weighting=batches", "training.most_epochs=3")
+    own = ("method.solver=descent", "method.draws=view", "method.weighting=batches")
 
     def bill(self, run):
         return super().bill(run) | {("fit", "up", "share"): 8}
@@ -50,7 +50,7 @@ class TestFedU2(Double):
 
 class TestFLESD(Double):
     like = test_flesd.TestFLESD
-    own = ("method.fill_anchors=true", "method.drop_last=true")
+    own = ("method.fill_anchors=true", "method.drop_last=true", "public.client=2")
 
 
 class TestOrchestra(Double):
