@@ -51,8 +51,8 @@ class TestOrchestra(MethodContract):
 
     @pytest.mark.parametrize("choice", ["random", "first"])
     def test_the_first_clusters_may_be_of_the_first_rows(self, choice, tmp_path, monkeypatch):
-        words = (*SMALL, "objective.bank=4", f"method.start_rows={choice}", "federation.rounds=1")
-        run = run_helpers.build_run(tmp_path, "orchestra", *words)
+        few = [word.replace("bank=16", "bank=4") for word in SMALL]
+        run = run_helpers.build_run(tmp_path, "orchestra", *few, f"method.start_rows={choice}", "federation.rounds=1")
         cluster, are_first = run.loop.method.local_centroids, []
 
         def look(visit, rows):

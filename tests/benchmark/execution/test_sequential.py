@@ -11,6 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import data
 from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
+from datamodules.partition import Parts
 from methods import trees
 from methods.base import MethodError
 from methods.fedavg import FedAvg
@@ -135,7 +136,7 @@ class TestLocalWork:
     def resized(self, tmp_path, *overrides, method="fedavg"):
         """A run of one round whose clients have the sizes SIZES."""
         run = build_run(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
-        run.data.parts = [np.arange(size) for size in self.SIZES]
+        run.data.parts = Parts([np.arange(size) for size in self.SIZES])
         run.loop.clients = data.Clients(run.data.parts)
         return run
 
@@ -159,8 +160,25 @@ class TestLocalWork:
         images = {done.visit.client.examples: done.images for done in watch.done}
         assert images == {size: size for size in self.SIZES}
 
+    def test_a_loss_of_pairs_cannot_train_on_one_image(self, tmp_path):
+        words = ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1")
+        with pytest.raises(ConfigError, match=r"the loss of AlignUniform is not defined for one image"):
+            build_run(tmp_path, "fedavg", *words)
+
+    @pytest.mark.parametrize(
+        "override",
+        ["training.epochs=5", "training.steps=3", "training.drop_last=true"],
+    )
+    def test_more_epochs_go_with_no_other_length(self, tmp_path, override):
+        with pytest.raises(ConfigError, match=r"training\.most_epochs=4: give at least training\.epochs="):
+            build_run(tmp_path, "fedavg", "training.most_epochs=4", override)
+
+    def test_a_doubled_cosine_is_by_round(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"cosine_twice: its rate is that of a round"):
+            build_run(tmp_path, "fedavg", "schedule.name=cosine_twice", "schedule.per=step")
+
     def test_batch_norm_in_the_heads_cannot_train_on_one_image(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"training\.smallest_batch=1: .*heads\.head_norm=false"):
+        with pytest.raises(ConfigError, match=r"smallest_batch=1: BatchNorm in the heads cannot train on one"):
             build_run(tmp_path, "fedavg", "training.smallest_batch=1")
 
     @pytest.mark.parametrize(
@@ -258,8 +276,10 @@ class TestLearningRate:
             return 0.5 * cosine * cosine / before
         return 0.5 * cosine
 
-    @pytest.mark.parametrize("name", ["cosine", "cosine_twice", "step"])
-    @pytest.mark.parametrize("per", ["round", "step"])
+    @pytest.mark.parametrize(
+        ("name", "per"),
+        [("cosine", "round"), ("cosine", "step"), ("cosine_twice", "round"), ("step", "round"), ("step", "step")],
+    )
     def test_the_schedule_by_hand(self, tmp_path, monkeypatch, name, per):
         given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
         run = build_run(tmp_path, "fedavg", *given, "training.epochs=2")
