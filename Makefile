@@ -52,7 +52,7 @@ ranks: install  ## the tests that run on two ranks
 scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
 	$(PYTEST) tests/benchmark/experiment/test_scenarios.py -m "long or not long" -k two_rounds
 
-parity: install  ## compare every method with its authors' code, write docs/parity.md: some 10 minutes
+parity: install  ## compare every method with its authors' code, write docs/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
