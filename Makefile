@@ -37,7 +37,7 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS))
 
-test: install  ## all tests
+test: install  ## all tests but the long ones
 	$(PYTEST)
 
 check: install  ## format, lint, types and the import rule
@@ -52,7 +52,7 @@ ranks: install  ## the tests that run on two ranks
 scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
 	$(PYTEST) tests/benchmark/experiment/test_scenarios.py -m "long or not long" -k two_rounds
 
-parity: install  ## compare every method with its authors' code, write docs/parity.md: a quarter of an hour
+parity: install  ## compare methods with their authors' codes, write docs/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)

@@ -141,7 +141,8 @@ def parity(words: list[str], session: Session) -> None:
         parity.write(folder / parity.FILE, results)
         generate.write(store.collect(folder / "results"), folder, page.parent)
     if departed := [each.file for each in results if not each.met]:
-        raise DepartureError(f"{len(departed)} of {len(cases)} files are not met: {', '.join(departed)}")
+        raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
+    session.console.print(f"{len(cases)} files, none of which the suite departs from", highlight=False)
 
 
 def listing(words: list[str], session: Session) -> None:

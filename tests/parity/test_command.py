@@ -37,6 +37,7 @@ def test_a_file_that_is_met(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert "float32, round 1: weights " in out
     assert "BEYOND" not in out
+    assert out.endswith("1 files, none of which the suite departs from\n")
 
 
 def test_a_file_that_is_not_met_is_named_with_its_first_differences(
@@ -50,7 +51,7 @@ def test_a_file_that_is_not_met_is_named_with_its_first_differences(
     (line,) = [line for line in printed.out.splitlines() if "BEYOND" in line]
     assert line.startswith("  BEYOND round 0, client 1, loss of step 1: ")
     assert "(9.9e-03, allowed 1.2e-06)" in line
-    assert printed.err == "error: 1 of 2 files are not met: fedsc\n"
+    assert printed.err == "error: the suite departs from 1 of 2 files: fedsc\n"
 
 
 @pytest.mark.parametrize(
