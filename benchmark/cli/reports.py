@@ -131,7 +131,7 @@ def parity(words: list[str], session: Session) -> None:
             file = each.file
             display.begin(file.path.stem)
             ours = {precision: replay(each, precision, accelerator) for precision in needed(file)}
-            compared = compare(file, each, ours)
+            compared = compare(each, ours)
             precision = next(iter(ours))
             settings = [] if names else effects(each, ours[precision], precision, accelerator)
             results.append(result(each, compared, settings))

@@ -25,7 +25,7 @@ class Case:
     scenario: the shipped one that it is set in. aliases: part of the method -> its name in the file.
     first_round: the file's number of the first round in which clients train.
     absent: the client that does not train.
-    exact: largest relative difference in float64.
+    exact: largest relative difference in float64. first: of the first step's losses in float32.
     slips: of the authors, that the scenario's settings make too.
     usual: settings of the authors that are not the suite's usual ones -> the usual ones.
     """
@@ -36,6 +36,7 @@ class Case:
     first_round: ClassVar[int] = 0
     absent: ClassVar[int | None] = None
     exact: ClassVar[float] = 1e-6
+    first: ClassVar[float] = 1e-6
     slips: str = ""
     usual: Mapping[str, Any] = MappingProxyType({})
 

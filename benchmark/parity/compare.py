@@ -9,8 +9,6 @@ from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers, ParityFile, Place
 from benchmark.parity.inputs import Fingerprint
 
-EXACT = 1e-6
-"""Largest relative difference of a loss of the first step, in float32."""
 GROWTH = 10.0
 """Later float32 numbers may differ by this factor more than two runs of one code do: rounding grows so much a step."""
 FLOOR = 1e-3
@@ -74,12 +72,12 @@ def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
             yield Difference(place, None, name, own or (), given_print, size)
 
 
-def compare(file: ParityFile, case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
+def compare(case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
     """A comparison for each precision of the file; ours: numbers by precision, see `needed`."""
     compared = []
-    for precision, theirs in file.sections.items():
+    for precision, theirs in case.file.sections.items():
         found = list(differences(ours[precision], theirs))
-        limit = _constant(case.exact) if precision == "64-true" else _by_rounding(file, theirs, ours)
+        limit = _constant(case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
         compared.append(Comparison(precision, found, limit))
     return compared
 
@@ -99,34 +97,29 @@ def _constant(limit: float) -> Limit:
     return lambda difference: limit
 
 
-def _by_rounding(file: ParityFile, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
-    """What is allowed in float32: `EXACT` at the first step, then what rounding has done by then.
+def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
+    """What is allowed in float32: little at the first step, then what rounding has done by the end of the round.
 
     That is, in this order: what the file has on it; how far the authors' float32 is from their float64; or ours from
     ours.
     """
+    file = case.file
     if file.rounding:
         kinds = (0, None)  # of a loss, and of a tensor
         given = [(round, *pair) for round, sizes in file.rounding.items() for pair in zip(kinds, sizes, strict=True)]
-        measured = [Difference((round, 0), step, "", (), (), size) for round, step, size in given]
+        measured = [Difference((round, SERVER), step, "", (), (), size) for round, step, size in given]
     elif "64-true" in file.sections:
         measured = list(differences(theirs, file.sections["64-true"]))
     else:
         measured = list(differences(ours["32-true"], ours["64-true"]))
     measured = [difference for difference in measured if math.isfinite(difference.size)]
-    first = min(_when(difference) for difference in measured)
+    first = min((difference.place[0] for difference in measured), default=0)
 
     def limit(difference: Difference) -> float:
-        when, is_loss = _when(difference), difference.step is not None
-        if is_loss and when == first:
-            return EXACT
-        sizes = (other.size for other in measured if (other.step is not None) == is_loss and _when(other) <= when)
-        return max(EXACT, GROWTH * max(sizes, default=0.0))
+        (round, client), is_loss = difference.place, difference.step is not None
+        if difference.step == 0 and round == first and client != SERVER:
+            return case.first
+        sizes = [each.size for each in measured if (each.step is not None) == is_loss and each.place[0] <= round]
+        return max(case.first, GROWTH * max(sizes, default=0.0))
 
     return limit
-
-
-def _when(difference: Difference) -> tuple[int, bool, int]:
-    """When a number was, as far as clients work at the same time: round, whether at the server, step."""
-    (round, client), step = difference.place, difference.step
-    return round, client == SERVER, step or 0

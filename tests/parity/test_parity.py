@@ -35,7 +35,7 @@ def compared(each: Case, precision: str | None = None) -> list[Comparison]:
     if precision is not None:
         for other in set(file.sections) - {precision}:
             del file.sections[other]
-    return compare(file, each, {one: replay(each, one, "cpu") for one in needed(file)})
+    return compare(each, {one: replay(each, one, "cpu") for one in needed(file)})
 
 
 @pytest.mark.parametrize("name", LONG)
