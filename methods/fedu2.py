@@ -171,7 +171,7 @@ class FedU2(FederatedMethod):
         if self.running():
             uplink["running"] = self.mean
         if self.descends:
-            uplink["share"] = Each()
+            uplink["mean_weight"] = Each()
         return (Phase("fit", uplink=uplink),)
 
     def running(self) -> Tree:
@@ -179,12 +179,12 @@ class FedU2(FederatedMethod):
         return self.statistics() if self.batch_norm == "average" else {}
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        """The change of the trainable weights, and the running statistics; `share`: the client's weight."""
+        """The change of the trainable weights, and the running statistics; `mean_weight`: the weight of the client."""
         message: Message = {"delta": trees.map(torch.sub, self.trainable(), visit.message["weights"])}
         if running := self.running():
             message["running"] = running
         if self.descends:
-            message["share"] = {"n": torch.tensor(float(visit.weight(str(self.mean.by))), dtype=self.dtype)}
+            message["mean_weight"] = {"n": torch.tensor(float(visit.weight(str(self.mean.by))), dtype=self.dtype)}
         return message, visit.memory
 
     def local_weights(self, message: Message, server: Tree) -> Tree:
@@ -199,8 +199,8 @@ class FedU2(FederatedMethod):
         assert spans is not None
         start = None
         if self.descends:
-            shares = torch.stack([share["n"] for share in replies["share"].values()]).double()
-            start = shares / shares.sum()
+            client_weights = torch.stack([sent["n"] for sent in replies["mean_weight"].values()]).double()
+            start = client_weights / client_weights.sum()
         step = spans[0].tree(self.server_rate * unified([delta.flat for delta in spans], self.length, start))
         weights = trees.overlay(server["weights"], replies.get("running", {}))
         return {**server, "weights": trees.add(weights, step)}

@@ -73,7 +73,7 @@ class Phase:
     views: recipe names, augment | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: images in a batch; None: the scenario's.
-    drop_last: train only: whether an epoch's short last batch is left out; None: as the scenario says.
+    drop_last: train only: whether an epoch's short last batch is left out; None: the scenario's.
     skip: train only: first batches of each epoch that pass the networks and end a step, without an optimiser step.
     shuffled: observe only: whether batches are in random order and a short last one may be left out, as in
         training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,

@@ -46,7 +46,7 @@ class Case:
     def overrides(self) -> dict[str, Any]:
         """The file's settings, by the suite's keys."""
         get = self.file.get
-        optimizer, given = (
+        optimizer, settings = (
             get("optimizer"),
             {
                 "federation.rounds": get("rounds"),
@@ -55,7 +55,7 @@ class Case:
                 "training.batch_size": get("batch_size"),
             },
         )
-        return given | {f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer}
+        return settings | {f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer}
 
     def labels(self) -> list[Tensor]:
         """Labels of each client's images, where the loss needs them."""

@@ -36,12 +36,12 @@ class FedX(Case):
         temperatures = set(self.file.get("temperature").values())
         if len(temperatures) > 1:
             raise ConfigError(f"{self.file.path}: FedX has one temperature for all its terms, not {temperatures}")
-        given = super().overrides() | {"objective.temperature": temperatures.pop()}
+        settings = super().overrides() | {"objective.temperature": temperatures.pop()}
         if self.method == "fedx":
-            given["method.temperature"] = given["objective.temperature"]
+            settings["method.temperature"] = settings["objective.temperature"]
             for term, weight in self.terms.items():
-                given[f"method.{weight}"] = float(term in self.file.get("terms"))
-        return given
+                settings[f"method.{weight}"] = float(term in self.file.get("terms"))
+        return settings
 
 
 class FedDecorr(Case):
@@ -79,32 +79,32 @@ class SSD(Case):
     def overrides(self) -> dict[str, Any]:
         """With the weights of the terms, and SSD's stretch."""
         loss = self.file.get("loss")
-        given = super().overrides() | {
+        settings = super().overrides() | {
             "objective": "align_uniform",
             "objective.uniform_weight": loss["uniform"] / loss["align"],
         }
         if self.method == "ssd":
             ssd = self.file.get("ssd")
-            given |= {
+            settings |= {
                 "method.alpha": ssd["alpha"],
                 "method.dsr_weight": loss["dsr"],
                 "method.pd_weight": loss["pd"],
                 "method.variant": ssd["variant"],
             }
-        return given
+        return settings
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """The basis and the clients' dimensions."""
         if self.method != "ssd":
             return
         seed, ssd, start = self.file.seed, self.file.get("ssd"), method.init_server
-        width, own = ssd["width"], ssd["own_dimensions"]
+        width, per_client = ssd["width"], ssd["own_dimensions"]
 
         def init_server(turn: Any) -> Any:
             server = start(turn)
             order = torch.from_numpy(generator(seed, DRAWS, 1).permutation(width))
             for client, scale in server["scales"].items():
-                scale.fill_(1.0)[order[client * own : (client + 1) * own]] = ssd["alpha"]
+                scale.fill_(1.0)[order[client * per_client : (client + 1) * per_client]] = ssd["alpha"]
             random = torch.from_numpy(generator(seed, DRAWS, 0).standard_normal((width, width), dtype="float32"))
             return {**server, "basis": {"Q": torch.linalg.qr(random).Q}}
 
@@ -124,25 +124,25 @@ class EasyFL(Case):
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
         self.slips = "a client's first target is the online network itself"
-        own = {"method.keep_statistics": False} if self.method == "fedema" else {}
-        self.usual = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"} | own
+        extra = {"method.keep_statistics": False} if self.method == "fedema" else {}
+        self.usual = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"} | extra
         if self.method == "fedema":
             self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
 
     def overrides(self) -> dict[str, Any]:
         """With the widths of the heads, and the options of the method."""
         options, get = self.file.get("options"), self.file.get
-        given = super().overrides() | {
+        settings = super().overrides() | {
             "objective": "byol",
             "objective.momentum": get("target_momentum"),
             "heads.projector": get("projector")[1:],
             "heads.predictor": get("predictor")[1],
         }
         if self.method == "fedu":
-            given["method.threshold"] = options["dapu_threshold"]
+            settings["method.threshold"] = options["dapu_threshold"]
         if self.method == "fedema":
-            given["method.tau"] = options["auto_scaler_target"]
-        return given
+            settings["method.tau"] = options["auto_scaler_target"]
+        return settings
 
 
 class FedU2(Case):
@@ -228,7 +228,7 @@ class LDAWA(Case):
         """No training; clients reply with the given weights."""
         seed, plan = self.file.seed, method.plan
 
-        def given(client: int, round: int, name: str, like: Tensor) -> Tensor:
+        def given_weights(client: int, round: int, name: str, like: Tensor) -> Tensor:
             z = torch.from_numpy(generator(seed, DRAWS, client, round, name_key(name)).standard_normal(like.shape))
             if name.endswith("running_mean"):
                 value = 0.1 * (client + 1) + z
@@ -244,10 +244,10 @@ class LDAWA(Case):
         def reply(visit: Any) -> Any:
             weights: Any = {}
             for path, leaf in trees.leaves(method.weights()):
-                trees.put(weights, path, given(visit.client.id, visit.round, ".".join(path), leaf))
+                trees.put(weights, path, given_weights(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        set_hooks(method, reply=reply, plan=lambda number: tuple(map(without_work, plan(number))))
+        set_hooks(method, reply=reply, plan=lambda turn: tuple(map(without_work, plan(turn))))
 
 
 class Orchestra(Case):
@@ -303,9 +303,9 @@ class Orchestra(Case):
 
         def cluster(visit: Any, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
             round = data.key.round
-            place = (seed, DRAWS, visit.client.id, round)
-            starts = torch.from_numpy(generator(*place, 101).permutation(len(rows))[:clusters])
-            spare = torch.from_numpy(generator(*place, 102).integers(0, len(rows), (5, clusters)))
+            prefix = (seed, DRAWS, visit.client.id, round)
+            starts = torch.from_numpy(generator(*prefix, 101).permutation(len(rows))[:clusters])
+            spare = torch.from_numpy(generator(*prefix, 102).integers(0, len(rows), (5, clusters)))
             if round:  # the bank begins with its latest batch
                 oldest_first = torch.cat(torch.arange(len(rows)).split(size)[::-1])
                 starts, spare = oldest_first[starts], oldest_first[spare]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmark.parity.case import Case
-from benchmark.parity.files import SERVER, Numbers, ParityFile, Place
+from benchmark.parity.files import SERVER, Numbers, ParityFile, RoundClient
 from benchmark.parity.inputs import Fingerprint
 
 GROWTH = 10.0
@@ -21,7 +21,7 @@ class Difference(NamedTuple):
     step: of the visit, from 0, for a loss. tensor: its name. ours, theirs: the numbers; empty: missing.
     """
 
-    place: Place
+    at: RoundClient
     step: int | None
     tensor: str
     ours: tuple[float, ...]
@@ -60,25 +60,25 @@ def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
 
 def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
     """Every number of theirs beside ours: losses, then tensors, by round; clients come before the server."""
-    for place in sorted(theirs.losses, key=_in_time):
-        mine, given = ours.losses.get(place, []), theirs.losses[place]
-        for step in range(max(len(mine), len(given))):
-            a, b = tuple(mine[step : step + 1]), tuple(given[step : step + 1])
-            yield Difference(place, step, "", a, b, loss_difference(*a, *b) if a and b else math.inf)
-    for place in sorted(theirs.weights, key=_in_time):
-        for name, given_print in theirs.weights[place].items():
-            own = ours.weights.get(place, {}).get(name)
-            size = math.inf if own is None else fingerprint_difference(own, given_print)
-            yield Difference(place, None, name, own or (), given_print, size)
+    for at in sorted(theirs.losses, key=_in_time):
+        our_losses, their_losses = ours.losses.get(at, []), theirs.losses[at]
+        for step in range(max(len(our_losses), len(their_losses))):
+            a, b = tuple(our_losses[step : step + 1]), tuple(their_losses[step : step + 1])
+            yield Difference(at, step, "", a, b, loss_difference(*a, *b) if a and b else math.inf)
+    for at in sorted(theirs.weights, key=_in_time):
+        for name, their_print in theirs.weights[at].items():
+            our_print = ours.weights.get(at, {}).get(name)
+            size = math.inf if our_print is None else fingerprint_difference(our_print, their_print)
+            yield Difference(at, None, name, our_print or (), their_print, size)
 
 
 def compare(case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
     """A comparison for each precision of the file; ours: numbers by precision, see `needed`."""
     compared = []
     for precision, theirs in case.file.sections.items():
-        found = list(differences(ours[precision], theirs))
+        all_differences = list(differences(ours[precision], theirs))
         limit = _constant(case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
-        compared.append(Comparison(precision, found, limit))
+        compared.append(Comparison(precision, all_differences, limit))
     return compared
 
 
@@ -88,9 +88,9 @@ def needed(file: ParityFile) -> list[str]:
     return [*file.sections, *(["64-true"] if alone else [])]
 
 
-def _in_time(place: Place) -> tuple[int, bool, int]:
-    """Key that sorts places in the order of the run."""
-    return place[0], place[1] == SERVER, place[1]
+def _in_time(at: RoundClient) -> tuple[int, bool, int]:
+    """Key that sorts in the order of the run."""
+    return at[0], at[1] == SERVER, at[1]
 
 
 def _constant(limit: float) -> Limit:
@@ -106,20 +106,20 @@ def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit
     file = case.file
     if file.rounding:
         kinds = (0, None)  # of a loss, and of a tensor
-        given = [(round, *pair) for round, sizes in file.rounding.items() for pair in zip(kinds, sizes, strict=True)]
-        measured = [Difference((round, SERVER), step, "", (), (), size) for round, step, size in given]
+        spreads = [(round, *pair) for round, sizes in file.rounding.items() for pair in zip(kinds, sizes, strict=True)]
+        measured = [Difference((round, SERVER), step, "", (), (), size) for round, step, size in spreads]
     elif "64-true" in file.sections:
         measured = list(differences(theirs, file.sections["64-true"]))
     else:
         measured = list(differences(ours["32-true"], ours["64-true"]))
     measured = [difference for difference in measured if math.isfinite(difference.size)]
-    first = min((difference.place[0] for difference in measured), default=0)
+    first = min((difference.at[0] for difference in measured), default=0)
 
     def limit(difference: Difference) -> float:
-        (round, client), is_loss = difference.place, difference.step is not None
+        (round, client), is_loss = difference.at, difference.step is not None
         if difference.step == 0 and round == first and client != SERVER:
             return case.first
-        sizes = [each.size for each in measured if (each.step is not None) == is_loss and each.place[0] <= round]
+        sizes = [each.size for each in measured if (each.step is not None) == is_loss and each.at[0] <= round]
         return max(case.first, GROWTH * max(sizes, default=0.0))
 
     return limit

@@ -15,7 +15,7 @@ from benchmark.parity.inputs import Fingerprint
 SERVER = -1
 """In the place of a client's id: the server."""
 
-Place = tuple[int, int]
+RoundClient = tuple[int, int]
 """The file's number of a round, and a client's id or SERVER."""
 Fingerprints = dict[str, Fingerprint]
 
@@ -28,8 +28,8 @@ class Numbers:
     a round.
     """
 
-    losses: dict[Place, list[float]] = field(default_factory=dict)
-    weights: dict[Place, Fingerprints] = field(default_factory=dict)
+    losses: dict[RoundClient, list[float]] = field(default_factory=dict)
+    weights: dict[RoundClient, Fingerprints] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class ParityFile:
     @cached_property
     def rounding(self) -> dict[int, tuple[float, float]]:
         """Round -> departure of losses and of weights when the authors' code starts from perturbed weights."""
-        given = self.content.get("rounding", {})
-        return {int(round): (by["losses"], by["weights"]) for round, by in given.items() if round.isdigit()}
+        rounding = self.content.get("rounding", {})
+        return {int(round): (by["losses"], by["weights"]) for round, by in rounding.items() if round.isdigit()}
 
 
 def read(path: Path) -> ParityFile:
@@ -105,7 +105,7 @@ def numbers(content: Mapping[str, Any]) -> Numbers:
     for round, steps in content.get("distillation", {}).items():
         losses[int(round), SERVER] = [step[2] for step in steps]  # FLESD's divergence, after its two parts
     weights = {
-        place(key): {name: as_fingerprint(values) for name, values in tensors.items()}
+        round_and_client(key): {name: as_fingerprint(values) for name, values in tensors.items()}
         for key, tensors in content["weights"].items()
         if key != "start"
     }
@@ -127,7 +127,7 @@ def totals(steps: Any) -> list[float]:
     return [float(step[0] if isinstance(step, Sequence) else step) for step in steps]
 
 
-def place(key: str) -> Place:
+def round_and_client(key: str) -> RoundClient:
     """Round and client named by a key of `weights`: "round0/client1", "visit of client 1, round 0", "after round 0"."""
     round, client = re.search(r"round ?(\d+)", key), re.search(r"client ?(\d+)", key)
     if round is None:

@@ -112,12 +112,12 @@ class GivenViews(FederatedDataModule):
         if order is not None:
             count = self.batches_per_epoch(client, batch_size, drop_last=drop_last)
         for epoch in range(self.key.epoch, self.key.epoch + epochs):
-            place = (held, self.key.round, epoch)
+            prefix = (held, self.key.round, epoch)
             views = [
-                normal(self.seed, VIEWS, *place, index, shape=(images, 3, SIDE, SIDE)).to(device, self.dtype)
+                normal(self.seed, VIEWS, *prefix, index, shape=(images, 3, SIDE, SIDE)).to(device, self.dtype)
                 for index in range(self.key.first, self.key.first + len(names))
             ]
-            turns = torch.from_numpy(generator(self.seed, DRAWS, *place).integers(0, 4, images)).to(device)
+            turns = torch.from_numpy(generator(self.seed, DRAWS, *prefix).integers(0, 4, images)).to(device)
             for rows in torch.arange(images, device=device).split(min(batch_size, images))[:count]:
                 self.position = (-1 if client is None else client, self.key.round, step)
                 yield Batch(

@@ -34,8 +34,8 @@ def compose_case(case: Case, precision: str, device: str = "auto", **settings: A
     """The config of a case; settings: further ones, by key."""
     fixed: dict[str, Any] = {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
     fixed |= {"accelerator": device, "executor": "one-by-one"}
-    given = case.overrides() | fixed | settings
-    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
+    all_settings = case.overrides() | fixed | settings
+    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in all_settings.items()]
     return compose(case.scenario, case.method, words)
 
 

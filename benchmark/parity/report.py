@@ -21,9 +21,9 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
     length = f"{len(file.sizes)} clients, {file.get('rounds')} rounds, {_steps(file)} steps"
     yield f"{file.path.name}: {file.what['repository']} {commit}, {length}; {case.scenario} {case.method}"
     for comparison in compared:
-        for round in sorted({difference.place[0] for difference in comparison.differences}):
-            found = [_largest(comparison, round, kind) for kind in KINDS]
-            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, found))}"
+        for round in sorted({difference.at[0] for difference in comparison.differences}):
+            largest = [_largest(comparison, round, kind) for kind in KINDS]
+            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, largest))}"
         for kind in KINDS:
             beyond = [difference for difference in comparison.beyond if _kind(difference) == kind]
             if beyond:
@@ -37,14 +37,14 @@ def effects(case: Case, ours: Numbers, precision: str, accelerator: str) -> Iter
         authors = OmegaConf.select(config, key)
         if authors == usual:  # as short last batches, where the file keeps them
             continue
-        found = list(differences(replay(case, precision, accelerator, **{key: usual}), ours))
-        seen = [difference for difference in found if difference.ours and difference.theirs]
+        all_differences = list(differences(replay(case, precision, accelerator, **{key: usual}), ours))
+        seen = [difference for difference in all_differences if difference.ours and difference.theirs]
         losses = [difference for difference in seen if _kind(difference) == "losses"]
         weights = [difference for difference in seen if _kind(difference) == "weights"]
         yield Effect(key, str(authors), str(usual), *map(_two_digits, (_first(losses), losses, weights)))
 
 
-def result(case: Case, compared: list[Comparison], found: Iterable[Effect] = ()) -> Result:
+def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = ()) -> Result:
     """A file's line in the table, and the effects of its settings."""
     file, what = case.file, case.file.what
     driven = what.get("driven", "")
@@ -63,26 +63,25 @@ def result(case: Case, compared: list[Comparison], found: Iterable[Effect] = ())
         slips=case.slips,
         precisions={PRECISIONS[comparison.precision]: _precision(comparison) for comparison in compared},
         met=not any(comparison.beyond for comparison in compared),
-        effects=tuple(found),
+        effects=tuple(measured),
     )
 
 
 def _precision(comparison: Comparison) -> Precision:
     """The largest differences of a comparison, to two digits."""
-    found = comparison.differences
-    losses = [difference for difference in found if _kind(difference) == "losses"]
-    tensors = [difference for difference in found if _kind(difference) == "weights"]
+    losses = [difference for difference in comparison.differences if _kind(difference) == "losses"]
+    tensors = [difference for difference in comparison.differences if _kind(difference) == "weights"]
     return Precision(*map(_two_digits, (_first(losses), losses, tensors)))
 
 
 def _first(losses: Iterable[Difference]) -> list[Difference]:
     """Of the clients' first steps in the first round."""
-    started = min((difference.place[0] for difference in losses), default=0)
-    return [d for d in losses if d.step == 0 and d.place[0] == started and d.place[1] != SERVER]
+    started = min((difference.at[0] for difference in losses), default=0)
+    return [d for d in losses if d.step == 0 and d.at[0] == started and d.at[1] != SERVER]
 
 
-def _two_digits(found: Iterable[Difference]) -> float | None:
-    largest = max((difference.size for difference in found), default=None)
+def _two_digits(group: Iterable[Difference]) -> float | None:
+    largest = max((difference.size for difference in group), default=None)
     return None if largest is None else float(f"{largest:.1e}")
 
 
@@ -93,7 +92,7 @@ def _steps(file: ParityFile) -> int:
 
 def described(difference: Difference, comparison: Comparison) -> str:
     """A difference in words."""
-    round, client = difference.place
+    round, client = difference.at
     who = "the server" if client == SERVER else f"client {client}"
     what = difference.tensor or f"loss of step {difference.step}"
     ours, theirs = (", ".join(f"{value:.9g}" for value in side) or "missing" for side in difference[3:5])
@@ -107,8 +106,7 @@ def _kind(difference: Difference) -> str:
 
 def _largest(comparison: Comparison, round: int, kind: str) -> str:
     """The largest difference of a round's losses or tensors, and what is allowed at most; empty without any."""
-    found = [difference for difference in comparison.differences if difference.place[0] == round]
-    found = [difference for difference in found if _kind(difference) == kind]
-    if not found:
+    group = [d for d in comparison.differences if d.at[0] == round and _kind(d) == kind]
+    if not group:
         return ""
-    return f"{kind} {max(d.size for d in found):.1e} (allowed {max(map(comparison.limit, found)):.0e})"
+    return f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"

@@ -45,7 +45,7 @@ class TestFedU2(Double):
     own = ("method.solver=descent", "method.draws=view", "method.weighting=batches")
 
     def bill(self, run):
-        return super().bill(run) | {("fit", "up", "share"): 8}
+        return super().bill(run) | {("fit", "up", "mean_weight"): 8}
 
 
 class TestFLESD(Double):

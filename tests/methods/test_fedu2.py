@@ -110,12 +110,12 @@ def test_the_codes_solver_starts_at_the_clients_weights(tmp_path) -> None:
     for weighting in ("examples", "batches"):
         words = ("method.solver=descent", "method.length=unit", f"method.weighting={weighting}", "federation.rounds=1")
         run = run_helpers.build_run(tmp_path / weighting, "fedu2", *words)
-        deltas, shares = [], []
+        deltas, sizes = [], []
 
-        def collect(result, deltas=deltas, shares=shares, weighting=weighting):
+        def collect(result, deltas=deltas, sizes=sizes, weighting=weighting):
             deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(result.message["delta"])]))
             images = result.visit.client.examples
-            shares.append(images if weighting == "examples" else -(-images // 8))
+            sizes.append(images if weighting == "examples" else -(-images // 8))
 
         run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
         run.loop.restore()
@@ -124,6 +124,6 @@ def test_the_codes_solver_starts_at_the_clients_weights(tmp_path) -> None:
         trained = run.loop.method.trainable()
         moved = trees.subtract(run.loop.server["weights"], before)
         flat = torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
-        by_hand = sum(2 * n / sum(shares) * delta / delta.norm() for n, delta in zip(shares, deltas, strict=True))
+        by_hand = sum(2 * n / sum(sizes) * delta / delta.norm() for n, delta in zip(sizes, deltas, strict=True))
         assert len(deltas) == 2
         torch.testing.assert_close(flat, by_hand, rtol=1e-3, atol=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.parity.codes import case
 from benchmark.parity.compare import GROWTH, compare, differences, fingerprint_difference, needed
-from benchmark.parity.files import SERVER, Numbers, place, read
+from benchmark.parity.files import SERVER, Numbers, read, round_and_client
 from benchmark.parity.inputs import GivenViews, ViewKey, fingerprint, generator, initial, name_key
 from benchmark.parity.replay import replay
 from benchmark.parity.report import effects
@@ -108,8 +108,8 @@ def test_other_words_are_refused(
         ("round0/client1", (0, 1)), ("round1", (1, SERVER)), ("round 12 client 10", (12, 10)),
     ],
 )  # fmt: skip
-def test_places(key: str, expected: tuple[int, int]) -> None:
-    assert place(key) == expected
+def test_rounds_and_clients(key: str, expected: tuple[int, int]) -> None:
+    assert round_and_client(key) == expected
 
 
 def test_inputs_are_those_of_the_stated_keys() -> None:
@@ -141,7 +141,7 @@ def test_what_rounding_allows() -> None:
     """What the file has for a round, or how far its float32 has come from its float64 by the end of the round."""
     ssd = read(FOLDER / "ssd.json")
     (comparison,) = compare(case(ssd), ssd.sections)
-    limits = {(d.place[0], d.step): comparison.limit(d) for d in comparison.differences}
+    limits = {(d.at[0], d.step): comparison.limit(d) for d in comparison.differences}
     assert limits[0, 0] == 1e-6
     assert limits[0, 1] == pytest.approx(GROWTH * 2.7e-6)
     assert limits[1, 0] == pytest.approx(GROWTH * 4e-5)
@@ -152,8 +152,8 @@ def test_what_rounding_allows() -> None:
     assert {double.limit(d) for d in double.differences} == {1e-6}
     departed = [d for d in differences(both.sections["32-true"], both.sections["64-true"]) if d.step is not None]
     for round in (0, 1):
-        (limit,) = {single.limit(d) for d in single.differences if d.place == (round, 1) and d.step == 1}
-        assert limit == pytest.approx(GROWTH * max(d.size for d in departed if d.place[0] <= round))
+        (limit,) = {single.limit(d) for d in single.differences if d.at == (round, 1) and d.step == 1}
+        assert limit == pytest.approx(GROWTH * max(d.size for d in departed if d.at[0] <= round))
     alone = read(FOLDER / "ldawa.json")
     assert needed(alone) == ["32-true", "64-true"]
 

@@ -33,7 +33,7 @@ BY_HAND = {
     "fedavg": {"weights": RESNET + RUNNING + DEFAULT + 2 * 512},
     "fedema": {"weights": RESNET + RUNNING + FEDU + PREDICTOR + 4 * 4096},
     "fedsc": {"R": 512**2, "weights": RESNET + RUNNING + FEDSC},
-    "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048},
+    "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048, "mean_weight": 1},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
     "flesd": {"similarity": 5_000**2},
     "orchestra": {"weights": 2 * (RESNET + RUNNING + ORCHESTRA) + TURNS, "centroids": 8 * 512},
@@ -123,7 +123,7 @@ class TestDescriptions:
         assert COMMITTED["scaffold"].kept_bytes == 4 * (RESNET + DEFAULT)
         assert COMMITTED["ssd"].keeps == ("scale", "basis")
         assert COMMITTED["ssd"].kept_bytes == 4 * (512 + 512**2)
-        assert COMMITTED["fedu"].keeps == ("predictor", "target_encoder", "target_projector", "d")
+        assert COMMITTED["fedu"].keeps == ("target_encoder", "target_projector", "predictor", "d")
         assert {"d", "scale", "round"} < set(COMMITTED["fedema"].keeps)
         local = privacy_sheet.record_method("fedavg", [*SMALL, "federation.batch_norm=local"])
         assert local.keeps == ("running statistics",)
@@ -140,9 +140,11 @@ def test_noise_is_described_with_its_epsilon():
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
-    few = {"orchestra": ["method.local_clusters=4"], "flesd-two": ["federation.encoders.half.clients=[3]"]}.get(
-        name, []
-    )
+    few = {
+        "orchestra": ["method.local_clusters=4"],
+        "flesd-two": ["federation.encoders.half.clients=[3]"],
+        "fedu2": ["method.solver=descent"],  # as in its scenario
+    }.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
     heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
     run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)

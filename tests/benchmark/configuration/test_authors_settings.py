@@ -78,7 +78,7 @@ FEDX_MOCO = {"objective": objective(MOCO, **FEDX_HEADS, temperature=0.1)}
 FEDX_BYOL = {"objective": objective(BYOL, **FEDX_HEADS, predictor=256, symmetric=False)}
 FEDX_PROTOCL = {"objective": objective("protocl.ProtoCL", **FEDX_HEADS, temperature=0.1)}
 FEDX_TERMS = {
-    "training": {"batch_size": 64},  # the code's 128, dealt to two loaders
+    "training": {"batch_size": 64},  # the code's 128, split between two loaders
     "method": method(
         "fedx.FedX", weighting="examples", temperature=0.1, variant="code",
         local_relation=1.0, global_contrast=1.0, global_relation=1.0,
