@@ -219,7 +219,8 @@ class FederatedMethod(TrainerHooks):
         The step must not depend on `batch_idx` or branch on tensor values: it may be recorded once and replayed.
         """
         if batch.draws is None:  # under Trainer
-            batch = cast(Any, batch)._replace(draws=self.hook("draw", self.phase)(batch, self.stream))
+            draws = trees.to(self.hook("draw", self.phase)(batch, self.stream), dtype=self.dtype)
+            batch = cast(Any, batch)._replace(draws=draws)
         terms = self.terms if self.phase.where == "clients" else []
         count = len(batch.views) - sum(len(addon.views) for addon in terms)
         views, extra = batch.views[:count], batch.views[count:]

@@ -196,10 +196,9 @@ def validate(config: DictConfig) -> None:
     if config.training.clip_norm is not None and not config.training.clip_norm > 0:
         raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
     training, most = config.training, config.training.most_epochs
-    if most is not None and (training.steps is not None or training.drop_last or most < training.epochs):
+    if most is not None and training.steps is None and (training.drop_last or most < training.epochs):
         raise ConfigError(
-            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and neither training.steps "
-            "nor training.drop_last"
+            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
         )
     if config.schedule.name == "cosine_twice" and config.schedule.per == "step":
         raise ConfigError("schedule.name=cosine_twice: its rate is that of a round: leave schedule.per=round")

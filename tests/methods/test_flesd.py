@@ -108,10 +108,11 @@ class TestFLESD(MethodContract):
 
     def test_anchors_that_fill_whole_epochs_are_refused(self, tmp_path):
         """Before the clients train."""
+        words = ("method.distil_batch_size=8", "method.fill_anchors=true")
         with pytest.raises(MethodError, match=r"makes no step with the first 25 batches of an epoch"):
-            run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=200")
+            run_helpers.build_run(tmp_path, "flesd", *words, "method.anchors=200")
         with pytest.raises(MethodError, match=r"method.anchors=4 is less than a batch of 8"):
-            run_helpers.build_run(tmp_path, "flesd", *SHORT, "method.fill_anchors=true", "method.anchors=4")
+            run_helpers.build_run(tmp_path, "flesd", *words, "method.anchors=4")
 
     def test_the_cc_form_is_one_round(self, tmp_path):
         once = run_helpers.train_run(tmp_path / "a", "flesd-cc", *SHORT)

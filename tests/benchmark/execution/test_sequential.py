@@ -167,7 +167,7 @@ class TestLocalWork:
 
     @pytest.mark.parametrize(
         "override",
-        ["training.epochs=5", "training.steps=3", "training.drop_last=true"],
+        ["training.epochs=5", "training.drop_last=true"],
     )
     def test_more_epochs_go_with_no_other_length(self, tmp_path, override):
         with pytest.raises(ConfigError, match=r"training\.most_epochs=4: give at least training\.epochs="):

@@ -54,7 +54,9 @@ def few(config):
     words += ["federation.rounds=2", "training.steps=1", "training.batch_size=8"]
     words += ["evaluation.protocols=[]", "evaluation.every=0"]
     words += ["partition.min_size=2"] if config.partition.name in ("dirichlet", "dirichlet_min") else []
-    return words + (["method.distil_epochs=1"] if config.method["name"].startswith("flesd") else [])
+    if config.method["name"].startswith("flesd"):  # the few public images are no more than a batch
+        words += ["method.distil_epochs=1", "method.fill_anchors=false"]
+    return words
 
 
 QUICK = ("fedx/cifar10-k5", "flesd/cifar10-a1", "fedu2/cifar10")
