@@ -5,12 +5,16 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
-from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, validate
+from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, first_error, validate
+
+Table = TypeVar("Table")
 
 PARTIAL = "partial.json"
 """In the folder of an unfinished run: the record of its rounds so far, without scores."""
@@ -19,6 +23,23 @@ PARTIAL = "partial.json"
 def load_yaml(file: str) -> Any:
     """The content of a YAML file of this package."""
     return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
+
+
+def read_table(path: str | Path, cls: type[Table], what: str, command: str) -> Table:
+    """The object of a pydantic dataclass in a JSON file; what: in words, command: that writes it.
+
+    Raises RecordError: the file is missing or holds something else.
+    """
+    try:
+        return TypeAdapter(cls).validate_json(Path(path).read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise RecordError(f"{path}: no {what} ({reason}): write it by `python -m benchmark {command}`") from error
+
+
+def write_table(path: str | Path, table: Any) -> None:
+    """Writes a dataclass as JSON, a value a line; the same object gives the same bytes."""
+    Path(path).write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: str | Path) -> Record:

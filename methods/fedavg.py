@@ -18,6 +18,11 @@ from typing import Any
 from methods.base import FederatedMethod, Mean, Objective, Phase, choose
 
 
+def mean_by(weighting: str) -> Mean:
+    """The mean with `method.weighting`: "examples", "batches" or "clients"."""
+    return Mean(choose("method.weighting", weighting, "examples", "batches", "clients"))
+
+
 class FedAvg(FederatedMethod):
     """Mean of the clients' weights; every hook is the default.
 
@@ -27,7 +32,7 @@ class FedAvg(FederatedMethod):
 
     def __init__(self, objective: Objective, *, weighting: str = "examples", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self.mean = Mean(choose("method.weighting", weighting, "examples", "batches", "clients"))
+        self.mean = mean_by(weighting)
 
     def plan(self, round: int) -> tuple[Phase, ...]:
         """The default phases, with the round's mean of the weights."""

@@ -58,14 +58,15 @@ class FedEMA(FedAvg):
     def receive(self, visit: Visit) -> None:
         """Loads the moving average of local and global networks; the global ones after a round without training."""
         encoder, local_parameters = self.objective.encoder, trees.clone(self.trainable())
-        local, statistics = convolutions(encoder), trees.clone(self.statistics().get("predictor", {}))
+        local = convolutions(encoder)
+        statistics = trees.clone(self.statistics().get("predictor", {})) if self.keep_statistics else {}
         super().receive(visit)
         if "round" in visit.memory and int(visit.memory["round"]) == visit.round - 1:
             if self.variant == "paper":
                 visit.memory = self.with_divergence(visit.memory, divergence(local, convolutions(encoder)))
             mu = self.local_weight(visit.memory)
             self.load(trees.map(lambda a, b: mu * a + (1 - mu) * b, local_parameters, self.trainable()))
-            if statistics and self.keep_statistics and mu > 0.5:
+            if statistics and mu > 0.5:
                 self.load({"predictor": statistics})
         else:
             self.start_targets()

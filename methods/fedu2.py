@@ -48,6 +48,7 @@ from methods.base import (
     check_number,
     choose,
 )
+from methods.fedavg import mean_by
 from methods.maths import min_norm, min_norm_descent, sliced_wasserstein
 
 CHUNK = 1 << 19
@@ -160,7 +161,7 @@ class FedU2(FederatedMethod):
     ) -> None:
         term = UniformRegulariser(weight=weight, variant=variant, draws=draws)
         super().__init__(objective, addons=(*addons, term), **kwargs)
-        self.mean = Mean(choose("method.weighting", weighting, "examples", "batches", "clients"))
+        self.mean = mean_by(weighting)
         self.server_rate = check_number("method.server_rate", server_rate, above=0)
         self.descends = choose("method.solver", solver, "exact", "descent") == "descent"
         self.length = choose("method.length", length, "mean", "unit")

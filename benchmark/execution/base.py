@@ -25,11 +25,6 @@ class LocalTrainingConfig:
     rate_per_step: bool = False
     most_epochs: int | None = None
 
-    def epochs_of(self, batches: int, largest: int) -> int:
-        """Epochs of a client with so many batches an epoch, beside a client of `largest` images (FedU2's code)."""
-        assert self.most_epochs is not None
-        return max(1, min(self.epochs * (largest // self.batch_size + 1) // batches, self.most_epochs))
-
 
 @dataclass
 class VisitResult:

@@ -65,7 +65,7 @@ class SequentialExecutor:
         if phase.data == "public":
             examples = len(self.data.held_by(None))
         elif phase.work == "train" and epochs is None:
-            epochs = self._epochs(self.data.batches_per_epoch(client.id, self.training.batch_size, smallest=1))
+            epochs = self._epochs(client.id)
         if phase.work == "train" and phase.epochs is None and self.training.steps is not None:
             return self.training.steps * min(phase.batch_size or self.training.batch_size, examples)
         return {"train": epochs or self.training.epochs, "observe": epochs or 1, "none": 0}[phase.work] * examples
@@ -125,7 +125,7 @@ class SequentialExecutor:
         visit.counted = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last, smallest=1)
         check_skip(phase, visit.batches)
         steps = training.steps if phase.epochs is None else None
-        epochs = phase.epochs or self._epochs(visit.counted)
+        epochs = phase.epochs or self._epochs(holder)
         total = steps if steps is not None else epochs * visit.batches
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
@@ -148,11 +148,14 @@ class SequentialExecutor:
             images += len(batch.index)
         return self.total_loss.clone(), images
 
-    def _epochs(self, batches: int) -> int:
-        """Local epochs of a client with so many batches."""
-        if self.training.most_epochs is None:
-            return self.training.epochs
-        return self.training.epochs_of(batches, self.data.largest)
+    def _epochs(self, holder: int | None) -> int:
+        """Epochs over a client's images, or over the public ones; more for few batches, under `most_epochs`."""
+        training = self.training
+        if training.most_epochs is None:
+            return training.epochs
+        batches = self.data.batches_per_epoch(holder, training.batch_size, smallest=1)
+        wanted = training.epochs * (self.data.largest // training.batch_size + 1)  # FedU2's code
+        return max(1, min(wanted // batches, training.most_epochs))
 
     def _local_step(self, visit: Visit, optimizer: torch.optim.Optimizer) -> Callable[[Any], None]:
         """A local step by Lightning's hooks, as a function of its batch; it adds its loss to `total_loss`."""

@@ -5,7 +5,6 @@ weights of terms. Everything else is the paper's scenario as the suite ships it,
 authors' shows as a departure.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -46,16 +45,14 @@ class Case:
     def overrides(self) -> dict[str, Any]:
         """The file's settings, by the suite's keys."""
         get = self.file.get
-        optimizer, settings = (
-            get("optimizer"),
-            {
-                "federation.rounds": get("rounds"),
-                "federation.participation": 1.0,
-                "training.epochs": get("epochs", "local_epochs", "local_epochs_argument"),
-                "training.batch_size": get("batch_size"),
-            },
-        )
-        return settings | {f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer}
+        optimizer = get("optimizer")
+        return {
+            "federation.rounds": get("rounds"),
+            "federation.participation": 1.0,
+            "training.epochs": get("epochs", "local_epochs", "local_epochs_argument"),
+            "training.batch_size": get("batch_size"),
+            **{f"optimizer.{key}": optimizer[key] for key in RATES if key in optimizer},
+        }
 
     def labels(self) -> list[Tensor]:
         """Labels of each client's images, where the loss needs them."""
@@ -67,11 +64,6 @@ class Case:
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """Replaces what the method draws by the file's numbers."""
-
-
-def without_work(phase: Phase) -> Phase:
-    """A phase in which clients only reply."""
-    return dataclasses.replace(phase, work="none")
 
 
 def set_hooks(target: Any, **hooks: Callable[..., Any]) -> None:

@@ -1,5 +1,6 @@
 """The authors' codes: a case for each repository."""
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmark.errors import ConfigError
-from benchmark.parity.case import Case, set_hooks, without_work
+from benchmark.parity.case import Case, set_hooks
 from benchmark.parity.files import ParityFile
 from benchmark.parity.inputs import CLASSES, DRAWS, GivenViews, ViewKey, generator, initial, name_key, normal
 from methods import trees
@@ -247,7 +248,7 @@ class LDAWA(Case):
                 trees.put(weights, path, given_weights(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        set_hooks(method, reply=reply, plan=lambda turn: tuple(map(without_work, plan(turn))))
+        set_hooks(method, reply=reply, plan=lambda turn: tuple(replace(phase, work="none") for phase in plan(turn)))
 
 
 class Orchestra(Case):
@@ -257,7 +258,6 @@ class Orchestra(Case):
     method = "orchestra"
     first = 1e-5  # clusterings precede it, and round too
     first_round = 1
-
     slips = "the online networks pass over the first view too, whose result is not used"
     usual = MappingProxyType({
         "training.views": "joint", "training.drop_last": False, "objective.target_first": False,

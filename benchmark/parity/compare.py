@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers, ParityFile, RoundClient
 from benchmark.parity.inputs import Fingerprint
 
+KINDS = ("losses", "weights")
+"""What a difference may be of."""
 GROWTH = 10.0
 """Later float32 numbers may differ by this factor more than two runs of one code do: rounding grows so much a step."""
 FLOOR = 1e-3
@@ -27,6 +30,11 @@ class Difference(NamedTuple):
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
     size: float
+
+    @property
+    def kind(self) -> int:
+        """Index in `KINDS`."""
+        return int(self.step is None)
 
 
 Limit = Callable[[Difference], float]
@@ -105,21 +113,21 @@ def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit
     """
     file = case.file
     if file.rounding:
-        kinds = (0, None)  # of a loss, and of a tensor
-        spreads = [(round, *pair) for round, sizes in file.rounding.items() for pair in zip(kinds, sizes, strict=True)]
-        measured = [Difference((round, SERVER), step, "", (), (), size) for round, step, size in spreads]
-    elif "64-true" in file.sections:
-        measured = list(differences(theirs, file.sections["64-true"]))
+        measured = [(round, kind, size) for round, sizes in file.rounding.items() for kind, size in enumerate(sizes)]
     else:
-        measured = list(differences(ours["32-true"], ours["64-true"]))
-    measured = [difference for difference in measured if math.isfinite(difference.size)]
-    first = min((difference.at[0] for difference in measured), default=0)
+        authors = "64-true" in file.sections
+        pair = (theirs, file.sections["64-true"]) if authors else (ours["32-true"], ours["64-true"])
+        measured = [(each.at[0], each.kind, each.size) for each in differences(*pair) if math.isfinite(each.size)]
 
-    def limit(difference: Difference) -> float:
-        (round, client), is_loss = difference.at, difference.step is not None
-        if difference.step == 0 and round == first and client != SERVER:
-            return case.first
-        sizes = [each.size for each in measured if (each.step is not None) == is_loss and each.at[0] <= round]
+    @cache
+    def by_round(round: int, kind: int) -> float:
+        sizes = [size for at, of, size in measured if of == kind and at <= round]
         return max(case.first, GROWTH * max(sizes, default=0.0))
 
-    return limit
+    return lambda each: case.first if is_first_step(case, each) else by_round(each.at[0], each.kind)
+
+
+def is_first_step(case: Case, difference: Difference) -> bool:
+    """Whether it is of the loss of a client's first step in the first round."""
+    round, client = difference.at
+    return difference.step == 0 and round == case.first_round and client != SERVER

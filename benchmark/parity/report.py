@@ -1,17 +1,16 @@
 """What `python -m benchmark parity` prints of a file, and the file's line in docs/parity.md."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from omegaconf import OmegaConf
 
 from benchmark.parity.case import Case
-from benchmark.parity.compare import Comparison, Difference, differences
+from benchmark.parity.compare import KINDS, Comparison, Difference, differences, is_first_step
 from benchmark.parity.files import SERVER, Numbers, ParityFile
 from benchmark.parity.replay import compose_case, replay
 from leaderboards.pages.parity import Effect, Precision, Result
 
 PRECISIONS = {"32-true": "float32", "64-true": "float64"}
-KINDS = ("losses", "weights")
 
 
 def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
@@ -25,7 +24,7 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
             largest = [_largest(comparison, round, kind) for kind in KINDS]
             yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, largest))}"
         for kind in KINDS:
-            beyond = [difference for difference in comparison.beyond if _kind(difference) == kind]
+            beyond = _of_kind(comparison.beyond, kind)
             if beyond:
                 yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} in all"
 
@@ -39,9 +38,7 @@ def effects(case: Case, ours: Numbers, precision: str, accelerator: str) -> Iter
             continue
         all_differences = list(differences(replay(case, precision, accelerator, **{key: usual}), ours))
         seen = [difference for difference in all_differences if difference.ours and difference.theirs]
-        losses = [difference for difference in seen if _kind(difference) == "losses"]
-        weights = [difference for difference in seen if _kind(difference) == "weights"]
-        yield Effect(key, str(authors), str(usual), *map(_two_digits, (_first(losses), losses, weights)))
+        yield Effect(key, str(authors), str(usual), *_largest_of_each(case, seen))
 
 
 def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = ()) -> Result:
@@ -61,23 +58,24 @@ def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = 
         rounds=file.get("rounds"),
         steps=_steps(file),
         slips=case.slips,
-        precisions={PRECISIONS[comparison.precision]: _precision(comparison) for comparison in compared},
+        precisions={
+            PRECISIONS[comparison.precision]: Precision(*_largest_of_each(case, comparison.differences))
+            for comparison in compared
+        },
         met=not any(comparison.beyond for comparison in compared),
         effects=tuple(measured),
     )
 
 
-def _precision(comparison: Comparison) -> Precision:
-    """The largest differences of a comparison, to two digits."""
-    losses = [difference for difference in comparison.differences if _kind(difference) == "losses"]
-    tensors = [difference for difference in comparison.differences if _kind(difference) == "weights"]
-    return Precision(*map(_two_digits, (_first(losses), losses, tensors)))
+def _largest_of_each(case: Case, group: Sequence[Difference]) -> list[float | None]:
+    """The largest of the first step's losses, of all losses and of all tensors, to two digits."""
+    losses, weights = (_of_kind(group, kind) for kind in KINDS)
+    first = [difference for difference in losses if is_first_step(case, difference)]
+    return [_two_digits(each) for each in (first, losses, weights)]
 
 
-def _first(losses: Iterable[Difference]) -> list[Difference]:
-    """Of the clients' first steps in the first round."""
-    started = min((difference.at[0] for difference in losses), default=0)
-    return [d for d in losses if d.step == 0 and d.at[0] == started and d.at[1] != SERVER]
+def _of_kind(group: Iterable[Difference], kind: str) -> list[Difference]:
+    return [difference for difference in group if KINDS[difference.kind] == kind]
 
 
 def _two_digits(group: Iterable[Difference]) -> float | None:
@@ -100,13 +98,9 @@ def described(difference: Difference, comparison: Comparison) -> str:
     return f"round {round}, {who}, {what}: {ours} instead of {theirs} ({size})"
 
 
-def _kind(difference: Difference) -> str:
-    return KINDS[difference.step is None]
-
-
 def _largest(comparison: Comparison, round: int, kind: str) -> str:
     """The largest difference of a round's losses or tensors, and what is allowed at most; empty without any."""
-    group = [d for d in comparison.differences if d.at[0] == round and _kind(d) == kind]
+    group = [difference for difference in _of_kind(comparison.differences, kind) if difference.at[0] == round]
     if not group:
         return ""
     return f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"

@@ -3,17 +3,16 @@
 `benchmark.parity` measures it.
 """
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from leaderboards import store
 from leaderboards.markdown import render, replace_between
 from leaderboards.rank import HEADLINE, Cell, board
-from leaderboards.schema import Record, RecordError, first_error
+from leaderboards.schema import Record
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
@@ -86,17 +85,12 @@ class Parity:
 
 def read(path: str | Path) -> Parity:
     """The table in a file. Raises RecordError where the file is missing or holds no table."""
-    try:
-        return TypeAdapter(Parity).validate_json(Path(path).read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = first_error(error) if isinstance(error, ValidationError) else error
-        raise RecordError(f"{path}: no parity table ({reason}): write it by `python -m benchmark parity`") from error
+    return store.read_table(path, Parity, "parity table", "parity")
 
 
 def write(path: str | Path, results: Iterable[Result]) -> None:
-    """Writes the table as JSON; differences have two digits."""
-    content = asdict(Parity(tuple(results)))
-    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Writes the table as JSON."""
+    store.write_table(path, Parity(tuple(results)))
 
 
 def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:

@@ -3,19 +3,17 @@
 `benchmark.audit.privacy_sheet` makes the sheet from the methods.
 """
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from leaderboards import store
 from leaderboards.markdown import in_bytes, render, replace_between
-from leaderboards.schema import RecordError, first_error
 
 SHEET = "privacy.json"
 """The sheet's file in the leaderboards' folder."""
@@ -71,16 +69,12 @@ class Sheet:
 
 def read(path: str | Path) -> Sheet:
     """The sheet in a file. Raises RecordError where the file is missing or holds no sheet."""
-    try:
-        return TypeAdapter(Sheet).validate_json(Path(path).read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = first_error(error) if isinstance(error, ValidationError) else error
-        raise RecordError(f"{path}: no privacy sheet ({reason}): write it by `python -m benchmark privacy`") from error
+    return store.read_table(path, Sheet, "privacy sheet", "privacy")
 
 
 def write(path: str | Path, sheet: Sheet) -> None:
     """Writes the sheet as JSON; the same sheet gives the same bytes."""
-    Path(path).write_text(json.dumps(asdict(sheet), indent=1) + "\n", encoding="utf-8")
+    store.write_table(path, sheet)
 
 
 def sizes(entries: Iterable[Entry]) -> str:

@@ -13,6 +13,17 @@ from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, Meth
 from tests.methods.objectives import batch, encoder
 
 
+def server_step(run, collect):
+    """The server's change of the trained weights in a first round, flat; collect: is given each visit's result."""
+    run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
+    run.loop.restore()
+    before = trees.clone(run.loop.server["weights"])
+    run.loop.run_round(0)
+    trained = run.loop.method.trainable()
+    moved = trees.subtract(run.loop.server["weights"], before)
+    return torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
+
+
 class TestFedU2(MethodContract):
     method = "fedu2"
 
@@ -41,13 +52,7 @@ class TestFedU2(MethodContract):
         def collect(result):
             deltas.append(torch.cat([leaf.flatten() for _, leaf in trees.leaves(result.message["delta"])]))
 
-        run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
-        run.loop.restore()
-        before = trees.clone(run.loop.server["weights"])
-        run.loop.run_round(0)
-        trained = run.loop.method.trainable()
-        moved = trees.subtract(run.loop.server["weights"], before)
-        flat = torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
+        flat = server_step(run, collect)
         torch.testing.assert_close(flat, unified(deltas), rtol=1e-3, atol=1e-6)
         assert all(float(flat @ delta) > 0 for delta in deltas)
 
@@ -117,13 +122,7 @@ def test_the_codes_solver_starts_at_the_clients_weights(tmp_path) -> None:
             images = result.visit.client.examples
             sizes.append(images if weighting == "examples" else -(-images // 8))
 
-        run.loop.callbacks = [run_helpers.OnVisitEnd(collect)]
-        run.loop.restore()
-        before = trees.clone(run.loop.server["weights"])
-        run.loop.run_round(0)
-        trained = run.loop.method.trainable()
-        moved = trees.subtract(run.loop.server["weights"], before)
-        flat = torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
+        flat = server_step(run, collect)
         by_hand = sum(2 * n / sum(sizes) * delta / delta.norm() for n, delta in zip(sizes, deltas, strict=True))
         assert len(deltas) == 2
         torch.testing.assert_close(flat, by_hand, rtol=1e-3, atol=1e-6)
