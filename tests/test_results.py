@@ -86,6 +86,14 @@ def test_a_record_is_of_the_shipped_config(record):
     assert record["rounds"]["done"] == record["rounds"]["planned"] == config.federation.rounds
 
 
+@pytest.mark.parametrize("line", read("suite", "study-settings")["methods"])
+def test_a_row_with_a_setting_of_the_authors_is_named_by_it_and_differs_in_nothing_else(line):
+    method, *overrides, setting, name = line.split()
+    base = compose("cifar10-micro", method, overrides)
+    assert name == f"row={base.row}+{setting}"
+    assert identity(compose("cifar10-micro", method, [*overrides, setting])) != identity(base)
+
+
 @pytest.mark.parametrize("file", TUNED, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_tuned_value_is_the_best_of_its_scores(file):
     tuned = json.loads(file.read_text())

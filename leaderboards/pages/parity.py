@@ -11,15 +11,15 @@ from pydantic.dataclasses import dataclass
 
 from leaderboards import store
 from leaderboards.markdown import render, replace_between
-from leaderboards.rank import HEADLINE, Cell, board
+from leaderboards.rank import Cell, board
 from leaderboards.schema import Record
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
 START = "<!-- parity: written by the parity command from tests/parity -->"
 END = "<!-- end of parity -->"
-SCENARIOS = ("cifar10-micro", "cifar10-micro-separate")
-"""Scenarios that differ in `training.views`: joint, separate."""
+USUAL, CHANGED = "cifar10-micro", "cifar10-micro-settings"
+"""The scenario of the suite's rows, and that of rows `ROW+KEY=VALUE`: such a row with one setting of the authors."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,32 @@ def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
     return replace_between(page, START, END, render("parity.md.j2", **values))
 
 
-def accuracies(records: Sequence[Record]) -> list[tuple[str, Cell, Cell]]:
-    """Row, its probe accuracy with joint views, and with separate ones, where there are runs of both."""
-    joint, separate = ({row.row: row.cells for row in board(records, scenario)} for scenario in SCENARIOS)
-    shared = sorted(row for row in separate if HEADLINE in separate[row] and HEADLINE in joint.get(row, {}))
-    return [(row, joint[row][HEADLINE], separate[row][HEADLINE]) for row in shared]
+@dataclass(frozen=True)
+class Accuracies:
+    """A row's probe accuracies over the seeds that it has with the suite's settings and with one of the authors'.
+
+    setting: `KEY=VALUE`. difference: with the setting minus without, of one seed each.
+    """
+
+    row: str
+    setting: str
+    usual: Cell
+    changed: Cell
+    difference: Cell
+
+
+def accuracies(records: Sequence[Record]) -> list[Accuracies]:
+    """What each setting of the authors did to accuracy, by setting and row."""
+    usual, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (USUAL, CHANGED))
+    compared = []
+    for name, scores in changed.items():
+        row, _, setting = name.partition("+")
+        seeds = sorted(scores.keys() & usual.get(row, {}).keys())
+        if seeds:
+            pairs = [(usual[row][seed], scores[seed]) for seed in seeds]
+            cells = (*map(Cell.of, zip(*pairs, strict=True)), Cell.of([after - before for before, after in pairs]))
+            compared.append(Accuracies(row, setting, *cells))
+    return sorted(compared, key=lambda each: (each.setting, each.row))
 
 
 def shown(result: Result, precision: str, kind: str) -> str:
