@@ -118,10 +118,11 @@ def _crop(images: Tensor, mirror: Tensor, crops: Tensor, recipe: Recipe) -> list
         x = images.float() / 255
         return list(torch.where(mirror[:, None, None, None], x.flip(3), x).unbind(1))
     top, left, crop_height, crop_width = crops.unbind(1)
-    rows = ops.resampling(top, crop_height, height, size)
-    columns = ops.resampling(left, crop_width, width, size, mirror)
+    rows = ops.resampling(top, crop_height, height, size, interpolation=recipe.interpolation)
+    columns = ops.resampling(left, crop_width, width, size, mirror, recipe.interpolation)
     x = torch.bmm(rows, (images.transpose(1, 2).float() / 255).flatten(2)).unflatten(2, (-1, width))
-    return list(torch.bmm(x.flatten(1, 2), columns.mT).unflatten(1, (size, -1)).unbind(2))
+    x = torch.bmm(x.flatten(1, 2), columns.mT).unflatten(1, (size, -1))
+    return list((x.clamp(0, 1) if recipe.interpolation == "bicubic" else x).unbind(2))
 
 
 def _jitter(planes: list[Tensor], slots: Tensor, strengths: Sequence[float]) -> list[Tensor]:

@@ -13,17 +13,27 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the colour operations, in th
 
 
 def resized_crop(
-    images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, mirror: Tensor | None = None
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    size: int,
+    mirror: Tensor | None = None,
+    interpolation: str = "bilinear",
 ) -> Tensor:
-    """Crop, resize to `[B, C, size, size]` (bilinear, antialiased), and mirror where `mirror`, bool `[B]`, is set.
+    """Crop, resize to `[B, C, size, size]` (antialiased), and mirror where `mirror`, bool `[B]`, is set.
 
-    `top`, `left`, `height` and `width` are `[B]` pixels; the crop lies inside the image.
+    `top`, `left`, `height` and `width` are `[B]` pixels; the crop lies inside the image. interpolation: "bilinear", or
+    "bicubic", whose overshoot beyond [0, 1] is cut off.
     """
     y, x, h, w = send(torch.stack([top, left, height, width]).float(), images)
     if mirror is not None:
         mirror = send(mirror, images)
-    rows, columns = resampling(y, h, images.shape[2], size), resampling(x, w, images.shape[3], size, mirror)
-    return separable(images, rows, columns)
+    rows = resampling(y, h, images.shape[2], size, interpolation=interpolation)
+    columns = resampling(x, w, images.shape[3], size, mirror, interpolation)
+    resized = separable(images, rows, columns)
+    return resized.clamp_(0, 1) if interpolation == "bicubic" else resized
 
 
 def shift(images: Tensor, offset: Tensor, fill: str) -> Tensor:
@@ -41,11 +51,19 @@ def shift(images: Tensor, offset: Tensor, fill: str) -> Tensor:
     return images
 
 
-def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Tensor | None = None) -> Tensor:
+def resampling(
+    start: Tensor,
+    length: Tensor,
+    extent: int,
+    size: int,
+    mirror: Tensor | None = None,
+    interpolation: str = "bilinear",
+) -> Tensor:
     """Resampling matrix `[B, size, extent]`: weights of each output pixel over the source, zero outside the crop.
 
-    A triangle around the output pixel's centre, whose half-width is the larger of a source and an output pixel, cut at
-    the crop's edges and scaled to sum to one.
+    A kernel around the output pixel's centre, cut at the crop's edges and scaled to sum to one. Its unit of length is
+    the larger of a source and an output pixel: "bilinear", a triangle of half-width 1; "bicubic", Keys' kernel of
+    half-width 2 with a = -0.5 (Keys 1981, eq. 15), as in Pillow.
     """
     start, length = start[:, None, None], length[:, None, None]
     scale = length / size
@@ -53,9 +71,17 @@ def resampling(start: Tensor, length: Tensor, extent: int, size: int, mirror: Te
     if mirror is not None:
         centre = torch.where(mirror[:, None, None], length - centre, centre)
     source = torch.arange(extent, device=start.device) + 0.5 - start
-    weight = (source - centre).abs_().div_(scale.clamp(min=1)).neg_().add_(1).clamp_(min=0)
+    distance = (source - centre).abs_().div_(scale.clamp(min=1))
+    weight = keys(distance) if interpolation == "bicubic" else distance.neg_().add_(1).clamp_(min=0)
     weight *= (source > 0) & (source < length)
     return weight.div_(weight.sum(2, keepdim=True))
+
+
+def keys(distance: Tensor) -> Tensor:
+    """Keys' cubic kernel with a = -0.5, of distances >= 0."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

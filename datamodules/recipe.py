@@ -21,6 +21,8 @@ class Recipe:
     """Smallest and largest crop, as a fraction of the image's area; None: no crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Smallest and largest width / height of a crop."""
+    interpolation: str = "bilinear"
+    """How a crop is resized: bilinear or bicubic."""
     pad: int = 0
     """Largest shift of the image, pixels, in either direction: a crop of the same size out of the padded image."""
     pad_mode: str = "reflect"
@@ -65,6 +67,7 @@ class Recipe:
                 lambda v: _are_within(v, 0, n=4) and v[HUE] <= 0.5,
             ),
             ("pad", "a whole number of pixels below the size", lambda v: isinstance(v, int) and 0 <= v < self.size),
+            ("interpolation", "bilinear or bicubic", lambda v: v in ("bilinear", "bicubic")),
             ("pad_mode", "reflect or zero", lambda v: v in ("reflect", "zero")),
             ("blur_kernel", "odd, >= 1 and below twice the size", lambda v: v in range(1, 2 * self.size, 2)),
             ("solarize_threshold", "an intensity in [0, 1]", lambda v: _are_within([v], 0, 1)),

@@ -130,7 +130,7 @@ def apply(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
         images = ops.shift(images, draws.offset, recipe.pad_mode)
     x = _to_float(images, recipe)
     if draws.crops is not None:
-        x = ops.resized_crop(x, *draws.crops, recipe.size, draws.mirror)
+        x = ops.resized_crop(x, *draws.crops, recipe.size, draws.mirror, recipe.interpolation)
     elif recipe.flip:
         x = ops.horizontal_flip(x, ops.send(draws.mirror, x))
     if draws.degrees is not None:

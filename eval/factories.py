@@ -13,6 +13,7 @@ from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
 from eval.knn import knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
+from eval.transfer import projected, with_uniformity
 from eval.tsne import purity, tsne
 
 
@@ -28,7 +29,8 @@ class Protocol:
         headline: the metric that represents the protocol in a table.
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
-        requires: "", "encoder_inputs", "local_models", "views" or "target NAME": the input besides features.
+        requires: "", "encoder_inputs", "held_out" (and "encoder_inputs"), "local_models", "projector", "views" or
+            "target NAME": the input besides features.
         long: whether it takes a paper's number of passes through the encoder.
     """
 
@@ -85,6 +87,12 @@ def compute_label_free(subject: Subject, generator: torch.Generator, **settings:
     return label_free_score(*views, **settings)  # type: ignore[arg-type] # not None: see `Subject.check`
 
 
+def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
+    """Probe, kNN, effective rank and uniformity of the projector's outputs."""
+    assert subject.projector is not None  # see `Subject.check`
+    return with_uniformity(projected(subject.features, subject.projector), generator=generator, **settings)
+
+
 COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "linear": lambda subject, generator, probe: linear_probe(subject.features, probe, generator),
     "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
@@ -100,6 +108,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "spectrum": compute_spectrum,
     "map": compute_map,
     "drift": compute_drift,
+    "projected": compute_projected,
     "label_free": compute_label_free,
 }
 """Name in `protocols.yaml` -> function of a subject and a generator, and of the settings as keyword arguments."""

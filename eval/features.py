@@ -48,6 +48,12 @@ class Features:
     view_b: Tensor | None = None
     view_clients: Tensor | None = None
 
+    @property
+    def held_out(self) -> Tensor:
+        """Sorted training rows that no client holds, `[n]` int64; none where the clients are unknown."""
+        unheld = self.train_clients < 0
+        return (unheld if not unheld.all() else torch.zeros_like(unheld)).nonzero()[:, 0]
+
     def __post_init__(self) -> None:
         if (self.view_a is None) != (self.view_b is None):
             raise EvalError("one of view_a and view_b is missing: give both views of the images, or neither")

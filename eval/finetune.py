@@ -27,6 +27,7 @@ class FineTuning:
         steps: of each fine-tuning, or epochs: passes over the labelled images.
         crop: the augmentation; None: images as they are.
         schedule: "constant", or "cosine" to zero, updated at every step.
+        held_out: whether the labelled images are among those that no client holds.
 
     Raises EvalError: a fraction outside (0, 1], or both or neither of steps and epochs.
     """
@@ -42,6 +43,7 @@ class FineTuning:
     epochs: int | None = None
     crop: Crop | None = None
     schedule: str = "constant"
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -59,10 +61,29 @@ def labelled(labels: Tensor, fraction: float, generator: torch.Generator) -> Ten
     return sample_classes(labels, lambda size: math.ceil(fraction * size), generator)
 
 
+def labelled_held_out(features: Features, fraction: float, generator: torch.Generator) -> Tensor:
+    """As `labelled`, among the rows that no client holds; the fraction is of all rows of a class, rounded down.
+
+    Raises EvalError: a class has too few of them.
+    """
+    rows, labels = features.held_out.cpu(), features.train_y.cpu()
+    chosen = []
+    for label, size in zip(*labels.unique(return_counts=True), strict=True):
+        candidates, count = rows[labels[rows] == label], max(1, math.floor(fraction * size))
+        if len(candidates) < count:
+            raise EvalError(
+                f"{100 * fraction:g} % of class {label} are {count} images, but {len(candidates)} of it are held out "
+                "of the training: raise public.share"
+            )
+        chosen.append(candidates[torch.randperm(len(candidates), generator=generator)[:count]])
+    return torch.cat(chosen).sort().values
+
+
 def semi(features: Features, inputs: EncoderInputs, tuning: FineTuning, generator: torch.Generator) -> dict[str, float]:
     """Accuracy after fine-tuning on each fraction of the labels.
 
-    No choice is made on test. Labelled images may be among those the encoder was trained on without labels.
+    No choice is made on test. Labelled images may be among those the encoder was trained on without labels, unless
+    `tuning.held_out`.
 
     Args:
         generator: draws the labelled images, the classifier, the batches and crops; on the CPU.
@@ -75,7 +96,10 @@ def semi(features: Features, inputs: EncoderInputs, tuning: FineTuning, generato
     for fraction in tuning.shares:
         accuracies = []
         for _ in range(tuning.draws):
-            rows = labelled(features.train_y, fraction, generator)
+            if tuning.held_out:
+                rows = labelled_held_out(features, fraction, generator)
+            else:
+                rows = labelled(features.train_y, fraction, generator)
             accuracies.append(fine_tuned(features, inputs, rows, tuning, generator))
         scores[f"accuracy_{100 * fraction:g}pct"] = fmean(accuracies)
         if len(accuracies) > 1:

@@ -14,12 +14,13 @@ from eval.features import EvalError, Features, Prepare, device_of
 class Crop(NamedTuple):
     """A random resized crop and flip, the augmentation of the papers' probes.
 
-    scale: of the area. ratio: width by height. flip: probability.
+    scale: of the area. ratio: width by height. flip: probability. interpolation: "bilinear" or "bicubic".
     """
 
     scale: tuple[float, float]
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
+    interpolation: str = "bilinear"
 
 
 Augment = Callable[[Tensor, Crop, Generator], Tensor]
@@ -69,6 +70,7 @@ class Subject:
         encoder_inputs: the encoder and its images, for protocols that train it or augment; or None.
         targets: data set -> a function that extracts its features, for transfer.
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
+        projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
     """
 
@@ -76,6 +78,7 @@ class Subject:
     encoder_inputs: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
+    projector: nn.Module | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
 
     def __post_init__(self) -> None:
@@ -97,6 +100,8 @@ class Subject:
         missing = {
             "encoder_inputs": self.encoder_inputs is None,
             "local_models": self.local_models is None,
+            "projector": self.projector is None,
+            "held_out": self.encoder_inputs is None or not len(self.features.held_out),
             "views": None in (features.view_a, features.view_b, features.view_clients),
             "target": name not in self.targets,
         }
@@ -113,6 +118,9 @@ class Subject:
 REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
+    "projector": "it scores the outputs of a projector, and there is none",
+    "held_out": "it trains on labels of images that no client holds, and these are too few: hold a tenth out by "
+    "public.share=0.1, with public.name as data.name is",
     "views": "it compares two views client by client, give view_a, view_b and view_clients",
     "target": "it evaluates on another data set, give its features in Subject.targets",
 }

@@ -15,7 +15,7 @@ from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import Crop, Subject
 from eval.linear import Probe
-from eval.transfer import transfer
+from eval.transfer import before_and_after, transfer
 
 __all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
 
@@ -68,31 +68,54 @@ def evaluate(
     return scores
 
 
-TRANSFER = r"transfer-([\w.-]+)/v1"
-"""Ids of the protocols on another data set; the group is its name."""
+TRANSFER = r"transfer-([\w.-]+)/v([12])"
+"""Ids of the protocols on another data set; the groups are its name and the version."""
 
 
 def find(name: str) -> Protocol:
-    """Look up a protocol by id; there is a `transfer-<data set>/v1` for every data set.
+    """Look up a protocol by id; there are a `transfer-<data set>/v1` and a `/v2` for every data set.
 
     Raises EvalError: an unknown id.
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
     if match := re.fullmatch(TRANSFER, name):
-        target = match[1]
+        return _transfer(name, target=match[1], version=int(match[2]))
+    close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
+    hint = f" (did you mean '{close[0]}'?)" if close else ""
+    known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2"])
+    raise EvalError(f"unknown protocol '{name}'{hint}: give any of {known}")
+
+
+def _transfer(name: str, target: str, version: int) -> Protocol:
+    """The protocol on another data set."""
+    settings = {**PROTOCOLS["linear/v1"].settings, **PROTOCOLS["knn/v1"].settings}
+    summary = (
+        f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set."
+    )
+    if version == 1:
         return Protocol(
             name,
             lambda subject, generator, **settings: transfer(subject.targets[target](), generator=generator, **settings),
-            f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set.",
-            {**PROTOCOLS["linear/v1"].settings, **PROTOCOLS["knn/v1"].settings},
+            summary,
+            settings,
             units={"effective_rank": "dimensions"},
             requires=f"target {target}",
         )
-    close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    raise EvalError(f"unknown protocol '{name}'{hint}: give any of {', '.join(PROTOCOLS)}, transfer-<data set>/v1")
+    return Protocol(
+        name,
+        lambda subject, generator, **settings: before_and_after(
+            subject.targets[target](), subject.projector, generator, **settings
+        ),
+        f"As v1, with the uniformity of at most 10,000 test rows, and all four of the projector's outputs on {target}.",
+        {**settings, **PROTOCOLS["geometry/v1"].settings},
+        units={f"{metric}{of}": unit for metric, unit in PROJECTED_UNITS.items() for of in ("", "_projected")},
+        lower=("uniformity", "uniformity_projected"),
+        requires=f"target {target}",
+    )
 
+
+PROJECTED_UNITS = {"effective_rank": "dimensions", "uniformity": "nats"}
 
 SETTING_CLASSES = {"probe": Probe, "tuning": FineTuning, "crop": Crop}
 """Key in `protocols.yaml` -> the class whose arguments its value holds."""

@@ -1,9 +1,14 @@
-"""Out-of-distribution transfer: scores of the frozen encoder on a data set it was not trained on."""
+"""Several scores of one set of features: those of another data set (transfer), or those after the projector."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
-from eval.features import Features
-from eval.geometry import effective_rank
+from eval.features import Features, sample
+from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn
 from eval.linear import Probe, linear_probe
 
@@ -22,3 +27,41 @@ def transfer(
         "accuracy_knn": knn(target, k, temperature)["accuracy"],
         "effective_rank": effective_rank(target.test_x),
     }
+
+
+def with_uniformity(
+    features: Features, max_points: int, generator: torch.Generator, **settings: Any
+) -> dict[str, float]:
+    """The scores of `transfer`, and "uniformity" in nats of at most `max_points` test features of unit length.
+
+    SSD's tables have the negative of the uniformity.
+    """
+    scores = transfer(features, generator=generator, **settings)
+    x = features.test_x[sample(len(features.test_x), max_points, generator, features.test_x.device)]
+    return scores | {
+        "uniformity": uniformity_parts(x, torch.zeros(len(x), dtype=torch.int64, device=x.device))["total"]
+    }
+
+
+def before_and_after(
+    features: Features, projector: nn.Module | None, generator: torch.Generator, **settings: Any
+) -> dict[str, float]:
+    """`with_uniformity` of the features and, where there is a projector, of its outputs: "accuracy_projected", ..."""
+    scores = with_uniformity(features, generator=generator, **settings)
+    if projector is None:
+        return scores
+    after: Mapping[str, float] = with_uniformity(projected(features, projector), generator=generator, **settings)
+    return scores | {f"{metric}_projected": value for metric, value in after.items()}
+
+
+def projected(features: Features, projector: nn.Module) -> Features:
+    """The projector's outputs for the training and test rows; projector: in eval mode."""
+
+    def outputs(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cat([projector(rows).float() for rows in x.split(5000)])
+
+    return replace(
+        features, train_x=outputs(features.train_x), test_x=outputs(features.test_x),
+        view_a=None, view_b=None, view_clients=None,
+    )  # fmt: skip

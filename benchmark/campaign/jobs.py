@@ -99,7 +99,7 @@ class Job:
     @property
     def protocols(self) -> list[str]:
         """Ids of the protocols that score the run."""
-        return expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
+        return expanded(self.config.evaluation.protocols, self.config.data.name)
 
 
 def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:

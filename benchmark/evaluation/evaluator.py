@@ -22,7 +22,7 @@ from eval.features import EvalError, Features, accuracy, extract, holdout, recal
 from eval.geometry import effective_rank, uniformity_parts
 from eval.inputs import Crop, EncoderInputs, ModelComparison, Subject
 from eval.knn import knn_predict
-from eval.protocol import evaluate
+from eval.protocol import PROTOCOLS, evaluate
 from methods.base import FederatedMethod, Tree
 from methods.maths import alignment
 
@@ -87,6 +87,22 @@ class Evaluator:
             recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()
 
+    def projector(self, weights: Tree, *, kind: str = "global") -> nn.Module | None:
+        """A copy of the projector of an exported weights Tree, in eval mode; None where the tree has none."""
+        if "projector" not in weights:
+            return None
+        method = self.method.others.get(kind, self.method)
+        method.load({"projector": weights["projector"]})
+        return deepcopy(method.part("projector")).float().eval()
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether no client holds as many training images of each class as a protocol labels of them."""
+        share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
+        labels = self.data.source.train.labels
+        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
+        return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
+
     def scores(
         self,
         encoder: nn.Module,
@@ -95,11 +111,13 @@ class Evaluator:
         on_start: Callable[[str], None] = lambda _: None,
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
+        projector: nn.Module | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
         local_models: for drift. on_start: called with the name of each step as it begins. arrays: is filled with those
         that figures are drawn from. failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
+        projector: of this encoder; or None.
         """
         if not protocols:
             return {}
@@ -117,6 +135,7 @@ class Evaluator:
             ),
             targets={name: partial(self._features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),
+            projector=projector,
             save_arrays=({} if arrays is None else arrays).__setitem__,
         )
         scored = evaluate(
@@ -204,9 +223,8 @@ class Evaluator:
 
     def _cropped(self, images: Tensor, crop: Crop, generator: torch.Generator) -> Tensor:
         size, mean, std = self.data.recipe.size, self.data.recipe.mean, self.data.recipe.std
-        recipe = Recipe(
-            size, crop.scale, crop.ratio, flip=crop.flip, jitter=(0, 0, 0, 0), grayscale=0, mean=mean, std=std
-        )
+        crops = Recipe(size, crop.scale, crop.ratio, crop.interpolation, flip=crop.flip)
+        recipe = replace(crops, jitter=(0, 0, 0, 0), grayscale=0, mean=mean, std=std)
         return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _shuffled(self) -> Iterator[np.ndarray]:

@@ -1,31 +1,33 @@
 """Groups of protocols, and the combined scores of several encoders."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from eval.protocol import PROTOCOLS, TRANSFER
 
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
+OPTIONAL = frozenset({"local_models", "projector", "held_out"})
+"""Inputs that not every run has, see `eval.factories.Protocol.requires`."""
+
 CHOICES = ("k", "rate", "strength")
 """Metrics that are a choice, of which there is no mean."""
 
 
-def expanded(names: Iterable[str], data: str, drifts: bool) -> list[str]:
+def expanded(names: Iterable[str], data: str, inputs: Collection[str] = ()) -> list[str]:
     """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for the long ones.
 
     Args:
         data: the run's data set; `all` transfers to the embedded digits where this is another one.
-        drifts: whether the run has clients' models to compare.
+        inputs: of `OPTIONAL`, those that the run has; protocols that require others are in no group.
     """
-    everything = [
-        protocol.id
-        for protocol in PROTOCOLS.values()
-        if not protocol.long and (drifts or protocol.requires != "local_models")
-    ]
-    everything += ["transfer-digits/v1"] if data != "digits" else []
-    groups = {"all": everything, "papers": [protocol.id for protocol in PROTOCOLS.values() if protocol.long]}
+    missing = OPTIONAL - set(inputs)
+    groups: dict[str, list[str]] = {"all": [], "papers": []}
+    for protocol in PROTOCOLS.values():
+        if protocol.requires not in missing:
+            groups["papers" if protocol.long else "all"].append(protocol.id)
+    groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
     return list(dict.fromkeys(id for name in names for id in groups.get(name, [name])))
 
 

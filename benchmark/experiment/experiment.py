@@ -29,6 +29,7 @@ from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes
 from benchmark.tracking.record import headline
+from eval.inputs import REASONS
 from eval.protocol import find
 from leaderboards import schema, store
 
@@ -91,7 +92,7 @@ class Experiment:
         every, recorded = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
         if every != recorded:
             self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to run it again")
-        protocols = expanded(self.config.evaluation.protocols, self.config.data.name, drifts=False)
+        protocols = expanded(self.config.evaluation.protocols, self.config.data.name)
         if missing := [name for name in protocols if name not in result["scores"]]:
             self.display.print(
                 f"it has no {', '.join(missing)}: python -m benchmark evaluate {self.folder} "
@@ -127,7 +128,7 @@ class Experiment:
     def build(self) -> Run:
         """All objects of the run; an error of the user's where the config cannot be run. Nothing is written."""
         config = self.config
-        protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name, drifts=False)]
+        protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name)]
         enable_garbage_collection()
         streams = Streams(config.seed)
         fabric = factory.fabric(config, self.processes)  # first: it sets the threads of what follows
@@ -166,7 +167,7 @@ class Experiment:
             )
         untrained = not method.phases or loop.rounds == 0
         uses_batch_norm = any(has_batch_norm(network) for network in (method, *method.others.values()))
-        return Run(
+        run = Run(
             config=config,
             name=self.name,
             folder=self.folder,
@@ -180,6 +181,11 @@ class Experiment:
             recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
             external=external_classes(config),
         )
+        lacking = {"projector", "held_out"} - run.inputs()
+        for name in protocols:
+            if (kind := find(name).requires) in lacking:
+                raise ConfigError(f"{name}: {REASONS[kind]}")
+        return run
 
     def _compile(self, reference: SequentialExecutor, clients: data.Clients) -> str:
         """Compiles networks where that pays; returns what is compiled, in words."""

@@ -85,7 +85,7 @@ class Run:
     def evaluate(self, protocols: Iterable[str]) -> Evaluated:
         """Scores every exported encoder; `result.json`'s scores of other protocols stay."""
         started = time.perf_counter()
-        ids = expanded(protocols, self.config.data.name, has_drift(self.loop))
+        ids = expanded(protocols, self.config.data.name, self.inputs())
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
         local_models = None
@@ -106,6 +106,19 @@ class Run:
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *lines]))
         return Evaluated(result, ids, failed)
 
+    def inputs(self) -> set[str]:
+        """Those of the optional inputs of protocols that this run has."""
+        return {
+            name
+            for name, has in {
+                "local_models": has_drift(self.loop),
+                # running statistics of heads are measured for no encoder
+                "projector": "projector" in self.loop.method.weights() and not self.recalibrated,
+                "held_out": self.evaluator.holds_out,
+            }.items()
+            if has
+        }
+
     def _score(
         self, protocols: list[str], before: dict[str, Scores], local_models: LocalModels | None
     ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
@@ -121,8 +134,11 @@ class Run:
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as on_start:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
+                projector = None if self.recalibrated else self.evaluator.projector(weights, kind=name)
                 arrays = self.arrays.setdefault(name, {})
-                scores[name] = self.evaluator.scores(encoder, protocols, local_models, on_start, arrays, failed)
+                scores[name] = self.evaluator.scores(
+                    encoder, protocols, local_models, on_start, arrays, failed, projector=projector
+                )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}
             for name in before | scores
@@ -131,7 +147,8 @@ class Run:
         here = origin([sha] if sha else [], hardware(self.fabric.device))
         origins = dict.fromkeys(protocols, here)
         for target in transfer_targets(protocols):
-            origins[f"transfer-{target}/v1"] = here | {"dataset": self.evaluator.other(target).sha256}
+            used = {"dataset": self.evaluator.other(target).sha256}
+            origins |= {name: here | used for name in protocols if name.startswith(f"transfer-{target}/")}
         return encoders, origins, failed
 
     def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:

@@ -49,18 +49,21 @@ def bytes_of(shape, seed=0):
 # --- ops -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [5, 14, 32])
 @SHAPES
-def test_resized_crop(shape, size):
+def test_resized_crop(shape, size, interpolation):
     x, recipe = pictures(shape), Recipe(size, crop_scale=(0.05, 1))
     crops = views.draw_crops(len(x), *shape[2:], recipe, seeded(2))
+    mode = tv.InterpolationMode(interpolation)
     expected = one_by_one(
-        lambda image, *crop: tv.resized_crop(image, *map(int, crop), [size, size], antialias=True), x, *crops
-    )
-    torch.testing.assert_close(ops.resized_crop(x, *crops, size), expected, atol=1e-5, rtol=0)
+        lambda image, *crop: tv.resized_crop(image, *map(int, crop), [size, size], mode, antialias=True), x, *crops
+    ).clamp(0, 1)
     mask = torch.rand(len(x), generator=seeded(3)) < 0.5
     mirrored = torch.where(mask[:, None, None, None], expected.flip(3), expected)
-    torch.testing.assert_close(ops.resized_crop(x, *crops, size, mask), mirrored, atol=1e-5, rtol=0)
+    for flipped, result in ((None, expected), (mask, mirrored)):
+        ours = ops.resized_crop(x, *crops, size, flipped, interpolation)
+        torch.testing.assert_close(ours, result, atol=1e-5, rtol=0)
 
 
 def test_a_crop_far_larger_than_the_output_is_antialiased():

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from eval.features import EvalError, Features, accuracy, extract
-from eval.finetune import FineTuning, fine_tuned, labelled, semi
+from eval.finetune import FineTuning, fine_tuned, labelled, labelled_held_out, semi
 from eval.inputs import Crop, EncoderInputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,6 +51,21 @@ def test_labels_are_a_fraction_of_each_class_rounded_up():
     assert rows.tolist() == sorted(set(rows.tolist()))
     assert labelled(labels, 1, seeded()).tolist() == list(range(52))
     assert not torch.equal(rows, labelled(labels, 0.1, seeded(1)))
+
+
+def test_held_out_labels_are_a_fraction_of_each_class_among_images_of_no_client():
+    labels, clients = torch.tensor([0] * 40 + [1] * 11 + [2] * 30), torch.zeros(81, dtype=torch.int64)
+    clients[torch.cat([torch.arange(4, 8), torch.arange(40, 43), torch.arange(51, 54)])] = -1
+    rows = torch.zeros(81, 2)
+    features = Features(
+        train_x=rows, train_y=labels, train_clients=clients, test_x=rows, test_y=labels, num_classes=3
+    )  # fmt: skip
+    chosen = labelled_held_out(features, 0.1, seeded())
+    assert (clients[chosen] == -1).all()
+    assert torch.bincount(labels[chosen]).tolist() == [4, 1, 3]
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    with pytest.raises(EvalError, match=r"20 % of class 0 are 8 images, but 4 of it are held out .* public\.share"):
+        labelled_held_out(features, 0.2, seeded())
 
 
 def test_equals_a_plain_training_loop(features, inputs):

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 from eval.features import EvalError, Features
-from eval.geometry import effective_rank
+from eval.geometry import effective_rank, uniformity_parts
 from eval.knn import knn
 from eval.linear import Probe, linear_probe
 from eval.protocol import Subject, evaluate
@@ -40,6 +43,32 @@ def test_every_data_set_has_a_protocol_that_extracts_its_features_on_demand():
     assert {(score.metric, score.unit) for score in scores} == {
         ("accuracy", "%"), ("accuracy_knn", "%"), ("effective_rank", "dimensions")
     }  # fmt: skip
+
+
+def test_the_second_version_adds_uniformity_and_the_projectors_outputs():
+    target, projector = random_features(1, 5), nn.Linear(6, 4).eval()
+    subject = Subject(features=random_features(0, 3), targets={"svhn": lambda: target}, projector=projector)
+    first, second = (
+        {score.metric: score for score in evaluate(subject, [f"transfer-svhn/v{version}"])} for version in (1, 2)
+    )
+    assert {name: second[name].value for name in first} == {name: score.value for name, score in first.items()}
+    everything = torch.zeros(30, dtype=torch.int64)
+    uniformity = uniformity_parts(target.test_x, everything)["total"]
+    assert second["uniformity"].value == pytest.approx(uniformity, rel=1e-6)
+    assert second["uniformity"].unit == second["uniformity_projected"].unit == "nats"
+    with torch.no_grad():
+        z = projector(target.test_x)
+    assert second["effective_rank_projected"].value == pytest.approx(effective_rank(z), rel=1e-6)
+    alone = replace(subject, projector=None)
+    assert {score.metric for score in evaluate(alone, ["transfer-svhn/v2"])} == {*first, "uniformity"}
+
+
+def test_outputs_of_a_projector_that_changes_nothing_score_as_the_features():
+    features = random_features(1, 5)
+    (accuracy, *_), (linear,) = (
+        evaluate(Subject(features=features, projector=nn.Identity()), [name]) for name in ("projected/v1", "linear/v1")
+    )
+    assert (accuracy.metric, accuracy.value) == ("accuracy", linear.value)
 
 
 def test_a_missing_data_set_is_an_error():

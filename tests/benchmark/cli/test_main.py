@@ -140,6 +140,11 @@ class TestMistakes:
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
             (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),
             (["run", TINY, "flesd", "evaluation.protocols=[drift/v1]"], "has no global model of whole networks"),
+            (["run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]"], "public.share=0.1"),
+            (
+                ["run", TINY, "fedavg", "objective=supervised", "evaluation.protocols=[projected/v1]"],
+                "projected/v1: it scores the outputs of a projector, and there is none",
+            ),
             (["resume", "nowhere"], "nowhere is not a run folder"),
             (["evaluate", "nowhere"], "nowhere is not a run folder"),
             (["resume"], "usage: python -m benchmark resume RUN_DIR"),

@@ -447,7 +447,8 @@ ORCHESTRA = Paper(
         "data": {"name": "cifar10"},
         "partition": {"name": "dirichlet_balanced", "clients": 100, "alpha": 0.1},
         "views": {
-            **PLAIN, "crop_scale": [0.5, 1.0], "flip": 0.5, "jitter": [0.4, 0.4, 0.2, 0.1], "jitter_p": 0.8,
+            **PLAIN, "crop_scale": [0.5, 1.0], "interpolation": "bicubic", "flip": 0.5,
+            "jitter": [0.4, 0.4, 0.2, 0.1], "jitter_p": 0.8,
             "grayscale": 0.2, "blur": 0.5, "blur_kernel": 3, "blur_sigma": [0.1, 2.0], "mean": HALF, "std": HALF,
         },
         "encoder": encoder("resnet18", "default"),

@@ -1,6 +1,6 @@
 """Keywords that stand for several protocols, and the combined scores of several encoders."""
 
-from benchmark.evaluation.protocols import combine, expanded, transfer_targets
+from benchmark.evaluation.protocols import OPTIONAL, combine, expanded, transfer_targets
 from eval.protocol import PROTOCOLS
 
 
@@ -32,12 +32,14 @@ def test_encoders_of_two_widths_have_fewer_metrics_in_common():
 
 
 def test_all_are_the_short_ones_and_papers_the_long_ones():
-    everything, papers = (expanded([word], "cifar10", drifts=True) for word in ("all", "papers"))
+    everything, papers = (expanded([word], "cifar10", OPTIONAL) for word in ("all", "papers"))
     assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"}
     assert not set(everything) & set(papers)
-    assert set(everything) - set(expanded(["all"], "digits", drifts=False)) == {"drift/v1", "transfer-digits/v1"}
-    assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", drifts=True)[0] == "knn/v1"
-    assert len(expanded(["knn/v1", "all"], "cifar10", drifts=True)) == len(everything)
+    assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == {"drift/v1", "transfer-digits/v1"}
+    assert set(everything) - set(expanded(["all"], "cifar10", {"local_models"})) == {"projected/v1"}
+    assert set(papers) - set(expanded(["papers"], "cifar10")) == {"semi-orchestra/v2"}
+    assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", OPTIONAL)[0] == "knn/v1"
+    assert len(expanded(["knn/v1", "all"], "cifar10", OPTIONAL)) == len(everything)
 
 
 def test_what_is_transferred_to_is_in_the_name():

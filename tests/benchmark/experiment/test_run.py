@@ -300,6 +300,30 @@ BLOCK = 32_768
 """Bytes of a block of W&B's log, a LevelDB log: each begins with a header of 7, even in the middle of a record."""
 
 
+@pytest.mark.parametrize(
+    ("overrides", "inputs"),
+    [
+        ((), {"projector"}),
+        (("public.name=synthetic", "public.share=0.05"), {"projector"}),  # a tenth of each class is needed
+        (("public.name=synthetic", "public.share=0.12"), {"projector", "held_out"}),
+        (("federation.batch_norm=local",), set()),
+        (("objective=supervised",), set()),
+    ],
+)
+def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, inputs):
+    assert experiment(tmp_path, *overrides)[0].build().inputs() == inputs
+
+
+def test_the_projectors_outputs_are_scored_with_the_exported_projector(tmp_path):
+    overrides = ("federation.rounds=1", "evaluation.protocols=[projected/v1,transfer-synthetic/v2]")
+    scores = experiment(tmp_path, *overrides)[0].execute()["scores"]
+    other = scores["transfer-synthetic/v2"]
+    for metric, value in scores["projected/v1"].items():  # the same images: the target is the run's own data set
+        if metric != "accuracy":  # the probe draws its own batches
+            assert other[f"{metric}_projected"] == pytest.approx(value, abs=1e-6)
+    assert other["effective_rank"] != other["effective_rank_projected"]
+
+
 def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     """Without login and network, all of W&B's files are written to the run's folder."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
