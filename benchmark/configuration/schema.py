@@ -94,6 +94,9 @@ class EvaluationConfig:
     """Rounds between two measurements of the monitor (kNN on a held-out slice of train); 0: no monitor."""
     batch_size: int = 500
     """Images a forward pass of feature extraction."""
+    best_on_test: str | None = None
+    """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
+    one, as accuracy_best_on_test: for papers that report it, and no fair choice."""
 
 
 @dataclass

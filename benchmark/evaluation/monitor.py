@@ -1,9 +1,10 @@
-"""The monitor: cheap measurements of the exported encoders while training."""
+"""The exported encoders while training: the monitor's cheap measurements, and a protocol of every round."""
 
 from typing import Any
 
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
+from benchmark.evaluation.protocols import combine
 from benchmark.federation.loop import Callback, FederatedLoop
 
 
@@ -31,3 +32,29 @@ class Monitor(Callback):
 
         measurements = on_rank_zero(loop.fabric, measure)
         line |= {name: sum(values[name] for values in measurements) / len(measurements) for name in measurements[0]}
+
+
+class RoundProbe(Callback):
+    """Runs a protocol after every round, on the test images: for papers that report the best round.
+
+    Args:
+        evaluator: extracts the features. protocol: its id; it requires nothing but features, and has an "accuracy".
+        recalibrated: whether BatchNorm statistics are measured first.
+    """
+
+    def __init__(self, evaluator: Evaluator, protocol: str, recalibrated: bool) -> None:
+        self.evaluator, self.protocol, self.recalibrated = evaluator, protocol, recalibrated
+
+    def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
+        """Adds "test_accuracy" to the round's line, in percent; with several encoders, the worst one's."""
+
+        def measure() -> float:
+            scores = {
+                name: self.evaluator.scores(
+                    self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name), [self.protocol]
+                )
+                for name, weights in loop.export().items()
+            }
+            return combine(scores)[self.protocol]["accuracy"]
+
+        line["test_accuracy"] = on_rank_zero(loop.fabric, measure)

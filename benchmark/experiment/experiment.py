@@ -181,6 +181,13 @@ class Experiment:
             recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
             external=external_classes(config),
         )
+        if (probe := config.evaluation.best_on_test) is not None and (
+            probe not in protocols or find(probe).requires or find(probe).headline != "accuracy"
+        ):
+            raise ConfigError(
+                f"evaluation.best_on_test={probe}: give one of evaluation.protocols that scores an accuracy of "
+                "features, as linear-fedx/v1"
+            )
         lacking = {"projector", "held_out"} - run.inputs()
         for name in protocols:
             if (kind := find(name).requires) in lacking:

@@ -15,10 +15,10 @@ from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels
-from benchmark.evaluation.monitor import Monitor
+from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
-from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
 from benchmark.tracking.loggers import close, open_logger
@@ -74,7 +74,9 @@ class Run:
             OutOfTimeError, DivergedError: see `FederatedLoop.fit`.
         """
         every = self.config.evaluation.every
-        monitor = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
+        monitor: list[Callback] = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
+        if (protocol := self.config.evaluation.best_on_test) is not None:
+            monitor.append(RoundProbe(self.evaluator, protocol, self.recalibrated))
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
         self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
         self.display.begin(self.name)

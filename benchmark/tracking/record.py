@@ -45,7 +45,7 @@ def record(
         "seed": config.seed,
         "rounds": {"done": loop.round, "planned": loop.rounds} | ({"ended": reason} if reason is not None else {}),
         "images": sum(row["images"] for row in history),
-        "scores": combine(encoders),
+        "scores": with_best_round(combine(encoders), config.evaluation.best_on_test, history),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
@@ -75,6 +75,14 @@ def record(
         "evaluated": evaluated,
         "deviations": deviations,
     }
+
+
+def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict[str, Any]]) -> Scores:
+    """The scores, and "accuracy_best_on_test" of a protocol that was run after every round; unless rounds lack it."""
+    measured = [row["test_accuracy"] for row in history if "test_accuracy" in row]
+    if protocol not in scores or not measured or len(measured) < len(history):
+        return scores
+    return scores | {protocol: scores[protocol] | {"accuracy_best_on_test": max(measured)}}
 
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:

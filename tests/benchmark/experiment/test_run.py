@@ -314,6 +314,18 @@ def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, in
     assert experiment(tmp_path, *overrides)[0].build().inputs() == inputs
 
 
+def test_the_best_round_by_test_accuracy_is_recorded_beside_the_last(tmp_path):
+    protocols = ("evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1")
+    probed, plain = (
+        experiment(tmp_path, *words)[0] for words in (protocols, (protocols[0], f"output={tmp_path / 'b'}"))
+    )
+    scores, lines = probed.execute()["scores"]["knn/v1"], (probed.folder / "rounds.jsonl").read_text().splitlines()
+    accuracies = [json.loads(line)["test_accuracy"] for line in lines]
+    assert len(accuracies) == 3
+    assert (scores["accuracy"], scores.pop("accuracy_best_on_test")) == (accuracies[-1], max(accuracies))
+    assert plain.execute()["scores"]["knn/v1"] == scores  # it does not change the training
+
+
 def test_the_projectors_outputs_are_scored_with_the_exported_projector(tmp_path):
     overrides = ("federation.rounds=1", "evaluation.protocols=[projected/v1,transfer-synthetic/v2]")
     scores = experiment(tmp_path, *overrides)[0].execute()["scores"]
