@@ -66,7 +66,7 @@ def with_spread(cell: Cell | None, decimals: int) -> str:
     if cell is None:
         return MISSING
     spread = "" if cell.spread is None else f" ± {cell.spread:.{decimals}f}"
-    return f"{cell.mean:.{decimals}f}{spread}"
+    return f"{round(cell.mean, decimals) + 0.0:.{decimals}f}{spread}"  # + 0.0: no negative zero
 
 
 def seeds_phrase(counts: Iterable[int]) -> str:
