@@ -21,7 +21,7 @@ from PIL import Image
 
 from datamodules.errors import DataError
 
-FORMAT = 1  # included in every key; increase it when the same request produces other content
+FORMAT = 2  # included in every key; increase it when the same request produces other content
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 SPLITS = ("train", "test")
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
@@ -283,8 +283,14 @@ def _folder(files: Files, image_size: int | None) -> _Raw:
 
 
 def _read_image(path: str) -> np.ndarray:
+    """An image file as uint8 `[3, H, W]`; 16-bit grey levels are scaled to 8 bits."""
     try:
         with Image.open(path) as image:
+            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # PNG has at most 16 bits
+                grey = np.rint(np.asarray(image).astype(np.float64) / 257).astype(np.uint8)
+                return np.repeat(grey[None], 3, axis=0)
+            if image.mode in ("I", "F"):  # Pillow would clip them at 0 and 255
+                raise ValueError("its pixels are numbers of 32 bits, and which of them is white is not known")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
         raise DataError(f"cannot read the image {path} ({error}): replace or remove it") from error

@@ -351,6 +351,27 @@ def no_class(folder: Path) -> None:
         (folder / split).mkdir()
 
 
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
+def test_16_bit_grey_levels_are_scaled_to_8_bits(folders: dict[str, Path], suffix: str) -> None:
+    make_folder(folders["root"])
+    levels = np.arange(144, dtype=np.uint16).reshape(12, 12) * 455
+    replaced = folders["root"] / "pets" / "train" / "cat" / f"0{suffix}"
+    replaced.with_suffix(".png").unlink()
+    Image.fromarray(levels).save(replaced)
+    image = sources.load("pets", **folders).train.images[0]
+    expected = np.rint(levels / 65535 * 255)
+    np.testing.assert_array_equal(image, np.stack([expected] * 3))
+    assert np.ptp(image) > 250
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_pixels_without_a_known_white_are_refused(folders: dict[str, Path], dtype: type) -> None:
+    make_folder(folders["root"])
+    Image.fromarray(np.ones((12, 12), dtype=dtype)).save(folders["root"] / "pets" / "train" / "cat" / "3.tiff")
+    with pytest.raises(DataError, match=r"cannot read the image .*3\.tiff \(its pixels are numbers of 32 bits"):
+        sources.load("pets", **folders)
+
+
 def corrupt(folder: Path) -> None:
     (folder / "train/dog/1.png").write_bytes((folder / "train/dog/1.png").read_bytes()[:90])
 
