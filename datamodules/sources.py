@@ -283,10 +283,10 @@ def _folder(files: Files, image_size: int | None) -> _Raw:
 
 
 def _read_image(path: str) -> np.ndarray:
-    """An image file as uint8 `[3, H, W]`; 16-bit grey levels are scaled to 8 bits."""
+    """An image file as uint8 `[3, H, W]`; 16-bit grey levels, the most that PNG has, are scaled to 8 bits."""
     try:
         with Image.open(path) as image:
-            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # PNG has at most 16 bits
+            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
                 grey = np.rint(np.asarray(image).astype(np.float64) / 257).astype(np.uint8)
                 return np.repeat(grey[None], 3, axis=0)
             if image.mode in ("I", "F"):  # Pillow would clip them at 0 and 255
