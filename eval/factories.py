@@ -13,7 +13,7 @@ from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
 from eval.knn import knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
-from eval.transfer import projected, with_uniformity
+from eval.transfer import projected, scores_of
 from eval.tsne import purity, tsne
 
 
@@ -90,7 +90,7 @@ def compute_label_free(subject: Subject, generator: torch.Generator, **settings:
 def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
     """Probe, kNN, effective rank and uniformity of the projector's outputs."""
     assert subject.projector is not None  # see `Subject.check`
-    return with_uniformity(projected(subject.features, subject.projector), generator=generator, **settings)
+    return scores_of(projected(subject.features, subject.projector), generator=generator, **settings)
 
 
 COMPUTE: dict[str, Callable[..., dict[str, float]]] = {

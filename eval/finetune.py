@@ -72,8 +72,8 @@ def labelled_held_out(features: Features, fraction: float, generator: torch.Gene
         candidates, count = rows[labels[rows] == label], max(1, math.floor(fraction * size))
         if len(candidates) < count:
             raise EvalError(
-                f"{100 * fraction:g} % of class {label} are {count} images, but {len(candidates)} of it are held out "
-                "of the training: raise public.share"
+                f"{100 * fraction:g} % of class {label} are {count} images, but only {len(candidates)} are held out of "
+                "the training: raise public.share"
             )
         chosen.append(candidates[torch.randperm(len(candidates), generator=generator)[:count]])
     return torch.cat(chosen).sort().values

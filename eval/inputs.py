@@ -118,9 +118,9 @@ class Subject:
 REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
-    "projector": "it scores the outputs of a projector, and there is none",
-    "held_out": "it trains on labels of images that no client holds, and these are too few: hold a tenth out by "
-    "public.share=0.1, with public.name as data.name is",
+    "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
+    "held_out": "it trains on labels of images that nobody trained on, and these are too few: hold a tenth out by "
+    "public.share=0.1, with public.name equal to data.name, under a method that uses no public images",
     "views": "it compares two views client by client, give view_a, view_b and view_clients",
     "target": "it evaluates on another data set, give its features in Subject.targets",
 }

@@ -109,13 +109,15 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
         ),
         f"As v1, with the uniformity of at most 10,000 test rows, and all four of the projector's outputs on {target}.",
         {**settings, **PROTOCOLS["geometry/v1"].settings},
-        units={f"{metric}{of}": unit for metric, unit in PROJECTED_UNITS.items() for of in ("", "_projected")},
+        units={
+            f"{metric}{of}": unit
+            for metric, unit in PROTOCOLS["projected/v1"].units.items()
+            for of in ("", "_projected")
+        },
         lower=("uniformity", "uniformity_projected"),
         requires=f"target {target}",
     )
 
-
-PROJECTED_UNITS = {"effective_rank": "dimensions", "uniformity": "nats"}
 
 SETTING_CLASSES = {"probe": Probe, "tuning": FineTuning, "crop": Crop}
 """Key in `protocols.yaml` -> the class whose arguments its value holds."""

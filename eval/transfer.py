@@ -29,9 +29,7 @@ def transfer(
     }
 
 
-def with_uniformity(
-    features: Features, max_points: int, generator: torch.Generator, **settings: Any
-) -> dict[str, float]:
+def scores_of(features: Features, max_points: int, generator: torch.Generator, **settings: Any) -> dict[str, float]:
     """The scores of `transfer`, and "uniformity" in nats of at most `max_points` test features of unit length.
 
     SSD's tables have the negative of the uniformity.
@@ -46,11 +44,11 @@ def with_uniformity(
 def before_and_after(
     features: Features, projector: nn.Module | None, generator: torch.Generator, **settings: Any
 ) -> dict[str, float]:
-    """`with_uniformity` of the features and, where there is a projector, of its outputs: "accuracy_projected", ..."""
-    scores = with_uniformity(features, generator=generator, **settings)
+    """`scores_of` the features and, where there is a projector, of its outputs: "accuracy_projected", ..."""
+    scores = scores_of(features, generator=generator, **settings)
     if projector is None:
         return scores
-    after: Mapping[str, float] = with_uniformity(projected(features, projector), generator=generator, **settings)
+    after: Mapping[str, float] = scores_of(projected(features, projector), generator=generator, **settings)
     return scores | {f"{metric}_projected": value for metric, value in after.items()}
 
 

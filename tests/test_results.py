@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from benchmark.configuration.compose import compose
+from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.files import available, read
 from benchmark.configuration.identity import identity
 from leaderboards import generate, store
@@ -91,7 +91,10 @@ def test_a_row_with_a_setting_of_the_authors_is_named_by_it_and_differs_in_nothi
     method, *overrides, setting, name = line.split()
     base = compose("cifar10-micro", method, overrides)
     assert name == f"row={base.row}+{setting}"
-    assert identity(compose("cifar10-micro", method, [*overrides, setting])) != identity(base)
+    scenario, *changes = read("suite", "study-settings")["scenarios"][0].split()
+    config = compose(scenario, method, [*changes, *overrides, setting, name])
+    assert config.scenario == "cifar10-micro-settings"
+    assert identity(config) == identity(merge(base, [setting])) != identity(base)
 
 
 @pytest.mark.parametrize("file", TUNED, ids=lambda file: f"{file.parent.name}-{file.stem}")

@@ -96,7 +96,7 @@ class EvaluationConfig:
     """Images a forward pass of feature extraction."""
     best_on_test: str | None = None
     """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
-    one, as accuracy_best_on_test: for papers that report it, and no fair choice."""
+    one, as accuracy_best_on_test: for papers that report it; not comparable with other scores."""
 
 
 @dataclass

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.evaluation.protocols import Scores, transfer_targets
+from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.ops import luma
@@ -87,17 +88,19 @@ class Evaluator:
             recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
         return network.eval()
 
-    def projector(self, weights: Tree, *, kind: str = "global") -> nn.Module | None:
-        """A copy of the projector of an exported weights Tree, in eval mode; None where the tree has none."""
-        if "projector" not in weights:
-            return None
+    def projector(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module | None:
+        """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
         method = self.method.others.get(kind, self.method)
+        if not has_projector(method, recalibrated):
+            return None
         method.load({"projector": weights["projector"]})
         return deepcopy(method.part("projector")).float().eval()
 
     @property
     def holds_out(self) -> bool:
-        """Whether no client holds as many training images of each class as a protocol labels of them."""
+        """Whether each class has enough images that nobody trained on for every protocol that labels only those."""
+        if self.method.uses_public_images:  # it trains on them
+            return False
         share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
         labels = self.data.source.train.labels
         sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
@@ -250,6 +253,16 @@ class Evaluator:
 
     def _plain(self, images: Tensor) -> Tensor:
         return plain(images, self.data.recipe)
+
+
+def has_projector(method: FederatedMethod, recalibrated: bool) -> bool:
+    """Whether a method exports a projector that can be evaluated: with statistics, if it has BatchNorm.
+
+    recalibrated: whether BatchNorm's statistics do not travel; those of an encoder are then measured, no others.
+    """
+    if "projector" not in (*method.travelling, *method.staying) or not method.tensors("projector"):
+        return False
+    return not (recalibrated and has_batch_norm(method.part("projector")))
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:

@@ -46,15 +46,24 @@ class RoundProbe(Callback):
         self.evaluator, self.protocol, self.recalibrated = evaluator, protocol, recalibrated
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
-        """Adds "test_accuracy" to the round's line, in percent; with several encoders, the worst one's."""
+        """Adds the accuracy in percent to the round's line, unless the protocol fails; the worst one of encoders."""
 
-        def measure() -> float:
+        def measure() -> float | None:
+            failed: dict[str, str] = {}
             scores = {
                 name: self.evaluator.scores(
-                    self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name), [self.protocol]
+                    self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name),
+                    [self.protocol],
+                    failed=failed,
                 )
                 for name, weights in loop.export().items()
             }
-            return combine(scores)[self.protocol]["accuracy"]
+            return None if failed else combine(scores)[self.protocol]["accuracy"]
 
-        line["test_accuracy"] = on_rank_zero(loop.fabric, measure)
+        if (accuracy := on_rank_zero(loop.fabric, measure)) is not None:
+            line[self.key(self.protocol)] = accuracy
+
+    @staticmethod
+    def key(protocol: str) -> str:
+        """Its field in a round's line."""
+        return f"test_accuracy {protocol}"

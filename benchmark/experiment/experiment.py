@@ -29,7 +29,6 @@ from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes
 from benchmark.tracking.record import headline
-from eval.inputs import REASONS
 from eval.protocol import find
 from leaderboards import schema, store
 
@@ -92,6 +91,9 @@ class Experiment:
         every, recorded = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
         if every != recorded:
             self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to run it again")
+        probe = self.config.evaluation.best_on_test
+        if probe is not None and "accuracy_best_on_test" not in result["scores"].get(probe, {}):
+            self.display.print(f"it was not scored by {probe} after every round: delete it to run it again")
         protocols = expanded(self.config.evaluation.protocols, self.config.data.name)
         if missing := [name for name in protocols if name not in result["scores"]]:
             self.display.print(
@@ -188,10 +190,7 @@ class Experiment:
                 f"evaluation.best_on_test={probe}: give one of evaluation.protocols that scores an accuracy of "
                 "features, as linear-fedx/v1"
             )
-        lacking = {"projector", "held_out"} - run.inputs()
-        for name in protocols:
-            if (kind := find(name).requires) in lacking:
-                raise ConfigError(f"{name}: {REASONS[kind]}")
+        run.check_inputs(protocols)
         return run
 
     def _compile(self, reference: SequentialExecutor, clients: data.Clients) -> str:

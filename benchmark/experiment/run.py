@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError
 from benchmark.evaluation.drift import has_drift, revisit_clients
-from benchmark.evaluation.evaluator import Evaluator, LocalModels
+from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
@@ -34,6 +34,7 @@ from benchmark.tracking.provenance import (
 from benchmark.tracking.record import record
 from datamodules.federated import FederatedDataModule
 from eval.features import EvalError
+from eval.inputs import REASONS
 from eval.protocol import find
 from leaderboards import schema, store
 
@@ -88,6 +89,7 @@ class Run:
         """Scores every exported encoder; `result.json`'s scores of other protocols stay."""
         started = time.perf_counter()
         ids = expanded(protocols, self.config.data.name, self.inputs())
+        self.check_inputs(ids)
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
         local_models = None
@@ -106,6 +108,12 @@ class Run:
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
             lines = [f"{', '.join(ids)} measured when {line}" for line in changed]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *lines]))
+        if (probe := self.config.evaluation.best_on_test) and "accuracy_best_on_test" not in result["scores"].get(
+            probe, {}
+        ):
+            self.display.print(
+                f"it has no {probe} accuracy_best_on_test: some of its rounds were not scored by {probe}"
+            )
         return Evaluated(result, ids, failed)
 
     def inputs(self) -> set[str]:
@@ -114,12 +122,18 @@ class Run:
             name
             for name, has in {
                 "local_models": has_drift(self.loop),
-                # running statistics of heads are measured for no encoder
-                "projector": "projector" in self.loop.method.weights() and not self.recalibrated,
+                "projector": has_projector(self.loop.method, self.recalibrated),
                 "held_out": self.evaluator.holds_out,
             }.items()
             if has
         }
+
+    def check_inputs(self, protocols: Iterable[str]) -> None:
+        """ConfigError where a protocol requires a projector or held-out images that the run has not."""
+        lacking = {"projector", "held_out"} - self.inputs()
+        for name in protocols:
+            if (kind := find(name).requires) in lacking:
+                raise ConfigError(f"{name}: {REASONS[kind]}")
 
     def _score(
         self, protocols: list[str], before: dict[str, Scores], local_models: LocalModels | None
@@ -136,7 +150,7 @@ class Run:
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as on_start:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-                projector = None if self.recalibrated else self.evaluator.projector(weights, kind=name)
+                projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
                 arrays = self.arrays.setdefault(name, {})
                 scores[name] = self.evaluator.scores(
                     encoder, protocols, local_models, on_start, arrays, failed, projector=projector

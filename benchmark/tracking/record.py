@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.identity import settings
 from benchmark.configuration.instantiate import defaults
+from benchmark.evaluation.monitor import RoundProbe
 from benchmark.evaluation.protocols import Scores, combine
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.provenance import provenance
@@ -79,8 +80,10 @@ def record(
 
 def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict[str, Any]]) -> Scores:
     """The scores, and "accuracy_best_on_test" of a protocol that was run after every round; unless rounds lack it."""
-    measured = [row["test_accuracy"] for row in history if "test_accuracy" in row]
-    if protocol not in scores or not measured or len(measured) < len(history):
+    if protocol is None or protocol not in scores:
+        return scores
+    measured = [row[key] for row in history if (key := RoundProbe.key(protocol)) in row]
+    if not measured or len(measured) < len(history):
         return scores
     return scores | {protocol: scores[protocol] | {"accuracy_best_on_test": max(measured)}}
 

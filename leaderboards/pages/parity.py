@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from leaderboards import store
-from leaderboards.markdown import render, replace_between
+from leaderboards.markdown import render, replace_between, with_spread
 from leaderboards.rank import Cell, board
 from leaderboards.schema import Record
 
@@ -95,8 +95,9 @@ def write(path: str | Path, results: Iterable[Result]) -> None:
 
 def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
     """docs/parity.md with the tables between its marks; records: of the runs whose accuracies are compared."""
-    values = {"results": parity.results, "accuracies": accuracies(records), "shown": shown, "two_digits": two_digits}
-    return replace_between(page, START, END, render("parity.md.j2", **values))
+    values = {"results": parity.results, "accuracies": accuracies(records)}
+    functions = {"shown": shown, "two_digits": two_digits, "signed": signed}
+    return replace_between(page, START, END, render("parity.md.j2", **values, **functions))
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,11 @@ def accuracies(records: Sequence[Record]) -> list[Accuracies]:
             cells = (*map(Cell.of, zip(*pairs, strict=True)), Cell.of([after - before for before, after in pairs]))
             compared.append(Accuracies(row, setting, *cells))
     return sorted(compared, key=lambda each: (each.setting, each.row))
+
+
+def signed(cell: Cell, decimals: int) -> str:
+    """A mean difference with its sign, and its spread: `+0.4 ± 0.9`."""
+    return f"{'+' if round(cell.mean, decimals) > 0 else ''}{with_spread(cell, decimals)}"
 
 
 def shown(result: Result, precision: str, kind: str) -> str:

@@ -205,7 +205,7 @@ FITTING: dict[str, Callable[[Mapping[str, object], str], bool]] = {
     ),
     "target": lambda setting, score: score.startswith(f"transfer-{plain(setting['target'])}/"),
     "labels": lambda setting, score: score.endswith(f"accuracy_{setting['labels']}pct"),
-    "pick": lambda setting, score: (setting["pick"] == "best") == score.endswith("_best_on_test"),
+    "pick": lambda setting, score: setting["pick"] == ("best" if score.endswith("_best_on_test") else "last"),
 }
 """Settings that no record holds -> whether our score, by its name, measures what they ask for."""
 

@@ -15,6 +15,7 @@ EVERY_STAGE = {"blur": 0.5, "blur_kernel": 5, "solarize": 0.5, "rotation": 20}
 RECIPES = {
     "default": {},
     "every stage": EVERY_STAGE | {"mean": (0.4, 0.5, 0.6), "std": (0.9, 1.0, 0.8)},
+    "bicubic": {"interpolation": "bicubic"},
     "uncropped": EVERY_STAGE | {"crop_scale": None},
     "unflipped": {"crop_scale": None, "flip": 0.0},
     "strong": {"jitter": (0.8, 0.8, 0.8, 0.5), "jitter_p": 1.0},

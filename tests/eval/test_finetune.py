@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
+from eval import finetune
 from eval.features import EvalError, Features, accuracy, extract
 from eval.finetune import FineTuning, fine_tuned, labelled, labelled_held_out, semi
 from eval.inputs import Crop, EncoderInputs
@@ -64,8 +65,18 @@ def test_held_out_labels_are_a_fraction_of_each_class_among_images_of_no_client(
     assert (clients[chosen] == -1).all()
     assert torch.bincount(labels[chosen]).tolist() == [4, 1, 3]
     assert chosen.tolist() == sorted(set(chosen.tolist()))
-    with pytest.raises(EvalError, match=r"20 % of class 0 are 8 images, but 4 of it are held out .* public\.share"):
+    with pytest.raises(EvalError, match=r"20 % of class 0 are 8 images, but only 4 are held out .* public\.share"):
         labelled_held_out(features, 0.2, seeded())
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_held_out_labels_alone_are_trained_on_where_asked_for(features, inputs, monkeypatch, held_out):
+    clients = torch.arange(len(features.train_y)) % 4 - 1
+    trained = []
+    monkeypatch.setattr(finetune, "fine_tuned", lambda features, inputs, rows, *_: trained.append(rows) or 50.0)
+    tuning = replace(TUNING, shares=(0.1, 0.15), held_out=held_out)
+    semi(replace(features, train_clients=clients), inputs, tuning, seeded())
+    assert [bool((clients[rows] == -1).all()) for rows in trained] == [held_out, held_out]
 
 
 def test_equals_a_plain_training_loop(features, inputs):

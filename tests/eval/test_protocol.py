@@ -191,7 +191,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
         return {}
 
     probes = "augmented_probe lbfgs_probe linear_probe swept_probe"
-    for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum with_uniformity".split():
+    for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum scores_of".split():
         monkeypatch.setattr(factories, function, record)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)

@@ -60,7 +60,7 @@ def test_where_labels_are_learned_from_they_matter(tmp_path):
 def test_no_choice_reads_a_test_label(tmp_path):
     """A protocol selects the same hyperparameters when test labels are noise; only accuracies differ."""
     run = run_helpers.train_run(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
-    protocols = expanded(["all"], "digits", drifts=False)
+    protocols = expanded(["all"], "digits")
 
     def scores():
         encoder = run.evaluator.encoder(run.loop.server["weights"], recalibrated=False)

@@ -20,14 +20,19 @@ from benchmark.configuration.identity import identity, settings
 from benchmark.configuration.naming import folder
 from benchmark.configuration.suites import suite
 from benchmark.errors import ConfigError, DivergedError
+from benchmark.evaluation.evaluator import Evaluator
 from benchmark.experiment.experiment import Experiment, load_folder
 from benchmark.experiment.run import Run
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.progress import Display
+from benchmark.tracking.record import with_best_round
 from datamodules.partition import PartitionError
+from datamodules.recipe import Recipe
+from datamodules.views import augment
 from eval.features import EvalError
+from eval.inputs import Crop
 from leaderboards import store
 from methods import trees
 from tests.run_helpers import TINY, same
@@ -305,13 +310,52 @@ BLOCK = 32_768
     [
         ((), {"projector"}),
         (("public.name=synthetic", "public.share=0.05"), {"projector"}),  # a tenth of each class is needed
-        (("public.name=synthetic", "public.share=0.12"), {"projector", "held_out"}),
-        (("federation.batch_norm=local",), set()),
+        (("public.name=synthetic", "public.share=0.1"), {"projector", "held_out"}),
+        (("federation.batch_norm=local",), set()),  # its BatchNorm has no statistics
         (("objective=supervised",), set()),
     ],
 )
 def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, inputs):
     assert experiment(tmp_path, *overrides)[0].build().inputs() == inputs
+
+
+def test_crops_of_probes_are_resized_as_their_protocol_says(tmp_path):
+    run = experiment(tmp_path)[0].build()
+    images, crops = torch.from_numpy(run.data.source.train.images[:6]), []
+    for interpolation in ("bilinear", "bicubic"):
+        crop = Crop((0.3, 0.6), flip=0.0, interpolation=interpolation)
+        crops.append(run.evaluator._cropped(images, crop, torch.Generator().manual_seed(0)))
+        recipe = Recipe(8, (0.3, 0.6), interpolation=interpolation, flip=0.0, jitter=(0, 0, 0, 0), grayscale=0)
+        assert torch.equal(crops[-1], augment(images, recipe, torch.Generator().manual_seed(0)))
+    assert not torch.equal(*crops)
+
+
+def test_a_record_has_the_best_round_of_the_protocol_that_ran_after_every_round():
+    history = [{"test_accuracy knn/v1": 50.0}, {"test_accuracy knn/v1": 40.0, "test_accuracy linear/v1": 60.0}]
+    scores = {"knn/v1": {"accuracy": 40.0}, "linear/v1": {"accuracy": 60.0}}
+    best = with_best_round(scores, "knn/v1", history)
+    assert best == scores | {"knn/v1": {"accuracy": 40.0, "accuracy_best_on_test": 50.0}}
+    assert with_best_round(scores, "linear/v1", history) == scores  # round 1 lacks it
+    assert with_best_round(scores, None, history) == with_best_round(scores, "semi/v1", history) == scores
+
+
+def test_a_round_that_the_protocol_cannot_score_ends_nothing(tmp_path, monkeypatch):
+    """The run goes on, says so, and has no best round."""
+    scores, calls = Evaluator.scores, []
+
+    def failing(self, encoder, protocols, *args, **kwargs):
+        calls.append(protocols)
+        if len(calls) == 2:
+            kwargs["failed"][protocols[0]] = "diverged"
+            return {}
+        return scores(self, encoder, protocols, *args, **kwargs)
+
+    monkeypatch.setattr(Evaluator, "scores", failing)
+    run, printed = experiment(tmp_path, "evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1")
+    record = run.execute()
+    assert record["rounds"]["done"] == 3
+    assert "accuracy_best_on_test" not in record["scores"]["knn/v1"]
+    assert "it has no knn/v1 accuracy_best_on_test" in printed.getvalue()
 
 
 def test_the_best_round_by_test_accuracy_is_recorded_beside_the_last(tmp_path):
@@ -320,7 +364,7 @@ def test_the_best_round_by_test_accuracy_is_recorded_beside_the_last(tmp_path):
         experiment(tmp_path, *words)[0] for words in (protocols, (protocols[0], f"output={tmp_path / 'b'}"))
     )
     scores, lines = probed.execute()["scores"]["knn/v1"], (probed.folder / "rounds.jsonl").read_text().splitlines()
-    accuracies = [json.loads(line)["test_accuracy"] for line in lines]
+    accuracies = [json.loads(line)["test_accuracy knn/v1"] for line in lines]
     assert len(accuracies) == 3
     assert (scores["accuracy"], scores.pop("accuracy_best_on_test")) == (accuracies[-1], max(accuracies))
     assert plain.execute()["scores"]["knn/v1"] == scores  # it does not change the training
