@@ -187,8 +187,8 @@ class Experiment:
             probe not in protocols or find(probe).requires or find(probe).headline != "accuracy"
         ):
             raise ConfigError(
-                f"evaluation.best_on_test={probe}: give one of evaluation.protocols that scores an accuracy of "
-                "features, as linear-fedx/v1"
+                f"evaluation.best_on_test={probe}: give a protocol that is also in evaluation.protocols, and that "
+                "scores an accuracy of features, as linear/v1 does"
             )
         run.check_inputs(protocols)
         return run

@@ -141,8 +141,8 @@ class TestMistakes:
             (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),
             (["run", TINY, "flesd", "evaluation.protocols=[drift/v1]"], "has no global model of whole networks"),
             (["run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]"], "public.share=0.1"),
-            (["run", TINY, "fedavg", "evaluation.best_on_test=linear/v1"], "give one of evaluation.protocols"),
-            (["run", TINY, "fedavg", "evaluation.best_on_test=geometry/v1"], "give one of evaluation.protocols"),
+            (["run", TINY, "fedavg", "evaluation.best_on_test=linear/v1"], "also in evaluation.protocols"),
+            (["run", TINY, "fedavg", "evaluation.best_on_test=geometry/v1"], "an accuracy of features"),
             (
                 ["run", TINY, "fedavg", "objective=supervised", "evaluation.protocols=[projected/v1]"],
                 "projected/v1: it scores the outputs of a projector, and there is none",

@@ -53,8 +53,8 @@ def test_the_page_has_a_line_for_each_file_and_each_setting() -> None:
     page = filled(f"before\n{START}\nold\n{END}\nafter\n", Parity((SSD, LDAWA)))
     assert page.startswith(f"before\n{START}\n")
     assert page.endswith(f"{END}\nafter\n")
-    assert "| ssd | ssd, align\\_uniform | 2, 3, 10 | 2.8e-07 | – | – | yes |" in page
-    assert "| ldawa | ssd, align\\_uniform | 2, 3, 10 | – | – | 3.0e-09 | no |" in page
+    assert "| ssd | ssd, align\\_uniform | 2, 3, 10 | 2.8e-07 | 5.0e-06 | 1.0e-03 | – | – | yes |" in page
+    assert "| ldawa | ssd, align\\_uniform | 2, 3, 10 | – | – | – | – | 3.0e-09 | no |" in page
     assert "| ldawa | Fang \\| Yang | a/b @abc | fit | ssd/cifar10-cross-silo | scaled |" in page
     assert "| training.views | ssd | separate | joint | 2.0e-01 | 2.5e-01 | 1.0e-02 |" in page
     assert "old" not in page
