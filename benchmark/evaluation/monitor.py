@@ -1,6 +1,9 @@
 """The exported encoders while training: the monitor's cheap measurements, and a protocol of every round."""
 
+from collections.abc import Iterator
 from typing import Any
+
+from torch import nn
 
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
@@ -8,7 +11,19 @@ from benchmark.evaluation.protocols import combine
 from benchmark.federation.loop import Callback, FederatedLoop
 
 
-class Monitor(Callback):
+class EncoderCallback(Callback):
+    """Reads the exported encoders. recalibrated: whether their BatchNorm statistics are measured first."""
+
+    def __init__(self, evaluator: Evaluator, recalibrated: bool) -> None:
+        self.evaluator, self.recalibrated = evaluator, recalibrated
+
+    def encoders(self, loop: FederatedLoop) -> Iterator[tuple[str, nn.Module]]:
+        """Names and encoders, each valid until the next: they may share the resident model."""
+        for name, weights in loop.export().items():
+            yield name, self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
+
+
+class Monitor(EncoderCallback):
     """Runs `Evaluator.monitor` every n rounds.
 
     Args:
@@ -17,7 +32,8 @@ class Monitor(Callback):
     """
 
     def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
-        self.evaluator, self.every, self.recalibrated = evaluator, every, recalibrated
+        super().__init__(evaluator, recalibrated)
+        self.every = every
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Adds the measurements to the round's line; with several encoders, their means."""
@@ -25,16 +41,13 @@ class Monitor(Callback):
             return
 
         def measure() -> list[dict[str, float]]:
-            return [
-                self.evaluator.monitor(self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name))
-                for name, weights in loop.export().items()
-            ]
+            return [self.evaluator.monitor(encoder) for _, encoder in self.encoders(loop)]
 
         measurements = on_rank_zero(loop.fabric, measure)
         line |= {name: sum(values[name] for values in measurements) / len(measurements) for name in measurements[0]}
 
 
-class RoundProbe(Callback):
+class RoundProbe(EncoderCallback):
     """Runs a protocol after every round, on the test images: for papers that report the best round.
 
     Args:
@@ -43,7 +56,8 @@ class RoundProbe(Callback):
     """
 
     def __init__(self, evaluator: Evaluator, protocol: str, recalibrated: bool) -> None:
-        self.evaluator, self.protocol, self.recalibrated = evaluator, protocol, recalibrated
+        super().__init__(evaluator, recalibrated)
+        self.protocol = protocol
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Adds the accuracy in percent to the round's line, unless the protocol fails; the worst one of encoders."""
@@ -51,12 +65,8 @@ class RoundProbe(Callback):
         def measure() -> float | None:
             failed: dict[str, str] = {}
             scores = {
-                name: self.evaluator.scores(
-                    self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name),
-                    [self.protocol],
-                    failed=failed,
-                )
-                for name, weights in loop.export().items()
+                name: self.evaluator.scores(encoder, [self.protocol], failed=failed)
+                for name, encoder in self.encoders(loop)
             }
             return None if failed else combine(scores)[self.protocol]["accuracy"]
 

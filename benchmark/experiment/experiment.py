@@ -28,7 +28,7 @@ from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes
-from benchmark.tracking.record import headline
+from benchmark.tracking.record import headline, lacks_best_round
 from eval.protocol import find
 from leaderboards import schema, store
 
@@ -91,8 +91,8 @@ class Experiment:
         every, recorded = self.config.evaluation.every, load(self.folder / "config.yaml").evaluation.every
         if every != recorded:
             self.display.print(f"it was monitored every {recorded} rounds, not {every}: delete it to run it again")
-        probe = self.config.evaluation.best_on_test
-        if probe is not None and "accuracy_best_on_test" not in result["scores"].get(probe, {}):
+        if lacks_best_round(self.config, result):
+            probe = self.config.evaluation.best_on_test
             self.display.print(f"it was not scored by {probe} after every round: delete it to run it again")
         protocols = expanded(self.config.evaluation.protocols, self.config.data.name)
         if missing := [name for name in protocols if name not in result["scores"]]:

@@ -16,7 +16,7 @@ from benchmark.errors import ConfigError
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
-from benchmark.evaluation.protocols import Scores, expanded, transfer_targets
+from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
@@ -31,7 +31,7 @@ from benchmark.tracking.provenance import (
     numerical_deviations,
     origin,
 )
-from benchmark.tracking.record import record
+from benchmark.tracking.record import BEST, lacks_best_round, record
 from datamodules.federated import FederatedDataModule
 from eval.features import EvalError
 from eval.inputs import REASONS
@@ -108,12 +108,9 @@ class Run:
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
             lines = [f"{', '.join(ids)} measured when {line}" for line in changed]
             result["deviations"] = list(dict.fromkeys([*result["deviations"], *lines]))
-        if (probe := self.config.evaluation.best_on_test) and "accuracy_best_on_test" not in result["scores"].get(
-            probe, {}
-        ):
-            self.display.print(
-                f"it has no {probe} accuracy_best_on_test: some of its rounds were not scored by {probe}"
-            )
+        if lacks_best_round(self.config, result):
+            probe = self.config.evaluation.best_on_test
+            self.display.print(f"it has no {probe} {BEST}: some of its rounds were not scored by {probe}")
         return Evaluated(result, ids, failed)
 
     def inputs(self) -> set[str]:
@@ -130,7 +127,7 @@ class Run:
 
     def check_inputs(self, protocols: Iterable[str]) -> None:
         """ConfigError where a protocol requires a projector or held-out images that the run has not."""
-        lacking = {"projector", "held_out"} - self.inputs()
+        lacking = OPTIONAL - {LOCAL_MODELS} - self.inputs()
         for name in protocols:
             if (kind := find(name).requires) in lacking:
                 raise ConfigError(f"{name}: {REASONS[kind]}")

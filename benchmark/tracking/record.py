@@ -17,6 +17,9 @@ from leaderboards.schema import SCHEMA, Record
 
 ANONYMITY = ("anonymity", "anonymity_claimed")
 """Visit notes of methods that hide an image among others."""
+BEST = "accuracy_best_on_test"
+"""Metric of `evaluation.best_on_test`: the best round's accuracy."""
+
 MONITORED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
 
 
@@ -85,7 +88,13 @@ def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict
     measured = [row[key] for row in history if (key := RoundProbe.key(protocol)) in row]
     if not measured or len(measured) < len(history):
         return scores
-    return scores | {protocol: scores[protocol] | {"accuracy_best_on_test": max(measured)}}
+    return scores | {protocol: scores[protocol] | {BEST: max(measured)}}
+
+
+def lacks_best_round(config: DictConfig, result: Record) -> bool:
+    """Whether a config asks for the best round of a protocol, and the record has none."""
+    protocol = config.evaluation.best_on_test
+    return protocol is not None and BEST not in result["scores"].get(protocol, {})
 
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
