@@ -1,16 +1,14 @@
 """Sources of images: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
 
-A source's arrays are stored as `<cache>/<name>-<key>/{train,test}_{images,labels}.npy` with a `meta.json`; the key
-changes with everything that would change their content. Nothing is unpickled here: torchvision reads its archives after
-it has checked their md5, and `numpy.load` refuses objects.
+A source's arrays are stored in `<cache>/<name>-<key>/` (see `datamodules.cache`); the key changes with everything that
+would change their content. Nothing is unpickled here: torchvision reads its archives after it has checked their md5,
+and `numpy.load` refuses objects.
 """
 
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,15 +17,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from datamodules import cache as decoded
+from datamodules.cache import SPLITS, Progress, Raw
 from datamodules.errors import DataError
 
-FORMAT = 2  # included in every key; increase it when the same request produces other content
-CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
-SPLITS = ("train", "test")
+FORMAT = 3  # included in every key; increase it when the same request produces other content, or another layout
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,6 @@ class Source:
     sha256: str
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
-
-    classes: tuple[str, ...]
-    images: Mapping[str, Any]
-    labels: Mapping[str, np.ndarray]
-    read: Callable[[Any], np.ndarray]
-
-
 def load(
     name: str,
     *,
@@ -66,6 +53,7 @@ def load(
     cache: str | Path,
     download: bool = False,
     image_size: int | None = None,
+    verify: bool = False,
     progress: Progress | None = None,
     **options: int,
 ) -> Source:
@@ -77,6 +65,7 @@ def load(
         root: the folder of image folders and archives; cache: the folder for decoded arrays.
         download: let torchvision download a missing archive.
         image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
+        verify: compare all decoded images with their hashes, not only a sample of large files.
         progress: called with (images decoded, images in total) while decoding.
         options: of `synthetic`: `examples`, `classes`, `channels`, `seed`.
 
@@ -91,7 +80,7 @@ def load(
     request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
     folder = Path(root) / name
     if name == "digits":
-        read_raw: Callable[[], _Raw] = _digits
+        read_raw: Callable[[], Raw] = _digits
     elif name == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
         request |= settings
@@ -104,74 +93,14 @@ def load(
     else:
         read_raw = partial(_archive, name, Path(root), download)
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    target = Path(cache) / f"{name}-{key}"
-    if not (target / "meta.json").is_file():
-        _build(target, read_raw(), image_size, progress)
-    meta = json.loads((target / "meta.json").read_text())
-    train, test = (
-        Split(np.load(target / f"{split}_images.npy", mmap_mode="r"), np.load(target / f"{split}_labels.npy"))
-        for split in SPLITS
+    arrays, classes, sha256 = decoded.opened(
+        Path(cache) / f"{name}-{key}", read_raw, image_size, verify=verify, progress=progress
     )
-    return Source(name, train, test, tuple(meta["classes"]), meta["sha256"])
+    train, test = (Split(arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS)
+    return Source(name, train, test, classes, sha256)
 
 
-def _build(target: Path, raw: _Raw, image_size: int | None, progress: Progress | None) -> None:
-    """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-        folder = Path(temporary) / "finished"  # the temporary folder itself is readable by its owner only
-        folder.mkdir()
-        done, total = 0, sum(map(len, raw.labels.values()))
-        for split in SPLITS:
-            for decoded in _decode(folder, split, raw, image_size):
-                done += decoded
-                if progress:
-                    progress(done, total)
-        (folder / "meta.json").write_text(json.dumps({"classes": raw.classes, "sha256": _content_hash(folder)}))
-        try:
-            folder.replace(target)
-        except OSError:
-            if not (target / "meta.json").is_file():  # otherwise another process was first, with the same content
-                raise
-
-
-def _decode(folder: Path, split: str, raw: _Raw, image_size: int | None) -> Iterator[int]:
-    """Write a split's arrays, yielding the number of images of each finished chunk."""
-    items, labels = raw.images[split], raw.labels[split].astype(np.int64)
-    np.save(folder / f"{split}_labels.npy", labels)
-    first = raw.read(items[0])
-    shape = (len(labels), *_resize(first, image_size).shape)
-    images = np.lib.format.open_memmap(folder / f"{split}_images.npy", mode="w+", dtype=np.uint8, shape=shape)
-
-    def fill(start: int) -> int:
-        chunk = items[start : start + CHUNK]
-        for position, item in enumerate(chunk, start):
-            images[position] = _resize(raw.read(item), image_size)
-        return len(chunk)
-
-    # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
-    with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
-        yield from pool.map(fill, range(0, len(labels), CHUNK))
-    images.flush()
-
-
-def _resize(image: np.ndarray, size: int | None) -> np.ndarray:
-    if size is None or image.shape[1:] == (size, size):
-        return image
-    square = (Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR) for channel in image)
-    return np.stack([np.asarray(channel) for channel in square])
-
-
-def _content_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for name in ("train_images", "train_labels", "test_images", "test_labels"):
-        array = np.load(folder / f"{name}.npy", mmap_mode="r")
-        digest.update(repr(array.shape).encode())
-        digest.update(array.reshape(-1).data)
-    return digest.hexdigest()
-
-
-def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> _Raw:
+def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> Raw:
     """Hold out a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
     rng = np.random.default_rng(0)
     test = np.zeros(len(labels), dtype=bool)
@@ -179,10 +108,10 @@ def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) ->
         members = np.flatnonzero(labels == label)
         test[rng.permutation(members)[: round(len(members) / 5)]] = True
     split_images = {"train": images[~test], "test": images[test]}
-    return _Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
+    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
 
 
-def _digits() -> _Raw:
+def _digits() -> Raw:
     """Scikit-learn's 1,797 handwritten digits, 8 x 8, one channel, intensities 0..16 scaled to 0..255."""
     from sklearn.datasets import load_digits
 
@@ -191,7 +120,7 @@ def _digits() -> _Raw:
     return _as_raw(images, digits.target, tuple(map(str, digits.target_names)))
 
 
-def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> _Raw:
+def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> Raw:
     """A smooth pattern of three waves per class and channel, with random contrast and pixel noise per example."""
     if channels < 1 or classes < 1 or examples < 5 * classes:
         counts = f"{examples} examples, {classes} classes, {channels} channels"
@@ -207,7 +136,7 @@ def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size
     return _as_raw(images, labels, tuple(map(str, range(classes))))
 
 
-def _archive(name: str, root: Path, download: bool) -> _Raw:
+def _archive(name: str, root: Path, download: bool) -> Raw:
     missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
     if name not in ARCHIVES:
         choices = ", ".join(("digits", "synthetic", *ARCHIVES))
@@ -229,7 +158,7 @@ def _archive(name: str, root: Path, download: bool) -> _Raw:
         array = array[:, None] if array.ndim == 3 else array
         images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
         labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
-    return _Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
+    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
 
 
 Files = dict[str, list[tuple[str, os.DirEntry[str]]]]
@@ -247,6 +176,9 @@ def _list_folder(folder: Path) -> Files:
             images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
             if not images:
                 raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")
+            for entry in images:
+                if not entry.is_file():  # opening a pipe would wait for somebody to write into it
+                    raise DataError(f"{entry.path} is a pipe, a device, a folder or a link to nothing: remove it")
             files[split] += [(label.name, entry) for entry in images]
         if not files[split]:
             raise DataError(f"no class folder in {folder / split}: the layout is {folder / split}/<class>/<image>")
@@ -264,7 +196,7 @@ def _visible(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     return sorted((entry for entry in os.scandir(folder) if entry.name[0] != "."), key=lambda entry: entry.name)
 
 
-def _folder(files: Files, image_size: int | None) -> _Raw:
+def _folder(files: Files, image_size: int | None) -> Raw:
     classes = sorted({label for label, _ in files["train"]})
     positions = {label: position for position, label in enumerate(classes)}
     images = {split: [entry.path for _, entry in files[split]] for split in SPLITS}
@@ -279,7 +211,7 @@ def _folder(files: Files, image_size: int | None) -> _Raw:
             raise DataError(f"images differ in size: {sizes}; set data.image_size=N (pixels) to resize all")
         return image
 
-    return _Raw(tuple(classes), images, labels, read)
+    return Raw(tuple(classes), images, labels, read)
 
 
 def _read_image(path: str) -> np.ndarray:

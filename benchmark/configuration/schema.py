@@ -20,6 +20,8 @@ class DataConfig:
     """Folder of archives and image folders."""
     cache: str = "~/.cache/fulcrum"
     """Folder of the decoded, memory-mapped arrays."""
+    verify: bool = False
+    """Compare all decoded arrays with their hashes at the start, not only 256 MiB of each file."""
     download: bool = False
     """Let torchvision download a missing archive."""
     image_size: int | None = None

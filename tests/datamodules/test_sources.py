@@ -1,5 +1,6 @@
 """Sources against the libraries of their data and against small files written here; nothing is decoded twice."""
 
+import fcntl
 import gzip
 import hashlib
 import os
@@ -17,7 +18,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
-from datamodules import sources
+from datamodules import cache, sources
 from datamodules.sources import DataError, Source
 
 RNG = np.random.default_rng(0)
@@ -210,6 +211,108 @@ def test_a_failed_build_leaves_nothing(folders: dict[str, Path], monkeypatch: py
         sources.load("pets", **folders, progress=interrupt)
     assert list(folders["cache"].iterdir()) == []
     assert len(sources.load("pets", **folders).train.labels) == 6
+
+
+DIGITS_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "meta.json")
+
+
+def cached(folders: dict[str, Path], pattern: str = "digits-*") -> Path:
+    (folder,) = folders["cache"].glob(pattern)
+    return folder
+
+
+@pytest.mark.parametrize("file", DIGITS_FILES)
+@pytest.mark.parametrize("spoil", ["zeros", "flip", "empty", "shorter", "longer", "text", "gone", "folder"])
+def test_a_damaged_cache_is_decoded_again_and_reported(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture, file: str, spoil: str
+) -> None:
+    intact = sources.load("digits", **folders)
+    target = cached(folders) / file
+    content = bytearray(target.read_bytes())
+    content[len(content) // 2] ^= 1
+    spoiled = {
+        "zeros": bytes(len(content)), "flip": bytes(content), "empty": b"", "shorter": content[:-1],
+        "longer": content + b"0", "text": b"[" * 2000,
+    }  # fmt: skip
+    target.unlink()
+    if spoil == "folder":
+        target.mkdir()
+    elif spoil != "gone":
+        target.write_bytes(spoiled[spoil])
+    assert_same(sources.load("digits", **folders), intact)
+    assert f"{cached(folders)} is damaged ({file}" in caplog.text
+    caplog.clear()
+    assert_same(sources.load("digits", **folders), intact)  # it was replaced
+    assert not caplog.text
+    assert [path.name for path in folders["cache"].iterdir()] == [cached(folders).name]
+
+
+def test_a_large_cache_is_compared_by_a_sample_and_on_request_whole(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "BLOCK", 1024)
+    monkeypatch.setattr(cache, "CHECKED", 4)
+    sources.load("digits", **folders)  # 91 blocks, of which 0, 23, 46 and 69 are sampled
+    with (cached(folders) / "train_images.npy").open("r+b") as stream:
+        stream.seek(1024 * 50)
+        stream.write(b"\xff\xfe\xfd")
+    sources.load("digits", **folders)
+    assert not caplog.text
+    intact = sources.load("digits", root=folders["root"], cache=folders["root"] / "another")
+    assert_same(sources.load("digits", **folders, verify=True), intact)
+    assert "train_images.npy has changed" in caplog.text
+
+
+def test_unfinished_folders_of_killed_processes_are_removed(folders: dict[str, Path]) -> None:
+    sources.load("digits", **folders)
+    folder = cached(folders)
+    old, fresh, held = (folder.parent / f".{folder.name}-{name}" for name in ("old", "fresh", "held"))
+    for path in (old, fresh, held):
+        (path / "finished").mkdir(parents=True)
+    for path in (old, held):
+        os.utime(path, (1.0, 1.0))
+    (folder / "meta.json").unlink()
+    with os.scandir(held):
+        descriptor = os.open(held, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        sources.load("digits", **folders)
+        os.close(descriptor)
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, fresh.name, held.name}
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_its_key(folders: dict[str, Path]) -> None:
+    folders["cache"].write_text("a file")
+    with pytest.raises(DataError, match=r"decoded images cannot be written to .*cache.*set data\.cache=") as error:
+        sources.load("digits", **folders)
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_while_decoding_is_an_error_of_one_line(folders: dict[str, Path]) -> None:
+    code = (
+        "import resource, sys; from datamodules import sources; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "try: sources.load('digits', root=sys.argv[1], cache=sys.argv[2])\n"
+        "except sources.DataError as error: print(error)"
+    )
+    words = [sys.executable, "-c", code, str(folders["root"]), str(folders["cache"])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "cannot be written" in done.stdout
+    assert done.stdout.count("\n") == 1
+    assert list(folders["cache"].iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "dangling", "loop"])
+def test_what_is_no_image_file_is_refused_at_once(folders: dict[str, Path], what: str) -> None:
+    make_folder(folders["root"])
+    path = folders["root"] / "pets" / "train" / "cat" / "9.png"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if what == "loop" else path.with_name("nothing"))
+    with pytest.raises((DataError, OSError), match=r"9\.png"):
+        sources.load("pets", **folders)
 
 
 def test_concurrent_loads_agree(folders: dict[str, Path]) -> None:

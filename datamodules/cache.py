@@ -1,0 +1,210 @@
+"""Decoded images on disk: written whole or not at all, checked when they are opened, decoded again if damaged.
+
+A folder has `{train,test}_{images,labels}.npy` and `meta.json`: the classes, the hash of the content, and the hash of
+every block of each file.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from datamodules.errors import DataError
+
+CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
+BLOCK = 1 << 20  # bytes that have a hash of their own
+CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
+ABANDONED = 3600.0  # seconds after which an unfinished folder that no process holds is removed
+SPLITS = ("train", "test")
+ARRAYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
+Progress = Callable[[int, int], None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
+
+    classes: tuple[str, ...]
+    images: Mapping[str, Any]
+    labels: Mapping[str, np.ndarray]
+    read: Callable[[Any], np.ndarray]
+
+
+class Decoded(NamedTuple):
+    """Arrays by name, images memory-mapped; the classes; the hash of the content."""
+
+    arrays: dict[str, np.ndarray]
+    classes: tuple[str, ...]
+    sha256: str
+
+
+def opened(
+    folder: Path, read_raw: Callable[[], Raw], image_size: int | None, *, verify: bool, progress: Progress | None
+) -> Decoded:
+    """The decoded images in `folder`; decoded now where they are missing or not as they were written.
+
+    Args:
+        read_raw: returns the images to decode.
+        verify: compare every block, not `CHECKED` of each file.
+
+    Raises DataError: images that cannot be read, or a folder that cannot be written.
+    """
+    reason = damage(folder, verify) if folder.exists() else "missing"
+    if reason is not None:
+        if reason != "missing":
+            log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
+        raw = read_raw()
+        try:
+            _build(folder, raw, image_size, progress)
+        except OSError as error:  # reading has errors of its own
+            raise DataError(
+                f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
+                "set data.cache=... to a folder with room for them"
+            ) from error
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if "images" in name else None) for name in ARRAYS}
+    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"])
+
+
+def damage(folder: Path, verify: bool = True) -> str | None:
+    """What in the folder is not as it was written, in words; None where nothing is. verify: see `opened`."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta.pop("checksum") != _checksum(meta):
+            return "meta.json has changed"
+        for name, hashes in meta["blocks"].items():
+            if (folder / name).stat().st_size != meta["bytes"][name]:
+                return f"{name} has another size"
+            every = 1 if verify else -(-len(hashes) // CHECKED)
+            with (folder / name).open("rb") as stream:
+                if any(_block(stream, index) != hashes[index] for index in range(0, len(hashes), every)):
+                    return f"{name} has changed"
+    except OSError as error:
+        return f"{Path(error.filename or folder).name}: {error.strerror}"
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return "meta.json is not readable"
+    return None
+
+
+def _block(stream: Any, index: int) -> str:
+    """Hash of a block of an open file."""
+    stream.seek(index * BLOCK)
+    return hashlib.sha256(stream.read(BLOCK)).hexdigest()[:16]
+
+
+def _checksum(meta: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def _build(target: Path, raw: Raw, image_size: int | None, progress: Progress | None) -> None:
+    """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary_beside(target) as temporary:
+        folder = temporary / "finished"  # the temporary folder itself is readable by its owner only
+        folder.mkdir()
+        done, total = 0, sum(map(len, raw.labels.values()))
+        for split in SPLITS:
+            for decoded in _decode(folder, split, raw, image_size):
+                done += decoded
+                if progress:
+                    progress(done, total)
+        _write_meta(folder, raw.classes)
+        if damage(target) is None:  # another process was first, with the same content
+            return
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(temporary / "damaged")
+        try:
+            folder.rename(target)
+        except OSError:
+            if damage(target) is not None:
+                raise
+
+
+@contextlib.contextmanager
+def _temporary_beside(target: Path) -> Iterator[Path]:
+    """A folder beside `target`, removed at the end; those that killed processes have left are removed too."""
+    pattern = f".{target.name}-"
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=pattern, ignore_cleanup_errors=True) as name:
+        held = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            for other in target.parent.glob(f"{pattern}*"):
+                with contextlib.suppress(OSError):  # held by its process, or just removed
+                    if time.time() - other.stat().st_mtime > ABANDONED:
+                        descriptor = os.open(other, os.O_RDONLY)
+                        try:
+                            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                            shutil.rmtree(other, ignore_errors=True)
+                        finally:
+                            os.close(descriptor)
+            yield Path(name)
+        finally:
+            os.close(held)
+
+
+def _decode(folder: Path, split: str, raw: Raw, image_size: int | None) -> Iterator[int]:
+    """Write a split's arrays, yielding the number of images of each finished chunk."""
+    items, labels = raw.images[split], raw.labels[split].astype(np.int64)
+    np.save(folder / f"{split}_labels.npy", labels)
+    first = raw.read(items[0])
+    shape = (len(labels), *resized(first, image_size).shape)
+    file = folder / f"{split}_images.npy"
+    images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped
+        with file.open("r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+
+    def fill(start: int) -> int:
+        chunk = items[start : start + CHUNK]
+        for position, item in enumerate(chunk, start):
+            images[position] = resized(raw.read(item), image_size)
+        return len(chunk)
+
+    # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
+    with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
+        yield from pool.map(fill, range(0, len(labels), CHUNK))
+    images.flush()
+
+
+def resized(image: np.ndarray, size: int | None) -> np.ndarray:
+    """An image `[C, H, W]` as a square of `size` pixels, bilinearly; None: as it is."""
+    if size is None or image.shape[1:] == (size, size):
+        return image
+    square = (Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR) for channel in image)
+    return np.stack([np.asarray(channel) for channel in square])
+
+
+def _write_meta(folder: Path, classes: tuple[str, ...]) -> None:
+    """`meta.json` of the arrays in a folder."""
+    files = {f"{name}.npy": (folder / f"{name}.npy").stat().st_size for name in ARRAYS}
+    blocks = {}
+    for name, size in files.items():
+        with (folder / name).open("rb") as stream:
+            blocks[name] = [_block(stream, index) for index in range(-(-size // BLOCK))]
+    meta = {"classes": classes, "sha256": _content_hash(folder), "bytes": files, "blocks": blocks}
+    text = json.dumps({**meta, "checksum": _checksum(meta)})
+    (folder / "meta.json").write_text(text, encoding="utf-8")
+
+
+def _content_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in ARRAYS:
+        array = np.load(folder / f"{name}.npy", mmap_mode="r")
+        digest.update(repr(array.shape).encode())
+        digest.update(array.reshape(-1).data)
+    return digest.hexdigest()
