@@ -4,6 +4,11 @@ An error without an `exit_code` is a bug. `UserError` is the root class within `
 import this one, so each has its own root class with that attribute: MethodError, EvalError, DataError and RecordError.
 """
 
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
 EX_TEMPFAIL = 75
 """Exit code where the same command may succeed later (folder in use, time is up); the name is from sysexits.h."""
 DEADLINE_PREFIX = "time is up: "
@@ -50,13 +55,34 @@ class RankError(UserError):
     """Ranks that cannot connect to each other."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a write where there is no room; Python does not name the file in them."""
+
+
+@contextlib.contextmanager
+def names_full_disk(folder: Path) -> Iterator[None]:
+    """Names the folder in an error of a full disk, however deep in a library the write was."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            error.filename = str(folder)
+        raise
+
+
 def exit_code(error: BaseException) -> int | None:
-    """Exit code of an error a user can fix, None for a bug; an OSError that names a file counts as the user's."""
+    """Exit code of an error a user can fix, None for a bug.
+
+    An OSError that names a file counts as the user's, and so does a full disk.
+    """
     if isinstance(error, OSError):
-        return None if error.filename is None else UserError.exit_code
+        return None if error.filename is None and error.errno not in FULL else UserError.exit_code
     return getattr(error, "exit_code", None)
 
 
 def message(error: BaseException) -> str:
     """The one line that is printed for an error a user can fix."""
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    if not isinstance(error, OSError):
+        return str(error)
+    line = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)
+    return f"{line}: free some space and run the same command again" if error.errno in FULL else line

@@ -142,7 +142,8 @@ def _temporary_beside(target: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=pattern, ignore_cleanup_errors=True) as name:
         held = os.open(name, os.O_RDONLY)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
+                fcntl.flock(held, fcntl.LOCK_EX)
             for other in target.parent.glob(f"{pattern}*"):
                 with contextlib.suppress(OSError):  # held by its process, or just removed
                     if time.time() - other.stat().st_mtime > ABANDONED:

@@ -12,7 +12,7 @@ from benchmark.configuration.identity import differences, identity
 from benchmark.configuration.naming import folder, title
 from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, names_full_disk
 from benchmark.evaluation.drift import drift_unavailable, supports_drift
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
@@ -119,7 +119,7 @@ class Experiment:
     def open(self) -> Iterator[Run]:
         """Builds the run, writes its config to its folder, and locks the folder until the context ends."""
         run = self.build()
-        with lock_folder(self.folder, run.fabric):
+        with names_full_disk(self.folder), lock_folder(self.folder, run.fabric):
             with raise_on_all_ranks(run.fabric):
                 self.refuse_changed_config()  # again: another process may have been first
                 file = self.folder / "config.yaml"

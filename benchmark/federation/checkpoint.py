@@ -1,12 +1,22 @@
 """The state of a run in one file, written beside and renamed, so that a round is saved entirely or not at all."""
 
+import hashlib
 import os
+import re
+import struct
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from benchmark.errors import CheckpointError
+
+SEAL = re.compile(rb"sha256=([0-9a-f]{64})$")
+"""The comment at the end of the file, which is a zip archive: the hash of all bytes before it."""
+SEAL_SIZE = 71
+
+FIELDS = {"round": int, "server": dict, "history": list, "memory": dict, "ledger": dict, "account": dict}
+"""Field of a state -> its type."""
 
 
 class Checkpoint:
@@ -24,8 +34,12 @@ class Checkpoint:
         """Replaces the checkpoint; a crash at any point leaves the old or the new one, whole."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         beside = self.file.with_suffix(".new")
-        with beside.open("wb") as stream:
-            torch.save({**state, "config": self.config_hash}, stream)
+        with beside.open("w+b") as stream:
+            try:
+                torch.save({**state, "config": self.config_hash}, stream)
+            except RuntimeError as error:  # what torch makes of an error of the stream, such as that of a full disk
+                raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+            seal(stream)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, self.file)
@@ -33,17 +47,16 @@ class Checkpoint:
     def load(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The saved state, or None where there is none yet.
 
-        Raises CheckpointError: the file cannot be read, or belongs to another config.
+        Raises CheckpointError: the file is damaged or no checkpoint, or belongs to another config.
         """
         if not self.file.exists():
             return None
         try:
+            check_seal(self.file)
             state = torch.load(self.file, map_location=device, weights_only=True)
             saved_hash = state["config"]
         except Exception as error:
-            raise CheckpointError(
-                f"{self.file} cannot be read ({type(error).__name__}): delete {self.file.parent} to start the run over"
-            ) from error
+            raise self._unusable(f"cannot be read ({type(error).__name__})") from error
         if saved_hash != self.config_hash:
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
@@ -54,4 +67,31 @@ class Checkpoint:
             {"numerical_deviations" if key == "otherwise" else key: value for key, value in environment.items()}
             for environment in state.get("played", [])
         ]
-        return {"account": {"releases": [], "covers": []}, "environments": environments, **state}
+        state = {"account": {"releases": [], "covers": []}, "environments": environments, **state}
+        for field, kind in FIELDS.items():
+            if not isinstance(state.get(field), kind):
+                raise self._unusable(f"has no {field!r} that this version could read")
+        return state
+
+    def _unusable(self, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.file} {why}: restore it from a copy, or delete {self.file.parent} to start the run over"
+        )
+
+
+def seal(stream: IO[bytes]) -> None:
+    """Ends what `torch.save` wrote with its hash, as the comment of a zip archive, which `torch.load` ignores."""
+    stream.seek(-2, os.SEEK_END)
+    stream.write(struct.pack("<H", SEAL_SIZE))  # length of the comment, 0 before
+    stream.seek(0)
+    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    stream.seek(0, os.SEEK_END)
+    stream.write(b"sha256=%s" % digest.encode())
+
+
+def check_seal(file: Path) -> None:
+    """ValueError where a sealed file has changed; `torch.load` would accept it. Early files have no seal."""
+    content = memoryview(file.read_bytes())
+    sealed = SEAL.match(content[-SEAL_SIZE:])
+    if sealed and hashlib.sha256(content[:-SEAL_SIZE]).hexdigest().encode() != sealed[1]:
+        raise ValueError("it has changed since it was written")

@@ -1,18 +1,26 @@
 """State that stays with clients between rounds, on disk by client id: staged during a round, committed with it.
 
-A file has client, round and phase in its name. The index names the file that counts for each client, and the checkpoint
-holds the index, so that a run killed at any moment finds the states of its last completed round.
+A file has client, round, phase and the hash of its content in its name. The index names the file that counts for each
+client, and the checkpoint holds the index, so that a run killed at any moment finds the states of its last completed
+round, and a file that has changed since is noticed.
 """
 
 import contextlib
+import hashlib
+import io
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
+from benchmark.errors import CheckpointError
 from methods import trees
 from methods.trees import Tree
+
+HASHED = re.compile(r"-([0-9a-f]{16})\.pt$")
+"""The hash in a file's name; early files have none."""
 
 
 class ClientState(Mapping[int, Tree]):
@@ -28,7 +36,19 @@ class ClientState(Mapping[int, Tree]):
         self.index: dict[int, str] = {}
 
     def __getitem__(self, client: int) -> Tree:
-        return torch.load(self.folder / self.index[client], map_location=self.device, weights_only=True)
+        """A client's state. Raises CheckpointError: its file is missing or not as it was written."""
+        file = self.folder / self.index[client]
+        try:
+            content = file.read_bytes()
+            if (written := HASHED.search(file.name)) and written[1] != _hash(content):
+                raise ValueError("it has changed")
+            return torch.load(io.BytesIO(content), map_location=self.device, weights_only=True)
+        except Exception as error:  # of a file that is no Tree torch raises errors of many classes
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
+            raise CheckpointError(
+                f"{file}, which client {client} keeps, cannot be read ({reason}): restore it from a copy, or delete "
+                f"{self.folder.parent} to start the run over"
+            ) from error
 
     def __contains__(self, client: object) -> bool:
         return client in self.index
@@ -44,8 +64,10 @@ class ClientState(Mapping[int, Tree]):
         if not tree:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"client{client}-round{round}-{phase}.pt"
-        torch.save(trees.clone(tree), self.folder / name)  # a view of the resident model would be saved with all of it
+        content = io.BytesIO()
+        torch.save(trees.clone(tree), content)  # a view of the resident model would be saved with all of it
+        name = f"client{client}-round{round}-{phase}-{_hash(content.getbuffer())}.pt"
+        (self.folder / name).write_bytes(content.getbuffer())
         return name
 
     def stage(self, written: Mapping[int, str | None]) -> None:
@@ -79,6 +101,10 @@ class ClientState(Mapping[int, Tree]):
                 if file.name not in named:
                     with contextlib.suppress(FileNotFoundError):
                         file.unlink()
+
+
+def _hash(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class LocalParts(Mapping[int, Tree]):

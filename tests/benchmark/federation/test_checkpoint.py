@@ -1,8 +1,10 @@
 import os
+import resource
 
 import pytest
 import torch
 
+from benchmark.errors import exit_code, message, names_full_disk
 from benchmark.federation import checkpoint
 from benchmark.federation.checkpoint import Checkpoint, CheckpointError
 from tests.run_helpers import same
@@ -112,6 +114,46 @@ def test_a_broken_file_is_one_line(saved, content):
 def test_a_file_of_another_make_is_one_line(saved, content):
     torch.save(content, saved.file)
     refused(saved)
+
+
+def test_a_flipped_byte_is_refused_wherever_it_would_change_the_state(saved):
+    content = saved.file.read_bytes()
+    intact, refusals = saved.load(), 0
+    for position in range(0, len(content), 4):
+        saved.file.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
+        try:
+            assert same(saved.load(), intact), position  # a byte of the seal itself
+        except CheckpointError:
+            refusals += 1
+    assert refusals >= (len(content) - checkpoint.SEAL_SIZE) // 4
+
+
+def test_a_file_without_a_seal_is_of_an_earlier_version(saved):
+    torch.save({**STATE, "config": "abc"}, saved.file)
+    assert same(saved.load(), {**STATE, "config": "abc"})
+
+
+@pytest.mark.parametrize("field", ["round", "server", "history", "memory", "ledger"])
+@pytest.mark.parametrize("value", [None, "text", 1.5])
+def test_a_missing_or_unreadable_field_is_one_line(saved, field, value):
+    saved.save({**STATE, field: value} if value is not None else {key: STATE[key] for key in STATE if key != field})
+    assert f"has no '{field}'" in refused(saved)
+
+
+def test_a_full_disk_names_the_folder_and_leaves_the_old_one(saved):
+    larger = {**STATE, "server": {"weights": torch.zeros(100_000)}}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error, names_full_disk(saved.file.parent):
+            saved.save(larger)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert exit_code(error.value) == 2
+    assert message(error.value) == (
+        f"{saved.file.parent}: File too large: free some space and run the same command again"
+    )
+    assert same(saved.load(), {**STATE, "config": "abc"})
 
 
 class Harm:

@@ -1,8 +1,7 @@
-import pickle
-
 import pytest
 import torch
 
+from benchmark.errors import CheckpointError
 from benchmark.federation.client_state import ClientState, LocalParts
 from tests.run_helpers import same
 
@@ -123,9 +122,10 @@ class Harm:
 
 
 def test_nothing_is_unpickled(memory):
-    keep(memory, 0, k1=1.0)
-    torch.save({"memory": Harm()}, memory.folder / memory.index[1])
-    with pytest.raises(pickle.UnpicklingError):
+    memory.folder.mkdir()
+    torch.save({"memory": Harm()}, memory.folder / "client1-round0-fit.pt")  # a name without a hash
+    memory.restore({1: "client1-round0-fit.pt"})
+    with pytest.raises(CheckpointError, match="Weights only load failed"):
         memory[1]
 
 
@@ -135,3 +135,33 @@ def test_kept_shows_the_parts_that_stay_and_nothing_else(memory):
     assert (list(kept), len(kept)) == ([2, 4], 2)
     assert same(kept[4], TREE["stays"])
     assert kept[2] == {}
+
+
+@pytest.mark.parametrize("content", ["emptied", "nan", "flip", "cut", "nothing", "text", "gone"])
+def test_a_state_that_is_not_as_it_was_written_is_refused_in_one_line(memory, content):
+    keep(memory, 0, k1=1.0)
+    file = memory.folder / memory.index[1]
+    written = file.read_bytes()
+    if content in ("emptied", "nan"):
+        torch.save({} if content == "emptied" else leaf(float("nan")), file)
+    elif content == "gone":
+        file.unlink()
+    else:
+        half = len(written) // 2
+        flipped = written[:half] + bytes([written[half] ^ 1]) + written[half + 1 :]
+        file.write_bytes({"flip": flipped, "cut": written[:-1], "nothing": b"", "text": b"{}"}[content])
+    with pytest.raises(CheckpointError, match=r"client1-.*which client 1 keeps") as error:
+        memory[1]
+    assert "\n" not in str(error.value)
+    assert f"delete {memory.folder.parent}" in str(error.value)
+
+
+def test_a_state_of_an_earlier_version_has_no_hash_in_its_name(memory):
+    memory.folder.mkdir()
+    torch.save(TREE, memory.folder / "client1-round0-fit.pt")
+    memory.restore({1: "client1-round0-fit.pt"})
+    assert same(memory[1], TREE)
+    torch.save([1], memory.folder / "client1-round0-fit.pt")
+    (memory.folder / "client1-round0-fit.pt").write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        memory[1]
