@@ -6,7 +6,7 @@ from typing import Any
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import compose, parse
-from benchmark.configuration.overrides import exactly, split, take_keys
+from benchmark.configuration.overrides import exactly, is_true, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 
 
@@ -57,8 +57,9 @@ def resume(words: list[str], session: Session) -> None:
     from benchmark.experiment.experiment import Experiment, load_folder
 
     names, overrides = split(words)
-    (path,) = exactly(names, "resume RUN_DIR", 1)
-    config = load_folder(Path(path), overrides)
+    (path,) = exactly(names, "resume RUN_DIR [trust=true]", 1)
+    options, rest = take_keys(overrides, "trust")
+    config = load_folder(Path(path), rest, trust=is_true(options, "trust"))
     processes = session.launch([config])
     with session.display() as display:
         Experiment(config, display, processes, session.started, Path(path)).execute()
@@ -72,10 +73,10 @@ def evaluate(words: list[str], session: Session) -> None:
 
     names, overrides = split(words)
     (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
-    given, rest = take_keys(overrides, "protocols")
+    given, rest = take_keys(overrides, "protocols", "trust")
     if "devices" not in parse(rest) and launched_layout() is None:
         rest.append("devices=1")  # further ranks would only wait: one process has all the cores
-    config = load_folder(Path(path), rest)
+    config = load_folder(Path(path), rest, trust=is_true(given, "trust"))
     processes = session.launch([config])
     with session.display() as display:
         experiment = Experiment(config, display, processes, path=Path(path))

@@ -2,22 +2,40 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping
-from typing import Any, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_type_hints
 
 import torch
 from omegaconf import DictConfig
 
 from benchmark.configuration.typecheck import describe, fits, nearest
 from benchmark.errors import ConfigError
+from methods.base import FederatedMethod
+from methods.objective import AddOn, Objective
+from methods.server import ServerOptimizer
 
 EXAMPLES = {
     "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",
     "optimizer": "torch.optim.SGD",
     "encoder": "methods.networks.resnet18",
     "objective": "methods.objectives.simclr.SimCLR",
+    "method": "methods.fedavg.FedAvg",
+    "method.addons": "methods.fedx.CrossDistillation",
 }
 """Examples of import paths, by section."""
+
+BASES: dict[str, tuple[type, ...]] = {
+    "method": (FederatedMethod,),
+    "method.addons": (AddOn,),
+    "objective": (Objective,),
+    "encoder": (torch.nn.Module,),
+    "optimizer": (torch.optim.Optimizer,),
+    "server_optimizer": get_args(ServerOptimizer),
+}
+"""Section -> what its class has to be a subclass of; an encoder may be a function that returns one."""
+
+SHIPPED = ("methods.", "torch.optim.")
+"""Where import paths begin that a config may name without being trusted."""
 
 RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")
 """Arguments of a method that other sections set."""
@@ -54,18 +72,57 @@ def construct(
 
 
 def locate(section: Mapping[str, Any], where: str) -> Any:
-    """The object an import path names."""
+    """The object an import path names.
+
+    Raises ConfigError: nothing has this path, or something else than the section asks for. Nothing is called before.
+    """
     path = section.get("class") if isinstance(section, Mapping) else None
-    if not isinstance(path, str) or "." not in path:
-        kind = "encoder" if where.startswith("federation.encoders") else where
-        example = EXAMPLES.get(kind, "methods.fedavg.FedAvg")
-        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {example}")
+    kind = "encoder" if where.startswith("federation.encoders") else where
+    if not isinstance(path, str) or "." not in path.strip("."):
+        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {EXAMPLES[kind]}")
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        target = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
         raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
+    made = target if inspect.isclass(target) else None
+    if kind == "encoder" and made is None and callable(target):
+        made = (get_type_hints(target) if inspect.isfunction(target) else {}).get("return", torch.nn.Module)
+    if not (inspect.isclass(made) and issubclass(made, BASES[kind])):
+        wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in BASES[kind])
+        raise ConfigError(f"{where}.class={path} is no subclass of {wanted}: give one, e.g. {EXAMPLES[kind]}")
+    return target
+
+
+def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(where, section) of every section of a config that names a class."""
+    for name in ("method", "objective", "encoder", "optimizer", "server_optimizer"):
+        if config[name]:
+            yield name, config[name]
+    addons = config.method.get("addons") or []
+    if not isinstance(addons, Sequence) or isinstance(addons, str):
+        raise ConfigError(f"method.addons={addons!r}: give a list, each {{class: ...}} and its arguments")
+    for addon in addons:
+        yield "method.addons", addon
+    for kind, section in config.federation.encoders.items():
+        yield f"federation.encoders.{kind}", section
+
+
+def refuse_foreign_classes(config: DictConfig, file: str) -> None:
+    """ConfigError where a config that somebody else may have written names code from outside the suite.
+
+    file: of the config, for the message. No module is imported before its path was checked.
+    """
+    for where, section in named_classes(config):
+        path = str(section.get("class") if isinstance(section, Mapping) else None)
+        if not path.startswith(SHIPPED) or any(name.startswith("_") for name in path.split(".")):
+            raise ConfigError(
+                f"{file} names code from outside the suite ({where}.class={path}), which would run: "
+                "add trust=true if you trust that folder and that code"
+            )
+        if not locate(section, where).__module__.startswith(SHIPPED):
+            raise ConfigError(f"{file}: {where}.class={path} is not defined there: give the path of its own module")
 
 
 def arguments(target: Any) -> dict[str, inspect.Parameter]:

@@ -1,7 +1,7 @@
 """Arguments of a command line: names, and `key=value` overrides."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.configuration.compose import parse
@@ -29,6 +29,14 @@ def only_keys(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
     if names or rest:
         raise ConfigError(f"{takes}, not {' '.join([*names, *rest])}")
     return values
+
+
+def is_true(options: Mapping[str, Any], key: str) -> bool:
+    """The value of an option that is true or false, and false where it is left out."""
+    value = options.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}={value}: give true or false")
+    return value
 
 
 def exactly(names: list[str], usage: str, count: int = 2) -> list[str]:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
 from benchmark.configuration.identity import differences, identity
+from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.naming import folder, title
 from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
@@ -203,14 +204,19 @@ class Experiment:
         return "networks and views were" if faster else "views were"
 
 
-def load_folder(path: Path, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of a run folder; overrides may change how it runs (devices, minutes), not its result."""
+def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
+    """The config of a run folder; overrides may change how it runs (devices, minutes), not its result.
+
+    trust: whether it may name classes from outside the suite.
+    """
     file = path / "config.yaml"
     if not file.is_file():
         raise ConfigError(
             f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
         )
     before = load(file)
+    if not trust:
+        refuse_foreign_classes(before, str(file))
     config = merge(before, overrides)
     changed = differences(before, config)
     changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]

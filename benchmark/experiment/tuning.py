@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.instantiate import arguments, locate
-from benchmark.configuration.overrides import take_keys
+from benchmark.configuration.overrides import is_true, take_keys
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message
 from benchmark.experiment.experiment import Experiment
@@ -51,9 +51,7 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
             less the keys that are given a value. `compare=true`: see `Grid`.
     """
     options, overrides = take_keys(overrides, "compare")
-    compare = options.get("compare", False)
-    if not isinstance(compare, bool):
-        raise ConfigError(f"compare={compare}: give true or false")
+    compare = is_true(options, "compare")
     if any(override.startswith("minutes=") for override in overrides):
         raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
     ranges = [override for override in overrides if "," in override and "[" not in override]

@@ -5,7 +5,7 @@ import os
 import re
 import struct
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -79,14 +79,15 @@ class Checkpoint:
         )
 
 
-def seal(stream: IO[bytes]) -> None:
+def seal(stream: BinaryIO) -> None:
     """Ends what `torch.save` wrote with its hash, as the comment of a zip archive, which `torch.load` ignores."""
     stream.seek(-2, os.SEEK_END)
     stream.write(struct.pack("<H", SEAL_SIZE))  # length of the comment, 0 before
     stream.seek(0)
-    digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    stream.seek(0, os.SEEK_END)
-    stream.write(b"sha256=%s" % digest.encode())
+    digest = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    stream.write(b"sha256=%s" % digest.hexdigest().encode())
 
 
 def check_seal(file: Path) -> None:

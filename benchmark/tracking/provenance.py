@@ -16,7 +16,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import identity
-from benchmark.configuration.instantiate import locate
+from benchmark.configuration.instantiate import locate, named_classes
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 
@@ -113,13 +113,8 @@ def commit() -> str | None:
 
 def external_classes(config: DictConfig) -> list[str]:
     """A line with its file's hash for each class of a config from outside the packages and installed libraries."""
-    named = [("method.addons", addon) for addon in config.method.get("addons", [])]
-    named += [(name, config[name]) for name in ("objective", "method", "encoder", "optimizer", "server_optimizer")]
-    named += [(f"federation.encoders.{kind}", section) for kind, section in config.federation.encoders.items()]
     lines = []
-    for where, section in named:
-        if not section:
-            continue
+    for where, section in named_classes(config):
         file = Path(inspect.getfile(locate(section, where))).resolve()
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):

@@ -1,0 +1,122 @@
+"""A run folder that somebody else made: its config is read, but names no code that would run unasked."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmark.cli.main import main
+from tests.run_helpers import TINY
+
+OWN = """
+from pathlib import Path
+from methods.fedavg import FedAvg
+
+Path(__file__).with_name("imported").touch()
+
+
+class Own(FedAvg):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a finished run of FedAvg."""
+    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache"]
+    assert main(["run", TINY, "fedavg", "federation.rounds=1", "row=it", "scenario=tiny", *words]) == 0
+    return tmp_path / "runs" / "tiny" / "it" / "seed0"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The module `outside_module` with a method, which leaves a file when it is imported."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "outside_module.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    monkeypatch.delitem(sys.modules, "outside_module", raising=False)
+    return tmp_path / "code" / "imported"
+
+
+def name_class(folder: Path, where: str, path: str, **arguments: object) -> None:
+    """Writes the import path, and arguments, into the folder's config."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    section = {"class": path, **arguments}
+    if where == "method.addons":
+        config["method"]["addons"] = [section]
+    elif where.startswith("federation.encoders."):
+        config["federation"]["encoders"][where.rpartition(".")[2]] = {**section, "clients": [0]}
+    else:
+        config[where] = section
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+SECTIONS = (
+    "method", "method.addons", "objective", "encoder", "optimizer", "server_optimizer", "federation.encoders.small",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("where", SECTIONS)
+@pytest.mark.parametrize(
+    "path", ["os.system", "builtins.exec", "torch.hub.load", "subprocess.Popen", "outside_module.Own"]
+)
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_code_from_outside_is_refused_before_it_is_imported(
+    folder: Path, own: Path, capsys: pytest.CaptureFixture, where: str, path: str, command: str
+) -> None:
+    name_class(folder, where, path, command=f"touch {own}", args=f"touch {own}")
+    capsys.readouterr()
+    assert main([command, str(folder)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {folder}/config.yaml names code from outside the suite ({where}.class={path})")
+    assert (err.count("\n"), "trust=true" in err) == (1, True)
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ("method.addons", "methods.server.Adam"),
+        ("method.addons", "methods.networks.partial"),
+        ("method", "methods.networks.resnet18"),
+        ("objective", "methods.fedavg.FedAvg"),
+        ("encoder", "methods.trees.map"),
+        ("encoder", "methods.networks._resnet"),
+        ("encoder", "methods.networks.torch.hub.load"),
+        ("optimizer", "torch.optim.lr_scheduler.LRScheduler"),
+        ("server_optimizer", "methods.fedavg.FedAvg"),
+    ],
+)
+def test_a_class_of_another_kind_is_refused_before_anything_is_called(
+    folder: Path, capsys: pytest.CaptureFixture, where: str, path: str
+) -> None:
+    name_class(folder, where, path)
+    capsys.readouterr()
+    assert main(["resume", str(folder)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert (err.count("\n"), f"{where}.class={path}" in err) == (1, True)
+
+
+@pytest.mark.parametrize("where", [where for where in SECTIONS if "encoder" not in where])  # theirs may be functions
+def test_the_command_line_names_own_code_but_of_the_right_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture, where: str
+) -> None:
+    section = f"{where}=[{{class: os.system}}]" if where == "method.addons" else f"{where}.class=os.system"
+    assert main(["run", TINY, "flesd", section, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache"]) == 2
+    assert f"{where}.class=os.system is no subclass of " in capsys.readouterr().err
+
+
+def test_own_code_resumes_with_trust(tmp_path: Path, own: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "row=own"]
+    assert main(["run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", *words]) == 0
+    path = tmp_path / "runs" / "tiny" / "own" / "seed0"
+    (path / "result.json").unlink()
+    assert main(["resume", str(path)]) == 2
+    assert "trust=true" in capsys.readouterr().err
+    assert main(["resume", str(path), "trust=maybe"]) == 2
+    assert "trust=maybe: give true or false" in capsys.readouterr().err
+    assert main(["resume", str(path), "trust=true"]) == 0
+    assert (path / "result.json").exists()
+    assert main(["evaluate", str(path), "protocols=knn/v1", "trust=true"]) == 0
