@@ -38,7 +38,8 @@ def judged(records: Sequence[Record], folder: Path) -> list[verdicts.Verdict]:
     papers = folder / tables.FOLDER.name
     papers = papers if papers.is_dir() else tables.FOLDER
     file = papers.parent / MEASURED
-    measured = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    command = "regress capture=true"
+    measured = store.read_table(file, dict[str, list[float]], "measured cells", command) if file.exists() else {}
     return verdicts.judged(tables.collect(papers), records, measured)
 
 
@@ -47,20 +48,13 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
 
     Raises RecordError: a page or its mark is missing; or, if guarded, a verdict got worse: then nothing is written.
     """
-    current, file = judged(records, folder), folder / privacy.SHEET
-    sheet = privacy.read(file) if file.exists() else None
+    current, sheet, compared = _checked(records, folder, docs, guarded)
     if docs is not None:
-        if guarded and (lost := verdicts.worse(verdicts.read(folder), current)):
-            place, before, now = lost[0]
-            raise RecordError(
-                f"{place} was {before} and is {now}: find out why, or take its line out of {folder / verdicts.FILE}"
-            )
         verdicts.write(folder, current)
         digests = {store.name(record): store.digest(record) for record in records}
         (folder / DIGESTS).write_text(json.dumps(digests, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         methods.write(records, docs / "methods")
         studies.write(records, docs / "studies")
-        compared = parity.read(folder / parity.FILE) if (folder / parity.FILE).exists() else None
         rewrite(
             docs / "reproduction.md",
             partial(reproduction.filled, verdicts=current, records=records, parity=compared),
@@ -71,6 +65,27 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
             rewrite(docs / "parity.md", partial(parity.filled, parity=compared, records=records))
     board.write(records, folder, current, sheet)
     site.write(records, current, folder, sheet)
+
+
+def check(records: Sequence[Record], folder: Path, docs: Path | None = None) -> None:
+    """Raises the RecordError of `write` for records and the folder's files, without writing anything."""
+    current, sheet, _ = _checked(records, folder, docs, guarded=True)
+    board.markdown(records, sheet, current)
+
+
+def _checked(
+    records: Sequence[Record], folder: Path, docs: Path | None, guarded: bool
+) -> tuple[list[verdicts.Verdict], privacy.Sheet | None, parity.Parity | None]:
+    """The verdicts, privacy sheet and parity table. Raises RecordError: a file is not valid, or a verdict got worse."""
+    current = judged(records, folder)
+    if docs is not None and guarded and (lost := verdicts.worse(verdicts.read(folder), current)):
+        place, before, now = lost[0]
+        raise RecordError(
+            f"{place} was {before} and is {now}: find out why, or take its line out of {folder / verdicts.FILE}"
+        )
+    sheet = privacy.read(folder / privacy.SHEET) if (folder / privacy.SHEET).exists() else None
+    compared = parity.read(folder / parity.FILE) if docs is not None and (folder / parity.FILE).exists() else None
+    return current, sheet, compared
 
 
 def stale(root: Path = Path()) -> list[Moved]:

@@ -14,16 +14,15 @@ untrained encoder is the floor: never ranked, always last.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from leaderboards.schema import Record, RecordError
-from leaderboards.store import load_yaml
+from leaderboards.store import SETTING_DEFAULTS
 
 HEADLINE = "linear/v1 accuracy"
 FLOOR = "untrained"
-SETTING_DEFAULTS: dict[str, object] = load_yaml("setting_defaults.yaml")
-"""Setting that some committed records are older than -> the value that reproduces them."""
 
 
 class Cell(NamedTuple):
@@ -153,12 +152,14 @@ def gaps(rows: Sequence[Row]) -> list[str]:
 
     Expected are the seeds between a row's first and last, and those of other rows.
     """
-    all_seeds, lines = {seed for row in rows for seed in row.seeds}, []
+    all_seeds, lines = {seed for row in rows for seed in row.seeds}, list[str]()
     for row in rows:
-        expected = all_seeds.union(range(min(row.seeds), max(row.seeds)))
-        missing = [seed for seed in sorted(expected.difference(row.seeds)) if seed < max(row.seeds)]
+        missing = [str(seed) for seed in sorted(all_seeds) if seed < row.seeds[0]]
+        for before, after in pairwise(row.seeds):
+            few = after - before <= 10
+            missing += map(str, range(before + 1, after)) if few else [f"{before + 1} to {after - 1}"]
         unscored = [seed for seed in row.seeds if row.headline and seed not in row.headline]
-        lines += [f"{row.row} has no seed {', '.join(map(str, missing))}"] if missing else []
+        lines += [f"{row.row} has no seed {', '.join(missing)}"] if missing else []
         lines += [f"{row.row}, seed {', '.join(map(str, unscored))}, has no {HEADLINE}"] if unscored else []
     return lines
 
@@ -181,7 +182,10 @@ def _row(group: Sequence[Record]) -> Row:
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
-    keys = {f"{protocol} {metric}" for r in group for protocol, score in r["scores"].items() for metric in score}
+    samples: dict[str, list[float]] = {}
+    for protocol, metrics in (item for record in group for item in record["scores"].items()):
+        for metric, value in metrics.items():
+            samples.setdefault(f"{protocol} {metric}", []).append(value)
     noise = [record.get("privacy", {}) for record in group]
 
     def per_visit(totals: Iterable[float]) -> float | None:
@@ -196,7 +200,7 @@ def _row(group: Sequence[Record]) -> Row:
         **{key: first[key] for key in ("row", "method", "objective", "settings")},
         headline={record["seed"]: value for record in group for value in metric_values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
-        cells={key: Cell.of(metric_values(group, key)) for key in sorted(keys)},
+        cells={key: Cell.of(sample) for key, sample in sorted(samples.items())},
         bytes_up=traffic("up"),
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),

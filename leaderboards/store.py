@@ -4,20 +4,26 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, first_error, validate
+from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, first_error, flaw, validate
 
 Table = TypeVar("Table")
 
 PARTIAL = "partial.json"
 """In the folder of an unfinished run: the record of its rounds so far, without scores."""
+
+UNREADABLE = (OSError, ValueError, RecursionError)
+"""What reading JSON raises: ValueError for errors of JSON, Unicode and numbers too long, RecursionError for nesting."""
+DEFINING = ("schema", "scenario", "row", "method", "objective", "seed", "federation", "settings")
+"""Fields that define a run, beside the planned rounds."""
 
 
 def load_yaml(file: str) -> Any:
@@ -25,14 +31,21 @@ def load_yaml(file: str) -> Any:
     return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
 
 
+SETTING_DEFAULTS: dict[str, object] = load_yaml("setting_defaults.yaml")
+"""Setting that some committed records are older than -> the value that reproduces them."""
+
+
 def read_table(path: str | Path, cls: type[Table], what: str, command: str) -> Table:
-    """The object of a pydantic dataclass in a JSON file; what: in words, command: that writes it.
+    """The object of a pydantic dataclass or a built-in type in a JSON file; what: in words, command: that writes it.
 
     Raises RecordError: the file is missing or holds something else.
     """
     try:
-        return TypeAdapter(cls).validate_json(Path(path).read_bytes())
-    except (OSError, ValidationError) as error:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if (refused := flaw(content)) is not None:
+            raise RecordError(refused)
+        return TypeAdapter(cls).validate_python(content)
+    except UNREADABLE as error:  # also a ValidationError and a RecordError: they are ValueErrors
         reason = first_error(error) if isinstance(error, ValidationError) else error
         raise RecordError(f"{path}: no {what} ({reason}): write it by `python -m benchmark {command}`") from error
 
@@ -46,7 +59,7 @@ def read(path: str | Path) -> Record:
     """The validated record in `path`. Raises RecordError when it is unreadable, not JSON or not valid."""
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # a JSON or Unicode error is a ValueError
+    except UNREADABLE as error:
         raise RecordError(f"{path}: not a readable JSON file ({error})") from error
     validate(record, str(path))
     return record
@@ -74,29 +87,88 @@ def digest(record: Record) -> str:
 
 
 def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
-    """The records of a folder after these are added; the folder need not exist."""
-    standing = {name(record): record for record in (collect(folder) if folder.is_dir() else [])}
-    added = {name(record): record for record in records if newer(standing.get(name(record)), record)}
-    return list({**standing, **added}.values())
+    """The records of a folder after these are added; the folder need not exist. Raises what `additions` does."""
+    standing = dict(_standing(folder).values())
+    return list({**standing, **additions(folder, records)}.values())
 
 
-def newer(before: Record | None, record: Record) -> bool:
-    """Whether a record has at least as many rounds as the earlier one."""
-    return before is None or record["rounds"]["done"] >= before["rounds"]["done"]
+def additions(folder: Path, records: Iterable[Record]) -> dict[Path, Record]:
+    """The file for each record that is to be added to a folder of results, which need not exist.
 
+    A record of fewer rounds than the standing one of its run is left out.
 
-def add_record(path: Path, record: Record) -> None:
-    """Writes a record unless the file holds one of more rounds.
-
-    Raises RecordError: the file has another score for the same run, or one of a protocol that the new record lacks.
+    Raises RecordError: a standing record is of another run, or has another result; see `check_replaces`.
     """
-    before = read(path) if path.exists() else None
-    if not newer(before, record):
-        return
-    standing = before["scores"] if before is not None else {}
-    if any(record["scores"].get(protocol) != metrics for protocol, metrics in standing.items()):
-        raise RecordError(f"{path} holds other scores for this run: delete it first if the new ones are to stand")
-    write(path, record)
+    standing, files = _standing(folder), dict[Path, Record]()
+    for record in records:
+        path, before = standing.get(name(record), (folder / f"{name(record)}.json", None))
+        if before is not None:
+            check_replaces(path, before, record)
+        if before is None or record["rounds"]["done"] >= before["rounds"]["done"]:
+            files[path] = record
+    return files
+
+
+def check_replaces(path: Path, before: Record, record: Record) -> None:
+    """Compares the standing record in a file with a new one of the same name.
+
+    What defines a run has to be equal. After the same rounds the result has to be equal too, where it is not
+    `INCIDENTAL`; it may gain protocols, deviations and fields that the standing record is too old for. After more
+    rounds, the standing record's scores have to be equal. After fewer, the new record counts for nothing.
+
+    Raises RecordError: one line, with the file and the fields that differ.
+    """
+    if differing := _differing(_defining(before), _defining(record)):
+        do = "give the new one a row= of its own, or delete the file first if the new one is to stand"
+        raise RecordError(f"{path} holds another run of this name: {differing}: {do}")
+    more = record["rounds"]["done"] - before["rounds"]["done"]
+    kept = ("scores",) if more else [key for key in before if key not in (*DEFINING, *INCIDENTAL)]
+    pair = before, _without_gains(before, record)
+    old, new = ({key: fields[key] for key in kept if key in fields} for fields in pair)
+    if more >= 0 and (differing := _differing(old, new)):
+        do = "delete it first if the new one is to stand"
+        raise RecordError(f"{path} holds another result of this run: {differing}: {do}")
+
+
+def _defining(record: Record) -> Record:
+    """What defines a run; settings that an old record lacks have the value that reproduces it."""
+    fields = {key: record[key] for key in DEFINING}
+    settings = {**SETTING_DEFAULTS, **record["settings"]}
+    return {**fields, "settings": settings, "rounds.planned": record["rounds"]["planned"]}
+
+
+def _without_gains(before: Record, record: Record) -> Record:
+    """A record without the protocols and deviations that an earlier one lacks."""
+
+    def shared(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in new.items() if key in old}
+
+    encoders = shared(before["encoders"], record["encoders"])
+    return {
+        **record,
+        "scores": shared(before["scores"], record["scores"]),
+        "encoders": {encoder: shared(before["encoders"][encoder], new) for encoder, new in encoders.items()},
+        "deviations": [line for line in record["deviations"] if line in before["deviations"]],
+    }
+
+
+def _differing(before: Record, after: Record) -> str:
+    """The values that differ, in words, at most four of them; empty where all are equal."""
+    old, new = _leaves(before), _leaves(after)
+    keys = [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+    lines = []
+    for key in keys[:4]:
+        there, here = (shortened(leaves[key]) if key in leaves else "missing" for leaves in (old, new))
+        lines.append(f"{key.removeprefix('settings.')} is {there} there and {here} in the new one")
+    return ", ".join(lines + ([f"and {len(keys) - 4} more"] if len(keys) > 4 else []))
+
+
+def _leaves(value: object, field: str = "") -> dict[str, object]:
+    """Field, its levels joined by dots -> value, of nested objects."""
+    if not isinstance(value, dict) or not value:
+        return {field: value}
+    inner = (_leaves(child, f"{field}.{key}" if field else key) for key, child in value.items())
+    return {key: leaf for leaves in inner for key, leaf in leaves.items()}
 
 
 def collect(folder: str | Path) -> list[Record]:
@@ -113,21 +185,28 @@ def collect(folder: str | Path) -> list[Record]:
     folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"{folder}: no such folder, expected one of <scenario>/<row>/seed<k>.json files")
-    records: dict[tuple[str, str, int], tuple[Path, Record]] = {}
+    located = _standing(folder)
+    return sorted(
+        (record for _, record in located.values()), key=lambda each: (each["scenario"], each["row"], each["seed"])
+    )
+
+
+def _standing(folder: Path) -> dict[str, tuple[Path, Record]]:
+    """Name of a run -> its file and record, in a folder that need not exist."""
+    records: dict[str, tuple[Path, Record]] = {}
     for path, run_name in _files(folder):
         if path.name == PARTIAL and not path.exists():  # the run has ended since the files were listed
             path = path.with_name("result.json")
         record = read(path)
         if run_name != name(record):
             raise RecordError(f"{path}: holds {name(record)}, not {run_name}: move it there")
-        run = (record["scenario"], record["row"], record["seed"])
-        first_path, first = records.setdefault(run, (path, record))
+        first_path, first = records.setdefault(run_name, (path, record))
         unlike = [key for key in FIELDS if key not in INCIDENTAL and first.get(key) != record.get(key)]
         if unlike:
             raise RecordError(
                 f"{first_path} and {path}: the same run with different {', '.join(unlike)}, remove one of them"
             )
-    return [records[run][1] for run in sorted(records)]
+    return records
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -137,4 +216,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted(results | partial):
         run = path.parent if path.name in ("result.json", PARTIAL) else path.with_suffix("")
         if re.fullmatch(r"seed\d+", run.name):
+            if not str(path).isprintable():
+                raise RecordError(f"{str(path)!r}: not a printable name, rename it")
             yield path, run.relative_to(folder).as_posix()

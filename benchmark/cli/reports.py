@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available, summary
@@ -19,24 +20,24 @@ GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 def board(words: list[str], session: Session) -> None:
     """Print the committed results, write them into pages and site; collect=RUNS adds finished runs first."""
     from leaderboards import generate, rank, store
-    from leaderboards.pages import board
 
     options = only_keys(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
+    options = {key: str(value) for key, value in options.items()}
     folder = Path(options.get("folder", "leaderboards"))
+    docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
     if "collect" in options:
         records = store.collect(Path(options["collect"]))
-        board.markdown(store.merged(folder / "results", records))  # raises its errors before anything is written
-        for record in records:
-            store.add_record(folder / "results" / f"{store.name(record)}.json", record)
+        generate.check(store.merged(folder / "results", records), folder, docs)  # before anything is written
+        for file, record in store.additions(folder / "results", records).items():
+            store.write(file, record)
         early = sum(not rank.finished(record) for record in records)
         line = f"{len(records)} runs in {options['collect']} taken into {folder / 'results'}"
-        session.console.print(f"{line}, {early} of them not over" if early else line, highlight=False)
+        session.console.print(Text(f"{line}, {early} of them not over" if early else line))
     results = store.collect(folder / "results")
-    docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
     generate.write(results, folder, docs=docs)
     show(results, session.console)
     pages = f"{folder / 'README.md'}, {folder / 'site' / 'index.html'}{f', the tables in {docs}' if docs else ''}"
-    session.console.print(f"{len(results)} records, written into {pages}", highlight=False)
+    session.console.print(Text(f"{len(results)} records, written into {pages}"))
 
 
 def privacy(words: list[str], session: Session) -> None:

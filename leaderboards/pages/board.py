@@ -1,5 +1,6 @@
 """The board: a Markdown page with its figures, and a table for the terminal, all from run records alone."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -103,7 +104,9 @@ def scenarios(records: Iterable[Record]) -> list[str]:
 
 
 def _stem(scenario: str) -> str:
-    return scenario.replace("/", "-")
+    """The name of its figure; a hash replaces the end of a long one, as file systems limit a name to 255 bytes."""
+    stem = scenario.replace("/", "-")
+    return stem if len(stem.encode()) <= 240 else f"{stem[:50]}-{hashlib.sha256(stem.encode()).hexdigest()[:16]}"
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from leaderboards import store
 from leaderboards.papers.tables import FITTING, SETTINGS, Published, plain
 from leaderboards.rank import Cell, metric_values
-from leaderboards.schema import Record
+from leaderboards.schema import Record, RecordError
 
 REPRODUCED, OFF, OPEN = "reproduced", "off", "open"
 RANKS = {OPEN: 0, OFF: 1, REPRODUCED: 2}
@@ -59,7 +60,7 @@ def judged(
         runs.setdefault((record["scenario"], record["row"]), []).append(record)
     return [
         _compare(cell, measured[cell.place])
-        if cell.place in measured
+        if measured.get(cell.place)
         else _judge(cell, runs.get(cell.ours[:2], []) if cell.ours else [])
         for cell in cells
     ]
@@ -113,11 +114,12 @@ def differences(cell: Published, record: Record) -> list[str]:
 
 
 def read(folder: Path) -> dict[str, str]:
-    """The committed verdicts by place; empty without their file."""
+    """The committed verdicts by place; empty without their file. Raises RecordError where it holds something else."""
     file = folder / FILE
-    if not file.exists():
-        return {}
-    kinds: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    kinds = store.read_table(file, dict[str, str], "verdicts", "board") if file.exists() else {}
+    for place, kind in kinds.items():
+        if kind not in RANKS:
+            raise RecordError(f"{file}: the verdict on {place} is {kind!r}, expected {', '.join(RANKS)}")
     return kinds
 
 

@@ -19,7 +19,7 @@ def root(tmp_path):
     """A small checkout: two records, one paper, a page."""
     folder, docs = tmp_path / "leaderboards", tmp_path / "docs"
     for seed, linear in enumerate((50.0, 51.0)):
-        store.add_record(
+        store.write(
             folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", record("ssd", seed, linear, method="ssd")
         )
     (folder / "published").mkdir()

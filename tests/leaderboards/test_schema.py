@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leaderboards.schema import SCHEMA, Record, RecordError, validate
-from leaderboards.store import add_record, collect, digest, read, write
+from leaderboards.store import additions, collect, digest, read, write
 
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
@@ -208,14 +208,18 @@ def test_collect_reads_the_partial_record_of_an_unfinished_run(tmp_path: Path):
     assert collect(tmp_path) == [record()]
 
 
+def add(folder: Path, new: Record) -> Record:
+    """The record of the file in which a new one belongs, after the new one was added."""
+    for file, each in additions(folder, [new]).items():
+        write(file, each)
+    return read(folder / "cifar10-micro/fedavg-byol/seed0.json")
+
+
 def test_a_record_is_replaced_only_by_one_of_as_many_rounds(tmp_path: Path):
-    file = tmp_path / "seed0.json"
-    for done in (2, 4, 3):
-        add_record(file, record(rounds={"done": done, "planned": 5}, scores={}, encoders={}))
-    assert read(file)["rounds"]["done"] == 4
-    add_record(file, record())
-    add_record(file, record(rounds={"done": 4, "planned": 5}, scores={}, encoders={}))
-    assert read(file) == record()
+    early = [record(rounds={"done": done, "planned": 5}, scores={}, encoders={}) for done in (2, 4, 3)]
+    assert [add(tmp_path, each)["rounds"]["done"] for each in early] == [2, 4, 4]
+    assert add(tmp_path, record()) == record()
+    assert add(tmp_path, early[1]) == record()
 
 
 @pytest.mark.parametrize("changes", [{"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}])
@@ -229,21 +233,6 @@ def test_collect_of_an_empty_folder_is_empty_and_of_a_missing_one_refused(tmp_pa
     assert collect(tmp_path) == []
     with pytest.raises(RecordError, match="no such folder"):
         collect(tmp_path / "absent")
-
-
-def test_a_record_does_not_replace_other_scores(tmp_path: Path):
-    file = tmp_path / "seed0.json"
-    add_record(file, record())
-    add_record(file, record(images=1))  # the same scores again: the newer record stands
-    assert read(file)["images"] == 1
-    few = {**record(), "scores": dict(list(record()["scores"].items())[:1])}
-    for other in (record(linear=50.0), few):  # another number, and one that would be lost
-        with pytest.raises(RecordError, match="delete it first"):
-            add_record(file, other)
-        assert read(file)["scores"] == record()["scores"]
-    add_record(tmp_path / "few.json", few)
-    add_record(tmp_path / "few.json", record())
-    assert read(tmp_path / "few.json")["scores"] == record()["scores"]
 
 
 def test_the_digest_changes_with_every_value_and_not_with_the_order_of_keys():

@@ -1,0 +1,489 @@
+"""Records that anybody may hand in: a board takes them whole or refuses them in one line, with nothing written."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from benchmark.cli.main import main
+from leaderboards import generate, store
+from leaderboards.pages import parity, privacy
+from leaderboards.papers import verdicts
+from leaderboards.schema import RecordError, validate
+from tests.leaderboards.test_schema import record
+
+FUZZ = int(os.environ.get("FUZZ", "60"))
+"""Number of drawn examples."""
+CURVE = [{"round": r, "bytes": 1e6 * r, "seconds": 2.0 * r, "monitor": 30.0 + r} for r in (1, 2)]
+NESTED, DIGITS = "a list in a list", "a number of 5000 digits"
+"""Stand for JSON that Python does not write."""
+TEXTS = ["", " ", "a b", "\x1b[31mred", "a\nb", "\u202eab", "\ud800", "<b>|`", "$x^", "é漢", "a/b", "../a", "x" * 300]
+NUMBERS = [-1, 0, 1, True, 0.5, 2**64, 10**25, -(10**25), 1e308, -1e308, 10**400, float("nan"), float("inf")]
+OTHERS: list[Any] = [
+    None,
+    [],
+    {},
+    [[]],
+    ["a"],
+    {"a": 1},
+    [{"round": 1}],
+    {"a": {"a": {"a": 1}}},
+    NESTED,
+    DIGITS,
+    "y" * 20_000,
+]
+HOSTILE = [*TEXTS, *NUMBERS, *OTHERS]
+
+
+def mini(row: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """A record with every optional field, of a scenario and row that all figures show."""
+    noise = {"delta": 1e-5, "covers": ["R"], "clients": {"0": 8.25}, "anonymity": 5, "anonymity_claimed": 6.5}
+    fields = {"scenario": "cifar10-mini", "curve": CURVE, "server": {"images": 100, "seconds": 2.5}}
+    rounds = {"done": 4, "planned": 5, "ended": "the privacy budget is spent"}
+    return record(row, seed, **{**fields, "rounds": rounds, "privacy": noise, "epsilon": 8.25, **changes})
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The place of every value within nested data."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(inner for key, child in children for inner in paths(child, (*path, key)))]
+
+
+def put(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """Nested data with a value replaced; `...` removes it."""
+    if not path:
+        return value
+    content = content.copy() if isinstance(content, dict | list) else {}
+    key = path[0]
+    if value is ... and len(path) == 1:
+        del content[key]
+    else:
+        content[key] = put(content[key] if isinstance(content, list) else content.get(key), path[1:], value)
+    return content
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    """A record of which a value is replaced, removed or added."""
+    content = mini("fedsc")
+    path = draw(st.sampled_from(paths(content)[1:]))
+    kind = draw(st.sampled_from(["replace", "replace", "replace", "remove", "add"]))
+    if kind == "remove":
+        return put(content, path, ...)
+    if kind == "add":
+        inside = draw(st.sampled_from([path for path in paths(content) if isinstance(at(content, path), dict)]))
+        path = (*inside, draw(st.sampled_from([*TEXTS, "ended", "row", "delta", "accuracy"])))
+    return put(content, path, draw(st.sampled_from(HOSTILE)))
+
+
+def at(content: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        content = content[key]
+    return content
+
+
+def as_json(content: Any) -> bytes:
+    text = json.dumps(content)
+    return text.replace(f'"{NESTED}"', "[" * 100_000 + "]" * 100_000).replace(f'"{DIGITS}"', "1" * 5000).encode()
+
+
+def place_of(content: Any) -> str:
+    """Where a record says that it belongs, if it may be there."""
+    name = (
+        f"{content['scenario']}/{content['row']}/seed{content['seed']}"
+        if {*content} > {"scenario", "row", "seed"}
+        else ""
+    )
+    lengths = [len(part.encode(errors="replace")) for part in name.split("/")]
+    fits = re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)+", name) and max(lengths) < 250
+    return name if fits else "cifar10-mini/fedsc/seed0"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    """Runs a command in this process: exit code, stdout, stderr."""
+    out, err, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(words)
+    signal.signal(signal.SIGTERM, before)
+    return code, out.getvalue(), err.getvalue()
+
+
+def collected(runs: Path, board: Path) -> str:
+    """Gives runs to a board, and checks what has to hold for any runs; the error, empty if there is none."""
+    before = files(board)
+    code, out, err = call("board", f"collect={runs}", f"folder={board}")
+    after = files(board)
+    assert code in (0, 2), err
+    assert "Traceback" not in out + err
+    assert {name: after[name] for name in before if name.startswith("results/")} == {
+        name: content for name, content in before.items() if name.startswith("results/")
+    }
+    if code == 2:
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert err.removesuffix("\n").isprintable()
+        assert after == before
+        return err
+    pages = out + "".join(content.decode() for name, content in after.items() if name.endswith((".md", ".js")))
+    assert all(line.isprintable() for line in pages.split("\n"))
+    return ""
+
+
+def given_runs(folder: Path, *records: dict[str, Any]) -> Path:
+    """A folder of runs with these records."""
+    for each in records:
+        file = folder / store.name(each) / "result.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(each))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A board with two records."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "board" / "published").mkdir(parents=True)  # no papers: reading them takes longest
+    runs = given_runs(folder / "runs", mini("ssd", 0), mini("ssd", 1, linear=50.0))
+    assert collected(runs, folder / "board") == ""
+    return folder / "board"
+
+
+@pytest.fixture
+def board(standing: Path, tmp_path: Path) -> Path:
+    """A copy of that board."""
+    return Path(shutil.copytree(standing, tmp_path / "board"))
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+def of_bytes(standing: Path, scratch: Path, content: bytes, place: str) -> str:
+    """The error of a board that is given a file; each time a new board."""
+    for folder in (scratch / "board", scratch / "runs"):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(standing, scratch / "board")
+    file = scratch / "runs" / place / "result.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    return collected(scratch / "runs", scratch / "board")
+
+
+@settings(max_examples=FUZZ, derandomize=True, deadline=None)
+@given(content=mutated())
+def test_a_record_with_a_strange_value_is_taken_whole_or_refused_in_one_line(standing, scratch, content):
+    of_bytes(standing, scratch, as_json(content), place_of(content))
+
+
+@example(cut=0, flipped=as_json(mini("fedsc")).rindex(b"CPU"), bits=ord("C") ^ 0x7F, cuts=False)  # DEL is valid JSON
+@settings(max_examples=FUZZ // 4 + 1, derandomize=True, deadline=None)
+@given(cut=st.integers(0, 3000), flipped=st.integers(0, 3000), bits=st.integers(0, 255), cuts=st.booleans())
+def test_a_damaged_file_is_taken_whole_or_refused_in_one_line(standing, scratch, cut, flipped, bits, cuts):
+    content = bytearray(as_json(mini("fedsc")))
+    content[flipped % len(content)] ^= bits
+    of_bytes(standing, scratch, bytes(content[:cut] if cuts else content), "cifar10-mini/fedsc/seed0")
+
+
+RAW = {
+    "nested": b"[" * 100_000,
+    "nested and closed": b"[" * 100_000 + b"]" * 100_000,
+    "digits": b'{"seed": ' + b"1" * 5000 + b"}",
+    "half a pair": rb'{"schema": 1, "row": "\ud800"}',
+    "NaN": b"NaN",
+    "nothing": b"",
+    "no text": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("content", RAW.values(), ids=RAW)
+def test_a_file_that_is_no_json_is_refused_by_every_reader(tmp_path, content):
+    file = tmp_path / "file.json"
+    file.write_bytes(content)
+    for name in (privacy.SHEET, verdicts.FILE, generate.MEASURED):
+        (tmp_path / name).write_bytes(content)
+    for read in (
+        lambda: store.read(file),
+        lambda: parity.read(file),
+        lambda: privacy.read(tmp_path / privacy.SHEET),
+        lambda: verdicts.read(tmp_path),
+        lambda: generate.judged([], tmp_path),
+    ):
+        (tmp_path / "published").mkdir(exist_ok=True)
+        with pytest.raises(RecordError, match=r"\.json: ") as caught:
+            read()
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("content", ["[]", '{"a": "good"}', '{"a": 1}'])
+def test_a_file_that_holds_no_verdicts_is_refused(tmp_path, content):
+    (tmp_path / verdicts.FILE).write_text(content)
+    with pytest.raises(RecordError, match=verdicts.FILE):
+        verdicts.read(tmp_path)
+
+
+SHEET = {"encoder": "x", "images": 1, "methods": []}
+
+
+@pytest.mark.parametrize(
+    "change", [{"encoder": "\x1b[31m"}, {"images": 10**400}, {"methods": [{"kept_bytes": 10**400}]}]
+)
+def test_a_sheet_with_a_value_that_no_page_can_show_is_refused(tmp_path, change):
+    (tmp_path / "privacy.json").write_text(json.dumps(SHEET | change))
+    with pytest.raises(RecordError, match=r"expected (printable text|a number from)"):
+        privacy.read(tmp_path / "privacy.json")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "scenario", "row", "method", "objective", "rounds ended", "best metric", "federation batch_norm",
+        "settings optimizer.lr", "settings views.sizes 0", "provenance git", "provenance hardware", "deviations 0",
+        "provenance public", "privacy covers 0", "evaluated knn/v1 date",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "a\u202eb", "a\u200bb", "\ud800", "a" * 20_000])
+def test_text_that_cannot_be_shown_is_refused_wherever_it_is(path, text):
+    content = mini("fedsc", settings={"optimizer.lr": 0.1, "views.sizes": [1, 2]})
+    levels = [int(level) if level.isdigit() else level for level in path.split()]
+    with pytest.raises(RecordError, match=r"^a.json: .* is '.*', expected printable text") as caught:
+        validate(put(content, tuple(levels), text), "a.json")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "scores",
+        "scores knn/v1",
+        "encoders",
+        "settings",
+        "settings views",
+        "bytes up",
+        "provenance libraries",
+        "privacy",
+    ],
+)
+def test_a_name_that_cannot_be_shown_is_refused_wherever_it_is(path):
+    for name in ("a\x1bb", "a\nb", "\ud800"):
+        with pytest.raises(RecordError, match=r"a name there, is '.*', expected printable text") as caught:
+            validate(put(mini("fedsc"), (*path.split(), name), {}), "a.json")
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["seed", "images", "scores knn/v1 effective_rank", "bytes up weights", "seconds wall", "epsilon", "privacy delta",
+     "curve 0 monitor", "server images", "settings optimizer.lr", "privacy more"],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [1e308, 10**400, 10**31])
+def test_a_number_too_large_is_refused_wherever_it_is(path, number):
+    levels = tuple(int(level) if level.isdigit() else level for level in path.split())
+    with pytest.raises(
+        RecordError, match=r"is 10*(\.\.\.0+|e\+308)?, expected a number from -1e\+30 to 1e\+30"
+    ) as caught:
+        validate(put(mini("fedsc"), levels, number), "a.json")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["", "-a", ".", "../a", "a/../b", "a//b", "/a", "a/", "a b", "a,b", "<b>"])
+@pytest.mark.parametrize("field", ["scenario", "row"])
+def test_a_scenario_or_row_that_is_no_name_is_refused(field, name):
+    with pytest.raises(RecordError, match=f"{field} is '.*', expected letters and digits"):
+        validate(mini("fedsc", **({"scenario": name} if field == "scenario" else {})) | {field: name}, "a.json")
+
+
+@pytest.mark.parametrize("value", [[[[]]], {"a": {}}], ids=str)
+def test_settings_have_a_limited_depth(value):
+    for _ in range(20):
+        value = [value]
+    with pytest.raises(RecordError, match=r"settings\.deep.* is .*, expected at most 16 levels"):
+        validate(put(mini("fedsc"), ("settings", "deep"), value), "a.json")
+
+
+@pytest.mark.parametrize("key", ["round", "bytes", "seconds"])
+def test_a_point_of_a_curve_without_a_position_is_refused(key):
+    with pytest.raises(RecordError, match=rf"curve\[1\]\.{key} is missing"):
+        validate(put(mini("fedsc"), ("curve", 1, key), ...), "a.json")
+
+
+@pytest.mark.parametrize("value", [5, ["R", 5], [["R"]], "R", None])
+def test_what_noise_covers_is_a_list_of_names(value):
+    with pytest.raises(RecordError, match=r"privacy\.covers"):
+        validate(put(mini("fedsc"), ("privacy", "covers"), value), "a.json")
+
+
+STRANGE: dict[str, dict[str, Any]] = {
+    "seeds far apart": {"row": "ssd", "seed": 10**25},
+    "a long scenario": {"scenario": "/".join(["a" * 100] * 4)},
+    "letters of other scripts": {"scenario": "éé/漢"},
+    "a protocol with spaces": {"scores": {"my own probe": {"its accuracy": 5.0, "": 1e30}, "": {"": -1e30}}},
+    "no scores": {"scores": {}, "encoders": {}},
+    "no metrics": {"scores": {"linear/v1": {}}, "encoders": {"": {"": {}}}},
+    "no rounds in common": {"curve": [{"round": 1e30, "bytes": -1, "seconds": 0, "monitor": 1e30}]},
+    "a curve of nothing": {"curve": [{"round": 0, "bytes": 0, "seconds": 0}]},
+    "a negative epsilon": {"epsilon": -1e30, "privacy": {}},
+    "empty names": {"method": "", "objective": "", "settings": {"": ""}, "server": {}, "deviations": [""]},
+    "no visit": {"bytes": {"up": {"": 10**30}, "down": {}, "visits": 0}, "server": {"images": 0.5}},
+    "unlike settings": {"row": "fedprox", "settings": {"a": [{"b": [None]}], "optimizer.lr": {}}},
+}
+
+
+@pytest.mark.parametrize("changes", STRANGE.values(), ids=STRANGE)
+def test_a_strange_but_possible_record_is_shown(board, tmp_path, changes):
+    assert collected(given_runs(tmp_path / "runs", mini("ssd", 2), {**mini("fedsc"), **changes}), board) == ""
+
+
+def test_a_folder_whose_name_is_markup_is_printed_as_it_is(board, tmp_path):
+    runs = given_runs(tmp_path / "a[" / "b]", mini("fedsc"))
+    code, out, _ = call("board", f"collect={runs}", f"folder={board}")
+    assert code == 0
+    assert "a[/b]" in out.replace("\n", "")
+
+
+class TestStandingRecord:
+    """A record that a board has, and another of the same run."""
+
+    def refused(self, board: Path, runs: Path, *records: dict[str, Any]) -> str:
+        error = collected(given_runs(runs, *records), board)
+        assert error
+        return error
+
+    def accepted(self, board: Path, runs: Path, new: dict[str, Any]) -> None:
+        code, _, err = call("board", f"collect={given_runs(runs, new)}", f"folder={board}")
+        assert (code, err) == (0, "")
+        assert store.read(board / "results" / f"{store.name(new)}.json") == new
+
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            (
+                {"settings": {"optimizer.lr": 9, "partition.name": "iid"}},
+                "optimizer.lr is 0.1 there and 9 in the new one",
+            ),
+            ({"settings": {"optimizer.lr": 0.1}}, "partition.name is 'iid' there and missing in the new one"),
+            ({"method": "ssd"}, "method is 'fedavg' there and 'ssd' in the new one"),
+            ({"objective": "simclr"}, "objective is 'byol' there"),
+            ({"federation": {"clients": 9, "participation": 1.0, "batch_norm": "average"}}, "federation.clients is 10"),
+            (
+                {"rounds": {"done": 4, "planned": 9, "ended": "the privacy budget is spent"}},
+                "rounds.planned is 5 there",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("done", [3, 4, 5])
+    def test_another_run_of_its_name_is_refused_after_any_number_of_rounds(self, board, tmp_path, changes, line, done):
+        new = mini("ssd", **changes)
+        error = self.refused(board, tmp_path / "runs", {**new, "rounds": {**new["rounds"], "done": done}})
+        assert f"error: {board / 'results/cifar10-mini/ssd/seed0.json'} holds another run of this name: {line}" in error
+        assert "give the new one a row= of its own, or delete the file first" in error
+
+    @pytest.mark.parametrize(
+        ("path", "value"),
+        [
+            ("images", 1), ("epsilon", 9.0), ("world_size", 2), ("bytes visits", 51), ("privacy delta", 1e-6),
+            ("best", None), ("curve", []), ("server images", 1), ("deviations", []), ("scores knn/v1 accuracy", 50.0),
+            ("scores knn/v1", ...), ("encoders global knn/v1 accuracy", 50.0), ("encoders global knn/v1", ...),
+            ("encoders global", ...),
+            ("scores knn/v1 more", 1.0), ("rounds ended", "another reason"), ("privacy", ...),
+        ],
+    )  # fmt: skip
+    def test_another_result_after_the_same_rounds_is_refused(self, board, tmp_path, path, value):
+        error = self.refused(board, tmp_path / "runs", put(mini("ssd"), tuple(path.split()), value))
+        assert "holds another result of this run: " in error
+        assert path.split()[0] in error.partition("run: ")[2]
+        assert "delete it first" in error
+
+    def test_one_conflict_among_several_records_and_nothing_is_written(self, board, tmp_path):
+        records = [mini("fedavg-simclr"), mini("ssd", linear=1.0), mini("untrained")]
+        error = self.refused(board, tmp_path / "runs", *records)
+        assert "scores.linear/v1.accuracy is 49.3 there and 1.0 in the new one" in error
+        assert {file.parent.name for file in (board / "results").rglob("*.json")} == {"ssd"}
+
+    def test_a_sheet_that_cannot_be_read_and_no_record_is_written(self, board, tmp_path):
+        (board / "privacy.json").write_text("{}")
+        assert "no privacy sheet" in self.refused(board, tmp_path / "runs", mini("fedsc"))
+
+    def test_what_is_incidental_may_differ(self, board, tmp_path):
+        seconds = {"wall": 1.0, "clients": 1.0, "evaluation": 1.0}
+        origin = {**mini("ssd")["provenance"], "hardware": "another machine"}
+        self.accepted(board, tmp_path / "runs", mini("ssd", seconds=seconds, provenance=origin))
+
+    def test_protocols_and_deviations_may_be_gained(self, board, tmp_path):
+        new = mini("ssd", deviations=["first", *mini("ssd")["deviations"], "last"])
+        scores = {**new["scores"], "spectrum/v1": {"dimensions_90": 12.0}}
+        evaluated = {**new["evaluated"], "spectrum/v1": new["evaluated"]["knn/v1"]}
+        self.accepted(
+            board, tmp_path / "runs", {**new, "scores": scores, "encoders": {"global": scores}, "evaluated": evaluated}
+        )
+
+    def test_a_field_that_the_standing_record_is_too_old_for_may_be_gained(self, standing, board, tmp_path):
+        file = board / "results/cifar10-mini/ssd/seed0.json"
+        old = {key: value for key, value in mini("ssd").items() if key not in ("curve", "server", "privacy")}
+        file.write_text(json.dumps(old))
+        settings = {**old["settings"], "method.separation": "soft"}  # as setting_defaults.yaml has it
+        new = mini("ssd", settings=settings)
+        self.accepted(board, tmp_path / "runs", new)
+
+    def test_an_unfinished_run_goes_on(self, board, tmp_path):
+        early = mini("fedsc", scores={}, encoders={}, evaluated={}, rounds={"done": 2, "planned": 5}, curve=CURVE[:1])
+        self.accepted(board, tmp_path / "early", early)
+        whole = mini(
+            "fedsc", rounds={"done": 5, "planned": 5}, images=7, epsilon=9.0, privacy={}, best=None, world_size=2
+        )
+        self.accepted(board, tmp_path / "whole", whole)
+        code, _, err = call("board", f"collect={tmp_path / 'early'}", f"folder={board}")  # of fewer rounds: left out
+        assert (code, err) == (0, "")
+        assert store.read(board / "results/cifar10-mini/fedsc/seed0.json") == whole
+
+    def test_a_run_that_went_on_keeps_the_scores_that_stand(self, board, tmp_path):
+        longer = mini("ssd", rounds={"done": 5, "planned": 5}, images=7)
+        for lost in (put(longer, ("scores", "knn/v1"), ...), put(longer, ("scores", "knn/v1", "accuracy"), 1.0)):
+            assert "scores.knn/v1.accuracy is 43.5 there" in self.refused(board, tmp_path / "runs", lost)
+        self.accepted(board, tmp_path / "runs", longer)
+
+    def test_the_same_records_again_change_no_file(self, board, tmp_path):
+        runs = given_runs(tmp_path / "runs", mini("ssd"), mini("ssd", 1, linear=50.0))
+        before = files(board)
+        assert collected(runs, board) == ""
+        assert files(board) == before
+
+    def test_a_record_in_a_run_folder_of_the_results_is_replaced_there(self, board, tmp_path):
+        file = board / "results/cifar10-mini/ssd/seed0.json"
+        (file.parent / "seed0").mkdir()
+        moved = file.rename(file.parent / "seed0" / "result.json")
+        new = mini("ssd", deviations=[*mini("ssd")["deviations"], "more"])
+        code, _, err = call("board", f"collect={given_runs(tmp_path / 'runs', new)}", f"folder={board}")
+        assert (code, err) == (0, "")
+        assert store.read(moved) == new
+        assert not file.exists()
+
+
+def test_two_runs_whose_files_have_the_same_name_are_refused(tmp_path):
+    (tmp_path / "a/b/c/seed0").mkdir(parents=True)
+    (tmp_path / "a/b/c/seed0.json").write_text(json.dumps(record("c", scenario="a/b")))
+    (tmp_path / "a/b/c/seed0/result.json").write_text(json.dumps(record("b/c", scenario="a")))
+    with pytest.raises(RecordError, match="the same run with different scenario, row"):
+        store.collect(tmp_path)
+
+
+def test_a_path_that_cannot_be_shown_is_refused_in_one_line(tmp_path):
+    given_runs(tmp_path, record("a\nb"))
+    with pytest.raises(RecordError, match="not a printable name") as caught:
+        store.collect(tmp_path)
+    assert str(caught.value).isprintable()
