@@ -6,6 +6,7 @@ import this one, so each has its own root class with that attribute: MethodError
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,11 +71,20 @@ def names_full_disk(folder: Path) -> Iterator[None]:
         raise
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory was refused, by Python, numpy, torch's CPU allocator or CUDA; torch is not imported for it."""
+    if isinstance(error, RuntimeError):
+        return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError)
+
+
 def exit_code(error: BaseException) -> int | None:
     """Exit code of an error a user can fix, None for a bug.
 
-    An OSError that names a file counts as the user's, and so does a full disk.
+    An OSError that names a file counts as the user's, and so do a full disk and too little memory.
     """
+    if out_of_memory(error):
+        return UserError.exit_code
     if isinstance(error, OSError):
         return None if error.filename is None and error.errno not in FULL else UserError.exit_code
     return getattr(error, "exit_code", None)
@@ -82,6 +92,10 @@ def exit_code(error: BaseException) -> int | None:
 
 def message(error: BaseException) -> str:
     """The one line that is printed for an error a user can fix."""
+    if out_of_memory(error):
+        asked = re.search(r"[\d.]+ ?(bytes|[KMGTP]i?B)", str(error))
+        size = f" ({asked[0]} were asked for)" if asked else ""
+        return f"out of memory{size}: lower training.batch_size, evaluation.batch_size, the images or the networks"
     if not isinstance(error, OSError):
         return str(error)
     line = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)

@@ -19,7 +19,7 @@ class RecordError(ValueError):
     exit_code = 2
 
 
-LARGEST = 1e30
+LARGEST = 1e100
 """Largest size of a number; sums and spreads of such numbers are finite."""
 LONGEST = 10_000
 """Most characters of a text."""

@@ -49,7 +49,7 @@ class FedEMA(FedAvg):
     ) -> None:
         super().__init__(objective, **kwargs)
         self.keep_statistics = keep_statistics
-        self.scale = scale if scale is None else check_number("method.scale", scale, at_least=0)
+        self.scale = scale if scale is None else check_number("method.scale", scale, at_least=0, infinite=True)
         self.tau = check_number("method.tau", tau, at_least=0, at_most=1)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = (*self.travelling, *objective.ema)

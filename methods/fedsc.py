@@ -89,7 +89,7 @@ class FedSC(FederatedMethod):
         self.alpha_start = check_number("method.alpha_start", alpha_start, at_least=0, at_most=1)
         self.alpha_end = check_number("method.alpha_end", alpha_end, at_least=0, at_most=1)
         self.passes = check_number("method.passes", passes, at_least=1)
-        self.sigma = check_number("method.sigma", sigma, at_least=0, below=math.inf)
+        self.sigma = check_number("method.sigma", sigma, at_least=0)
         if sigma and self.batch_norm == "local":
             raise MethodError(
                 "method.sigma does not go with federation.batch_norm=local: statistics that stay with a client depend "

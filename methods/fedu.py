@@ -59,7 +59,7 @@ class FedU(FedAvg):
         super().__init__(objective, **kwargs)
         if "predictor" not in objective.travels:
             raise MethodError(f"FedU selects a predictor, and {type(objective).__name__} has none: set objective=byol")
-        self.threshold = check_number("method.threshold", threshold, at_least=0)
+        self.threshold = check_number("method.threshold", threshold, at_least=0, infinite=True)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = ("predictor", *objective.ema, *(("encoder",) if variant == "paper" else ()))
         self.before: dict[str, Tensor] = {}

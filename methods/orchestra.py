@@ -139,7 +139,7 @@ class Orchestra(FedAvg):
         if epsilon is not None:
             self.check_private(stateful)
             self.sigma = SENSITIVITY * gaussian_sigma(
-                check_number("method.epsilon", epsilon, above=0, below=math.inf), delta
+                check_number("method.epsilon", epsilon, above=0), delta
             )
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)

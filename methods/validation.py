@@ -1,5 +1,6 @@
 """Checks of arguments, and the error they raise."""
 
+import math
 import operator
 from typing import TypeVar
 
@@ -27,8 +28,13 @@ _BOUNDS = {
 }
 
 
-def check_number(key: str, value: Number, **bounds: float) -> Number:
-    """Returns the value; MethodError where it is outside its bounds: above, at_least, at_most, below."""
+def check_number(key: str, value: Number, *, infinite: bool = False, **bounds: float) -> Number:
+    """Returns the value; MethodError where it is outside its bounds: above, at_least, at_most, below.
+
+    infinite: whether it may be infinite.
+    """
+    if not infinite and math.isinf(value):
+        raise MethodError(f"{key}={value}: give a finite number")
     if not all(_BOUNDS[name][0](value, bound) for name, bound in bounds.items()):
         range_text = " and ".join(_BOUNDS[name][1].format(bound) for name, bound in bounds.items())
         raise MethodError(f"{key}={value}: give a number {range_text}")

@@ -36,8 +36,8 @@ INTERRUPTED_HINTS = {"evaluate": "the record is as it was: run the same command 
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
-    "resume": (resume, "RUN_DIR"),
-    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES]"),
+    "resume": (resume, "RUN_DIR [trust=true]"),
+    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "campaign": (campaign, CAMPAIGN),
     "board": (board, "[collect=RUNS] [folder=BOARD]"),

@@ -18,11 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.files import lineage, read
+from benchmark.configuration.files import lineage, read, read_yaml
 from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
-from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.configuration.typecheck import check_plain, describe, fits, nearest
 from benchmark.errors import ConfigError
 from datamodules import partition
 
@@ -49,8 +49,9 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     training = command_line.get("training")
     if isinstance(training, Mapping) and {"steps", "epochs"} <= set(training):
         raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
-    objective = command_line.get("objective", {}).get("name")
-    if not isinstance(objective, str | None):
+    section = command_line.get("objective", {})
+    objective = section.get("name")
+    if not isinstance(objective, str | None) or (objective is None and "name" in section):
         raise ConfigError(f"objective={objective!r}: give a name, and its arguments as in objective.temperature=0.2")
     label = _stem(method) + (f"-{_stem(objective)}" if objective else "")
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
@@ -69,10 +70,30 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
-    config.scenario = command_line.get("scenario") or variant(_stem(scenario), changed, requested, rows=False)
-    config.row = command_line.get("row") or variant(label, changed, requested, rows=True)
+    config.scenario = str(command_line.get("scenario") or variant(_stem(scenario), changed, requested, rows=False))
+    config.row = str(command_line.get("row") or variant(label, changed, requested, rows=True))
     validate(config)
+    _refuse_unused(config, changed)
     return config
+
+
+def _refuse_unused(config: DictConfig, changed: Iterable[str]) -> None:
+    """Refuse changed keys that have no effect: the run would be another's twin under a name of its own."""
+    for key in changed:
+        section, _, name = key.partition(".")
+        if section == "heads" and name and not _takes_head(config, name):
+            raise ConfigError(
+                f"{key}: {config.objective['name']} has no {name}, so it would change nothing: leave it out"
+            )
+        if key in ("schedule.gamma", "schedule.milestones") and config.schedule.name != "step":
+            raise ConfigError(f"{key} is of schedule.name=step, not {config.schedule.name}: leave it out, or set both")
+
+
+def _takes_head(config: DictConfig, name: str) -> bool:
+    """Whether the objective has an argument of this name in the section `heads`."""
+    from benchmark.configuration.instantiate import arguments, locate  # imports torch, which most commands do without
+
+    return name in arguments(locate(config.objective, "objective"))
 
 
 def _layers(scenario: str, method: str, objective: str | None, label: str) -> list[tuple[str, dict[str, Any]]]:
@@ -112,8 +133,12 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
     # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
     dotlist = [re.sub("^objective=", "objective.name=", override) for override in overrides]
     try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))  # type: ignore[return-value]
-    except (OmegaConfBaseException, YAMLError) as error:
+        content: Any = OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))
+        check_plain(content)
+        return content
+    except ConfigError:
+        raise
+    except (OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError) as error:
         if len(overrides := list(overrides)) > 1:  # one at a time, so that the message names the wrong one
             for override in overrides:
                 parse([override])
@@ -130,11 +155,16 @@ def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
 def load(file: Path) -> DictConfig:
     """A resolved config written by an earlier run."""
     try:
-        layer: Any = OmegaConf.to_container(OmegaConf.load(file))
+        layer = read_yaml(file)
+        for section in ("method", "objective", "scenario", "row"):
+            if not layer.get(section):
+                raise ConfigError(f"it has no {section}")
+        if "${" in yaml.safe_dump(layer):
+            raise ConfigError("it has an interpolation, ${...}")
         config = _stack(_schema(), [("", layer)])
-    except (YAMLError, AttributeError) as error:
-        raise ConfigError(f"{file} is not a run's config: {' '.join(str(error).split())}") from error
-    validate(config)
+        validate(config)
+    except ConfigError as error:
+        raise ConfigError(f"{file} is not a run's config: {error}") from error
     return config
 
 

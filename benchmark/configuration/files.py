@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.typecheck import check_plain, nearest
 from benchmark.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -25,20 +26,42 @@ def read(group: str, name: str) -> dict[str, Any]:
     if not file.is_file():
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, available(group))}"
         raise ConfigError(f"{problem}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
+    return read_yaml(file)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, whose interpolations are left as they are; one without content is empty.
+
+    Raises ConfigError: the file is not readable, or holds something else.
+    """
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())[:300]}") from error
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        content = None  # OmegaConf's word for a file that holds one value
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold a mapping of sections")
+    try:
+        check_plain(content)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
     return content
 
 
 def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
     """(name, content) of a scenario and its ancestors by `like`, the oldest first."""
-    content = read("scenario", name)
-    parent = content.pop("like", None)
-    return [*(lineage(parent) if parent else []), (name, content)]
+    layers: list[tuple[str, dict[str, Any]]] = []
+    parent: Any = name
+    while parent is not None:
+        if not isinstance(parent, str) or parent in (ancestor for ancestor, _ in layers):
+            raise ConfigError(f"scenario {layers[0][0]}: like: {parent!r} is not the name of another scenario")
+        content = read("scenario", parent)
+        ancestor, parent = parent, content.pop("like", None)
+        layers.insert(0, (ancestor, content))
+    return layers
 
 
 def summary(group: str, name: str) -> str:

@@ -19,7 +19,11 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def take_keys(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
     """(values of some keys, the other overrides), to separate a command's options from a config's."""
     options = [override for override in overrides if override.partition("=")[0] in keys]
-    return dict(parse(options)), [override for override in overrides if override not in options]
+    values = dict(parse(options))
+    for key, value in values.items():
+        if value is None:
+            raise ConfigError(f"{key}= has no value: give one, or leave it out")
+    return values, [override for override in overrides if override not in options]
 
 
 def only_keys(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Schema of a run's config: keys, types, units and defaults; and the validation of values."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,7 +178,7 @@ CHOICES = {
 LEAST = {
     "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.most_epochs": 1,
     "training.batch_size": 2, "training.smallest_batch": 1, "nodes": 1, "threads": 1, "evaluation.every": 0,
-    "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0,
+    "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0, "schedule.gamma": 0, "data.image_size": 1,
 }  # fmt: skip
 """Key -> its least value, unless it is null."""
 
@@ -194,11 +195,11 @@ def validate(config: DictConfig) -> None:
         raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
     for key, least in LEAST.items():
         value = OmegaConf.select(config, key)
-        if value is not None and (not isinstance(value, int | float) or value < least):
+        if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
             raise ConfigError(f"{key}={value!r}: give a number of at least {least:g}")
     if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
         raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
-    if config.training.clip_norm is not None and not config.training.clip_norm > 0:
+    if config.training.clip_norm is not None and not 0 < config.training.clip_norm < math.inf:
         raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
     training, most = config.training, config.training.most_epochs
     if most is not None and training.steps is None and (training.drop_last or most < training.epochs):

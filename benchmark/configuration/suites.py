@@ -21,10 +21,13 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
             name of a row of the suite. methods=all: the suite's, those under `more`, and all other shipped methods.
         overrides: for every run.
     """
-    content = read("suite", name)
+    content = read("suite", str(name))
     if unknown := sorted(set(content) - {"scenarios", "methods", "more", "seeds"}):
         raise ConfigError(f"suite {name} has unknown keys {unknown}; a suite has scenarios, methods, more and seeds")
     lists = {key: listed(replaced.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    for key, lines in lists.items():
+        if not all(str(line).strip() for line in lines):
+            raise ConfigError(f"suite {name}: {key}={lines}: an empty line names nothing")
     rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
     if lists["methods"] == ["all"]:
         listed_methods = {row.split()[0] for row in rows}

@@ -1,10 +1,21 @@
-"""Checks of config values against types, and the words for them in messages."""
+"""Checks of a config's content: plain values, and values against types; the words for types in messages."""
 
 import difflib
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from reprlib import repr as shortened
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
+
+from benchmark.errors import ConfigError
+
+LARGEST = 1e100
+"""Largest size of a finite number, as in records; sums and squares of such numbers are finite."""
+DEEPEST = 16
+"""Most levels of mappings and lists within each other."""
+PATHS = ("data.root", "data.cache", "output")
+"""Keys that may hold any text."""
 
 PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -38,3 +49,30 @@ def describe(hint: Any) -> str:
         return f"a list, each {describe(inner[0])}"
     plain = isinstance(hint, type) and not get_args(hint)
     return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))
+
+
+def check_plain(content: Any, key: str = "", depth: int = 0) -> None:
+    """Refuse what no config can hold, in files, overrides and folders alike: a ConfigError with the dotted key.
+
+    That is names of keys other than text, NaN, numbers too large, text with control characters, sets, dates, and
+    nesting too deep. A threshold may be infinite.
+    """
+    if depth > DEEPEST:
+        raise ConfigError(f"{key}: more than {DEEPEST} levels of mappings and lists")
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            if not isinstance(name, str) or not name.isprintable():
+                raise ConfigError(f"{f'{key}: ' if key else ''}{shortened(name)} is no name of a key")
+            check_plain(value, f"{key}.{name}" if key else name, depth + 1)
+    elif isinstance(content, list):
+        for value in content:
+            check_plain(value, key, depth + 1)
+    elif isinstance(content, str):
+        if not content.isprintable() and key not in PATHS:
+            raise ConfigError(f"{key}={shortened(content)}: give text without control characters")
+    elif isinstance(content, bool | None):
+        return
+    elif not isinstance(content, int | float):
+        raise ConfigError(f"{key}={shortened(content)}: give text, a number, true, false, null, a list or a mapping")
+    elif not (abs(content) <= LARGEST or abs(content) == math.inf):  # NaN compares as false
+        raise ConfigError(f"{key}={shortened(content)}: give a number of at most {LARGEST:g}")

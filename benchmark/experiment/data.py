@@ -102,6 +102,8 @@ def client_indices(config: DictConfig, labels: np.ndarray) -> list[np.ndarray]:
     clients, seed, fraction = (given.pop(key) for key in ("clients", "seed", "share"))
     if not 0 < fraction <= 1:
         raise ConfigError(f"partition.share={fraction}: give the part of its images that each client has, in (0, 1]")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
     try:
         held = getattr(partition, name)(labels, clients, **given, seed=seed)

@@ -63,7 +63,7 @@ class Experiment:
         if (self.folder / "result.json").exists():
             return self._read_finished()
         with self.open() as run:
-            logger = open_logger(self.config, self.folder)
+            logger = open_logger(self.config, self.folder, self.display.print)
             with end_on_error(logger):
                 run.train(logger, self.deadline)
                 evaluated = run.evaluate(self.config.evaluation.protocols)

@@ -18,7 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.instantiate import arguments, check, construct, locate
+from benchmark.configuration.instantiate import arguments, check, construct, locate, named_classes
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
 from benchmark.errors import ConfigError
@@ -64,6 +64,8 @@ def recipe(config: DictConfig, images: Source) -> Recipe:
 def method(config: DictConfig, images: Source) -> FederatedMethod:
     """The method; its `others` are the same method over the federation's other architectures."""
     sections: Any = OmegaConf.to_container(config, resolve=True)
+    for where, section in named_classes(config):  # all of them, before the first is called
+        locate(section, where)
     built = method_over(config, sections, images, sections["encoder"], "encoder")
     for kind, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
@@ -121,8 +123,13 @@ def method_over(
 
 
 def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
-    """A function from parameters to an optimiser; its arguments are checked now, not at the first visit."""
-    construct(section, "optimizer", [torch.nn.Parameter(torch.zeros(1))])
+    """A function from parameters to an optimiser; its arguments and a step are tried now, not at the first visit."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    try:
+        construct(section, "optimizer", [weight]).step()
+    except (RuntimeError, TypeError, NotImplementedError) as error:  # some want a closure, some sparse gradients
+        raise ConfigError(f"optimizer.class={section['class']} can make no step here: {error}") from error
     return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
 
 

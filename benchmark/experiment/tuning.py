@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from benchmark.configuration.compose import compose, merge
+from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.overrides import is_true, take_keys
 from benchmark.distributed.launch import RankProcesses
@@ -64,11 +65,18 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
     output = Path(base.output).expanduser()
     output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
+    for key, values in spans:
+        if not all(values.split(",")):
+            raise ConfigError(f"{key}={values}: a value is missing between commas, or after the last")
     points = [
         [f"{key}={value}" for (key, _), value in zip(spans, values, strict=True)]
         for values in itertools.product(*(values.split(",") for _, values in spans))
     ]
     configs = [merge(compose(scenario, method, [*fixed, *point]), extra) for point in points]
+    first: dict[str, list[str]] = {}
+    for point, config in zip(points, configs, strict=True):
+        if (twin := first.setdefault(identity(config), point)) is not point:
+            raise ConfigError(f"{' '.join(twin)} and {' '.join(point)} are one run: there is nothing to choose")
     return Grid(base, [key for key, _ in spans], points, configs, output, compare)
 
 

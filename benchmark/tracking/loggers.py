@@ -1,7 +1,6 @@
-"""Loggers of scalars, records and figures: W&B, offline unless the user is logged in, or plain CSV."""
+"""Loggers of scalars, records and figures: W&B, offline unless the user is logged in and a server answers, or CSV."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.tracking.wandb_run import Notify, WandbRun, print_to_stderr
 from leaderboards.schema import Record
 
 TAG = 64
@@ -33,45 +33,37 @@ def end_on_error(logger: Logger) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if isinstance(logger, WandbLogger):
-            import wandb
-
-            wandb.finish(exit_code=1)
+        if isinstance(logger, WandbRun):
+            logger.finalize("failed")
         raise
 
 
 def close(logger: Logger, result: Record, pictures: dict[str, Path]) -> None:
     """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
-    if not isinstance(logger, WandbLogger):
-        logger.finalize("success")
-        return
-    import wandb
-
-    logger.experiment.summary.update({**flat(result), "record": result})
-    for name, file in pictures.items():
-        logger.log_image(f"figures/{name}", [str(file)])
-    wandb.finish()
+    if isinstance(logger, WandbRun):
+        media = {f"figures/{name}": file for name, file in pictures.items()}
+        logger.log_result({**flat(result), "record": result}, media)
+    logger.finalize("success")
 
 
-def open_logger(config: DictConfig, folder: Path) -> Logger:
-    """The config's logger; W&B works offline, in the run's folder, unless the user is logged in."""
+def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stderr) -> Logger:
+    """The config's logger; W&B works offline, in the run's folder, unless the user is logged in and a server answers.
+
+    notify: prints the line that says why W&B is offline, or what of it failed.
+    """
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if config.logger == "csv" or not first:  # other ranks log nothing
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
         return CSVLogger(save_dir=folder, name="", version="csv")
-    import wandb
-
-    os.environ.setdefault("WANDB_SILENT", "true")
-    wandb.setup()  # reads WANDB_SILENT before its first message
     content: Any = OmegaConf.to_container(config, resolve=True)
-    key = f"{config.scenario}/{config.row}/seed{config.seed}"
-    return WandbLogger(
-        project="fulcrum",
-        name=key,
-        id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
-        group=f"{config.scenario}/{config.row}",
-        tags=[tag[:TAG] for tag in (config.scenario, config.row, config.objective["name"])],
-        save_dir=folder,
-        mode=os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False, verify=False) else "offline"),
-        config=content,
-    )
+    options = {
+        "project": "fulcrum",
+        "name": f"{config.scenario}/{config.row}/seed{config.seed}",
+        "id": hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
+        "group": f"{config.scenario}/{config.row}",
+        "tags": [tag[:TAG] for tag in (config.scenario, config.row, config.objective["name"])],
+        "dir": str(folder),
+        "resume": "allow",
+        "config": content,
+    }
+    return WandbRun(folder, options, notify)

@@ -6,7 +6,6 @@ report.
 
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from benchmark.configuration.files import available, read
 from benchmark.errors import ConfigError
 from benchmark.tracking.loggers import TAG, flat
 from benchmark.tracking.progress import Display
+from benchmark.tracking.wandb_run import server_problem, silence
 from leaderboards.markdown import TEMPLATES, rank_of
 from leaderboards.pages import board as board_page
 from leaderboards.pages import site
@@ -67,6 +67,7 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise ConfigError(f"{folder} holds something else: give output= another folder")
+    silence()
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()
@@ -214,11 +215,13 @@ def upload(records: Sequence[Record], folder: Path, project: str, entity: str | 
     later = f"upload it later by: wandb sync {' '.join(destination)} {folder}/wandb/offline-run-*; or publish again"
     if os.environ.get("WANDB_MODE") == "offline":
         return f"WANDB_MODE is offline; {later}"
-    os.environ.setdefault("WANDB_SILENT", "true")
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # else W&B's telemetry reports that it was refused
+    silence()
     try:
-        if not wandb.login(prompt=False, verify=True):
+        why_not = server_problem()
+        if not wandb.login(prompt=False, verify=why_not is None):  # it verifies at the first call only
             return f"nobody is logged in to W&B; {later}, once somebody is"
+        if why_not is not None:
+            raise TimeoutError(why_not)
         page = report(records, project, entity)
         _sync(sorted((folder / "wandb").glob("offline-run-*")), destination)
         page.save()
@@ -231,7 +234,9 @@ def upload(records: Sequence[Record], folder: Path, project: str, entity: str | 
 def _sync(runs: Sequence[Path], destination: Sequence[str]) -> None:
     """Upload runs; ValueError if some were refused, which the exit status of `wandb sync` does not show."""
     command = [sys.executable, "-m", "wandb", "sync", *destination, *map(str, runs)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=UPLOAD_TIMEOUT)
+    done = subprocess.run(
+        command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=UPLOAD_TIMEOUT
+    )
     if refused := [run for run in runs if not any(run.glob("*.synced"))]:
         output = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise ValueError(f"{len(refused)} of {len(runs)} runs were refused: {output[-1]}")

@@ -291,11 +291,11 @@ def test_a_name_that_cannot_be_shown_is_refused_wherever_it_is(path):
     ["seed", "images", "scores knn/v1 effective_rank", "bytes up weights", "seconds wall", "epsilon", "privacy delta",
      "curve 0 monitor", "server images", "settings optimizer.lr", "privacy more"],
 )  # fmt: skip
-@pytest.mark.parametrize("number", [1e308, 10**400, 10**31])
+@pytest.mark.parametrize("number", [1e308, 10**400, 10**101])
 def test_a_number_too_large_is_refused_wherever_it_is(path, number):
     levels = tuple(int(level) if level.isdigit() else level for level in path.split())
     with pytest.raises(
-        RecordError, match=r"is 10*(\.\.\.0+|e\+308)?, expected a number from -1e\+30 to 1e\+30"
+        RecordError, match=r"is 10*(\.\.\.0+|e\+308)?, expected a number from -1e\+100 to 1e\+100"
     ) as caught:
         validate(put(mini("fedsc"), levels, number), "a.json")
     assert len(str(caught.value)) < 200
@@ -332,7 +332,7 @@ STRANGE: dict[str, dict[str, Any]] = {
     "seeds far apart": {"row": "ssd", "seed": 10**25},
     "a long scenario": {"scenario": "/".join(["a" * 100] * 4)},
     "letters of other scripts": {"scenario": "éé/漢"},
-    "a protocol with spaces": {"scores": {"my own probe": {"its accuracy": 5.0, "": 1e30}, "": {"": -1e30}}},
+    "a protocol with spaces": {"scores": {"my own probe": {"its accuracy": 5.0, "": 1e100}, "": {"": -1e100}}},
     "no scores": {"scores": {}, "encoders": {}},
     "no metrics": {"scores": {"linear/v1": {}}, "encoders": {"": {"": {}}}},
     "no rounds in common": {"curve": [{"round": 1e30, "bytes": -1, "seconds": 0, "monitor": 1e30}]},

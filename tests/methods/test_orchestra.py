@@ -170,7 +170,7 @@ class TestOrchestra(MethodContract):
             ("method.local_clusters=0", "of at least 1"),
             ("objective.clusters=1", "of at least 2"),
             ("method.least=129", "at most 128"),
-            ("method.epsilon=.inf", "below inf"),
+            ("method.epsilon=.inf", "give a finite number"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, message, tmp_path):

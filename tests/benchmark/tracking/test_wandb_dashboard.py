@@ -20,7 +20,7 @@ from tests.leaderboards.test_schema import record
 CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, method="ssd", curve=CURVE) for seed in (0, 1)),
-    record("<b>", 0, 40.0),
+    record("a.b", 0, 40.0),
     record("early", 0, 30.0, rounds={"done": 1, "planned": 5}),
 ]
 
@@ -38,6 +38,7 @@ def offline(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/nowhere")
     monkeypatch.setattr("wandb.login", lambda **_: False)
+    monkeypatch.setattr("benchmark.tracking.wandb_dashboard.server_problem", lambda: None)
     yield
     wandb.teardown()  # W&B's service keeps the environment of this test
 
@@ -80,7 +81,7 @@ def items(pairs):
 def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, offline, capsys):
     assert publish(results) == 0
     runs = logged(results.parent.parent / "dashboard")
-    assert set(runs) == {"cifar10-micro/ssd/seed0", "cifar10-micro/ssd/seed1", "cifar10-micro/<b>/seed0", "leaderboard"}
+    assert set(runs) == {"cifar10-micro/ssd/seed0", "cifar10-micro/ssd/seed1", "cifar10-micro/a.b/seed0", "leaderboard"}
     run, messages, _ = runs["cifar10-micro/ssd/seed1"]
     assert (run.run_group, run.job_type) == ("cifar10-micro/ssd", "run")
     assert {"suite:cifar10-micro", "scenario:cifar10-micro", "method:ssd", "paper:ssd"} <= set(run.tags)
@@ -119,7 +120,7 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     (records,) = [message for message in artifacts if message.type == "records"]
     assert records.name == "records-cifar10-micro"
     paths = {entry.path for entry in records.manifest.contents}
-    assert paths == {f"cifar10-micro/{row}.json" for row in ("ssd/seed0", "ssd/seed1", "<b>/seed0")}
+    assert paths == {f"cifar10-micro/{row}.json" for row in ("ssd/seed0", "ssd/seed1", "a.b/seed0")}
 
 
 def test_publishing_again_replaces(results, offline):
@@ -181,6 +182,7 @@ def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server
 def test_what_the_server_refuses_is_not_called_uploaded(results, offline, monkeypatch, capsys):
     """`wandb sync` returns 0 even if the server refuses runs; it marks only the uploaded ones."""
     monkeypatch.setattr("wandb.login", lambda **_: True)
+    monkeypatch.setattr("benchmark.tracking.wandb_dashboard.server_problem", lambda: None)
     refused = subprocess.CompletedProcess([], 0, stdout="", stderr="permission denied\n")
     monkeypatch.setattr("benchmark.tracking.wandb_dashboard.subprocess.run", lambda *_, **__: refused)
     monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", lambda *_: pytest.fail("there is nothing to report"))

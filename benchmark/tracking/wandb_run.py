@@ -1,0 +1,215 @@
+"""A run on W&B that never ends the training: without a server it is offline, and what fails is reported once."""
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
+
+from lightning.pytorch.loggers import Logger
+
+if TYPE_CHECKING:
+    import wandb
+
+Notify = Callable[[str], None]
+"""Prints one line for the user."""
+
+PROBE_TIMEOUT = 3.0
+"""Seconds in which W&B's server has to answer at all."""
+TIMEOUTS = {"init_timeout": 15.0, "finish_timeout": 30.0}
+"""W&B's setting -> seconds: to begin a run, and to upload the rest of its data; without them it waits for minutes."""
+OFFLINE = ("offline", "dryrun", "disabled")
+"""Modes of W&B that need no server."""
+STEP = "trainer/global_step"
+"""W&B's name for the round, the x-axis of all metrics."""
+
+
+def print_to_stderr(line: str) -> None:
+    """Prints a line where no display is at hand."""
+    print(line, file=sys.stderr)  # noqa: T201
+
+
+class WandbRun(Logger):
+    """A run on W&B, begun at its first metrics.
+
+    Args:
+        folder: of the run. options: of `wandb.init`. notify: prints a line for the user.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], notify: Notify = print_to_stderr) -> None:
+        super().__init__()
+        self.folder, self.options, self.notify = folder, dict(options), notify
+        self.mode: Any = "offline"  # one of W&B's
+        self.failed = False
+        self.run: wandb.Run | None = None
+        self._attempt(self._choose_mode)
+
+    @property
+    def name(self) -> str:
+        """The run's name on W&B."""
+        return str(self.options["name"])
+
+    @property
+    def version(self) -> str:
+        """The run's id on W&B."""
+        return str(self.options["id"])
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Nothing: the config is an option of `wandb.init`."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Logs numbers of a round."""
+        self._attempt(lambda: self._begun().log({**metrics, STEP: step}))
+
+    def log_result(self, summary: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+        """Logs the final values and the figures."""
+
+        def log() -> None:
+            from wandb import Image
+
+            run = self._begun()
+            run.summary.update(dict(summary))
+            for name, file in pictures.items():
+                run.log({name: [Image(str(file))]})
+
+        self._attempt(log)
+
+    def finalize(self, status: str) -> None:
+        """Ends the run on W&B, also after a failure, so that the next run does not log into it."""
+        if (run := self.run) is None:
+            return
+        self.run = None
+        self._attempt(lambda: run.finish(exit_code=0 if status == "success" else 1), always=True)
+
+    def _attempt(self, call: Callable[[], object], always: bool = False) -> None:
+        """Makes a call that may fail; after the first failure, which is reported, only one that is `always` made."""
+        if self.failed and not always:
+            return
+        try:
+            call()
+        except Exception as error:
+            if not self.failed:
+                self.failed = True
+                self._report(error, "the run goes on without it")
+
+    def _report(self, error: Exception | str, consequence: str) -> None:
+        """One line: what failed, what follows, and how to upload what is on disk."""
+        why = " ".join((str(error) or type(error).__name__).split()).rstrip(".")
+        runs = "offline-run-*" if self.mode in OFFLINE else "run-* --include-online"
+        later = f"; upload it later by: wandb sync {shlex.quote(str(self.folder))}/wandb/{runs}"
+        with contextlib.suppress(Exception):
+            self.notify(f"W&B: {why[:200]}: {consequence}{later}")
+
+    def _choose_mode(self) -> None:
+        """The mode that the user has set, else online if somebody is logged in; offline where no server answers."""
+        silence()
+        import wandb
+
+        wandb.setup()  # reads the environment before its first message
+        wanted = os.environ.get("WANDB_MODE")
+        if wanted in OFFLINE:
+            self.mode = wanted
+            return
+        try:
+            if not wandb.login(prompt=False, verify=False):
+                if wanted is None:
+                    return
+                raise LookupError("nobody is logged in")
+            if (why_not := server_problem()) is not None:
+                raise TimeoutError(why_not)
+        except Exception as error:  # also a key that cannot be one
+            self._report(error, "offline")
+        else:
+            self.mode = wanted or "online"
+
+    def _begun(self) -> "wandb.Run":
+        """The run, begun by now; offline where the server refuses it."""
+        if self.run is None:
+            try:
+                self.run = self._begin()
+            except Exception as error:
+                if self.mode in OFFLINE:
+                    raise
+                self.mode = "offline"
+                self._report(error, "offline")
+                _end_service()
+                self.run = self._begin()
+            self.run.define_metric(STEP)
+            self.run.define_metric("*", step_metric=STEP, step_sync=True)
+        return self.run
+
+    def _begin(self) -> "wandb.Run":
+        import wandb
+
+        timeouts: dict[str, Any] = {
+            name: value for name, value in TIMEOUTS.items() if f"WANDB_{name.upper()}" not in os.environ
+        }
+        settings = wandb.Settings(finish_timeout_raises=True, **timeouts)
+        return wandb.init(**self.options, mode=self.mode, reinit="finish_previous", settings=settings)
+
+
+def silence() -> None:
+    """Makes W&B print nothing and report no errors to its makers. Call before wandb is imported."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else a program waits for the server when it ends
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # where wandb was imported before
+
+
+def server_problem() -> str | None:
+    """That W&B's server does not answer within PROBE_TIMEOUT, or None."""
+    import wandb
+
+    settings = wandb.setup().settings
+    reached = answers(settings.base_url, {"http": settings.http_proxy, "https": settings.https_proxy})
+    return None if reached else f"{settings.base_url} does not answer"
+
+
+def _end_service() -> None:
+    """Ends W&B's process, which would refuse a run of the same id as one that could not begin."""
+    import wandb
+
+    wandb.teardown()
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirection is an answer."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follows none."""
+
+
+def answers(url: str, proxies: Mapping[str, str | None]) -> bool:
+    """Whether a server answers at `url` within PROBE_TIMEOUT, with anything but a failure of its own.
+
+    proxies: besides those of the environment.
+    """
+    result: list[bool] = []
+    # in a thread, because no timeout bounds the look-up of a host's name
+    thread = threading.Thread(target=lambda: result.append(_answers(url, proxies)), daemon=True)
+    thread.start()
+    thread.join(PROBE_TIMEOUT)
+    return result == [True]
+
+
+def _answers(url: str, proxies: Mapping[str, str | None]) -> bool:
+    import ssl
+
+    by_scheme = getproxies() | {scheme: proxy for scheme, proxy in proxies.items() if proxy}
+    if by_scheme.get(url.partition(":")[0], "").startswith("socks"):
+        return True  # urllib cannot ask; TIMEOUTS bounds the wait
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is sent; W&B verifies by certificates of its own
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    opener = build_opener(ProxyHandler(by_scheme), HTTPSHandler(context=unverified), _NoRedirect())
+    try:
+        opener.open(url, timeout=PROBE_TIMEOUT).close()
+    except HTTPError as error:
+        return error.code < 500
+    except Exception:  # OSError, or no HTTP
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""W&B never ends a run: without a server it is offline, and what fails is one line."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import wandb
+
+from benchmark.configuration.compose import compose
+from benchmark.tracking import loggers
+from tests.run_helpers import TINY
+
+RESULT = {"scores": {"knn/v1": {"accuracy": 50.0}}}
+
+
+class Fake:
+    """A run of W&B; the call named `broken` fails."""
+
+    def __init__(self, broken=None):
+        self.broken, self.calls = broken, []
+        self.summary = self
+
+    def __getattr__(self, name):
+        def call(*_, **__):
+            self.calls.append(name)
+            if name == self.broken:
+                raise RuntimeError(f"{name} is\nbroken.")
+
+        return call
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A server that answers every GET, and refuses to begin a run."""
+
+    code = 404
+
+    def do_GET(self):
+        self.send_response(self.code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def serving(code):
+    """The address of a server that answers with a code."""
+    handler = type("Handler", (Answers,), {"code": code})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def hole():
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch, capsys):
+    """Opens a W&B logger: (logger, a function that returns the lines printed so far)."""
+    for name in [name for name in os.environ if name.startswith("WANDB_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", "/nowhere")
+    monkeypatch.setattr("wandb.login", lambda **_: True)
+
+    def opening(url="http://127.0.0.1:9", mode=None):
+        if mode is not None:
+            monkeypatch.setenv("WANDB_MODE", mode)
+        settings = wandb.Settings(base_url=url)
+        monkeypatch.setattr("wandb.setup", lambda: type("Setup", (), {"settings": settings}))
+        config = compose(TINY, "fedavg", [f"output={tmp_path}", "logger=wandb"])
+        return loggers.open_logger(config, tmp_path), lambda: capsys.readouterr().err.splitlines()
+
+    return opening
+
+
+def use(logger):
+    """All that a run does with its logger."""
+    with loggers.end_on_error(logger):
+        for step in (1, 2, 3):
+            logger.log_metrics({"train/loss": 1.0}, step=step)
+    loggers.close(logger, RESULT, {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
+
+
+@pytest.mark.parametrize("broken", ["log", "update", "finish", "define_metric"])
+def test_a_call_that_fails_is_one_line_and_the_last(opened, monkeypatch, broken):
+    fake = Fake(broken)
+    monkeypatch.setattr("wandb.init", lambda **_: fake)
+    monkeypatch.setattr("wandb.Image", str)
+    logger, lines = opened(mode="offline")
+    use(logger)
+    (line,) = lines()
+    assert line.startswith(f"W&B: {broken} is broken: the run goes on without it; upload it later by: wandb sync ")
+    assert fake.calls.count(broken) == 1
+    assert fake.calls[-1] == "finish"  # else the next run would log into this one
+
+
+@pytest.mark.parametrize("mode", [None, "online", "offline"])
+def test_a_run_that_cannot_begin_is_one_line(opened, monkeypatch, mode):
+    def init(**_):
+        raise wandb.errors.CommError("no")
+
+    monkeypatch.setattr("wandb.init", init)
+    logger, lines = opened(mode=mode)
+    use(logger)
+    assert len(lines()) in ((1,) if mode == "offline" else (1, 2))  # 2: that it is offline, and that this fails too
+
+
+@pytest.mark.parametrize("mode", [None, "online"])
+def test_without_a_server_it_is_offline_at_once(opened, monkeypatch, mode, hole, tmp_path):
+    monkeypatch.setattr("benchmark.tracking.wandb_run.PROBE_TIMEOUT", 0.3)
+    modes = []
+    monkeypatch.setattr("wandb.init", lambda mode, **_: modes.append(mode) or Fake())
+    monkeypatch.setattr("wandb.Image", str)
+    with serving(503) as broken:
+        for url in (hole, broken, "http://127.0.0.1:9"):
+            begun = time.monotonic()
+            logger, lines = opened(url, mode)
+            use(logger)
+            assert lines() == [
+                f"W&B: {url} does not answer: offline; upload it later by: wandb sync {tmp_path}/wandb/offline-run-*"
+            ]
+            assert time.monotonic() - begun < 2
+    assert modes == ["offline"] * 3
+
+
+def test_a_name_that_is_not_resolved_does_not_hang(monkeypatch):
+    from benchmark.tracking import wandb_run
+
+    monkeypatch.setattr(wandb_run, "PROBE_TIMEOUT", 0.2)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5))
+    begun = time.monotonic()
+    assert not wandb_run.answers("http://nowhere.invalid", {})
+    assert time.monotonic() - begun < 1
+
+
+def test_any_answer_but_a_failure_is_a_server(monkeypatch, hole):
+    from benchmark.tracking import wandb_run
+
+    monkeypatch.setattr(wandb_run, "PROBE_TIMEOUT", 2.0)
+    for code, reached in ((200, True), (302, True), (404, True), (500, False)):
+        with serving(code) as url:
+            assert wandb_run.answers(url, {}) is reached
+    with serving(200) as proxy:
+        assert wandb_run.answers("http://nowhere.invalid", {"http": proxy})
+    monkeypatch.setattr(wandb_run, "PROBE_TIMEOUT", 0.2)
+    assert not wandb_run.answers("http://nowhere.invalid", {"http": hole})
+
+
+def test_a_server_that_refuses_the_run_leaves_it_offline(tmp_path):
+    """The command, whose run goes on; in a separate process, because W&B's service keeps the first address it gets."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment |= {"WANDB_API_KEY": "a" * 40, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    words = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "federation.rounds=1", "devices=1"]
+    command = [sys.executable, "-m", "benchmark", "run", TINY, "fedavg", "threads=1", "accelerator=cpu", *words]
+    with serving(404) as url:
+        environment |= {"WANDB_BASE_URL": url}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (line,) = [line for line in done.stdout.splitlines() if "W&B" in line]
+    assert "offline; upload it later by: wandb sync " in line
+    assert len(list(tmp_path.rglob("result.json"))) == 1
+    (log,) = tmp_path.rglob("offline-run-*/*.wandb")
+    assert b"knn/v1/accuracy" in log.read_bytes()
