@@ -77,6 +77,9 @@ def load(
         raise DataError(f"data.image_size={image_size}: give a number of pixels, at least 1")
     if unknown := sorted(options.keys() - (SYNTHETIC.keys() if name == "synthetic" else ())):
         raise DataError(f"{name!r} has no option {unknown[0]!r}; only 'synthetic' has any: {', '.join(SYNTHETIC)}")
+    for key, value in options.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
     request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
     folder = Path(root) / name
     if name == "digits":
@@ -173,6 +176,8 @@ def _list_folder(folder: Path) -> Files:
         if not (folder / split).is_dir():
             raise DataError(f"{folder} has no folder {split}/: the layout is {folder}/{{train,test}}/<class>/<image>")
         for label in filter(os.DirEntry.is_dir, _visible(folder / split)):
+            if not label.name.isprintable():
+                raise DataError(f"the class folder {ascii(label.path)} has a name that cannot be printed: rename it")
             images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
             if not images:
                 raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
@@ -57,9 +58,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
     started: when the command began, by `time.monotonic`; now unless given.
     """
-    parser = argparse.ArgumentParser(
-        "python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser("python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, usage) in COMMANDS.items():
         command = commands.add_parser(name, help=str(function.__doc__).splitlines()[0], usage=f"%(prog)s {usage}")
@@ -88,7 +87,20 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program."""
+        _print_error(f"error: {message}; see `python -m benchmark --help`")
+        self.exit(2)
+
+
 def _print_error(line: str) -> None:
-    """One line on stderr, from the first rank: an error of one rank is raised on all."""
+    """One line on stderr, from the first rank: an error of one rank is raised on all.
+
+    What the user has typed is part of it; control characters in that would be executed by the terminal.
+    """
     if is_first_rank():
-        print(line, file=sys.stderr)  # noqa: T201
+        shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(line.split()))
+        print(shown, file=sys.stderr)  # noqa: T201

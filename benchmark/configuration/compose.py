@@ -61,6 +61,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     config = _stack(requested, [reference])
     try:
         OmegaConf.resolve(config)
+        _check_keys(OmegaConf.to_container(config))  # type: ignore[arg-type] # what interpolations have become
         run = identity(requested)
         changed = []
         for override in sorted(overrides):
@@ -112,7 +113,12 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
     shipped["objective"] = {**shipped.get("objective", {}), "name": loss["name"]}
     scenarios, adjusted = [], []
     for ancestor, layer in lineage(scenario):
-        adjust = layer.pop("adjust", {})
+        adjust = layer.pop("adjust", None) or {}
+        if not isinstance(adjust, Mapping) or not all(isinstance(changes, Mapping) for changes in adjust.values()):
+            raise ConfigError(f"scenario {ancestor}: adjust={adjust!r}: give {{METHOD or OBJECTIVE: {{its changes}}}}")
+        for key in ("scenario", "row"):
+            if key in layer:
+                raise ConfigError(f"scenario {ancestor}: {key} is a name that the command line gives, {key}=NAME")
         scenarios.append((f"scenario {ancestor}: ", layer))
         for key in dict.fromkeys((loss["name"], _stem(method), label)):
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))

@@ -65,8 +65,8 @@ def construct(
     check(extra, known, "heads" if where == "objective" else where, section["class"])
     try:
         return target(*args, **values, **extra, **(reserved or {}))
-    except (TypeError, ValueError) as error:
-        if type(error) not in (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError) as error:
+        if type(error) not in (TypeError, ValueError, OverflowError):
             raise  # an error of these packages, with a message for the user
         raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {error}") from error
 
@@ -100,7 +100,7 @@ def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]
     for name in ("method", "objective", "encoder", "optimizer", "server_optimizer"):
         if config[name]:
             yield name, config[name]
-    addons = config.method.get("addons") or []
+    addons = config.method.get("addons", [])
     if not isinstance(addons, Sequence) or isinstance(addons, str):
         raise ConfigError(f"method.addons={addons!r}: give a list, each {{class: ...}} and its arguments")
     for addon in addons:

@@ -21,7 +21,8 @@ from methods.base import Client, FederatedMethod
 def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
     """The images, decoded once."""
     data = config.data
-    if misplaced := sorted({"name", "root", "cache", "download", "image_size", "verify"} & set(data.options)):
+    options: Any = OmegaConf.to_container(data.options)
+    if misplaced := sorted({"name", "root", "cache", "download", "image_size", "verify"} & set(options)):
         raise ConfigError(f"data.options.{misplaced[0]}: set data.{misplaced[0]}")
     return load(
         data.name,
@@ -31,7 +32,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
         image_size=data.image_size,
         verify=data.verify,
         progress=progress,
-        **data.options,
+        **options,
     )
 
 

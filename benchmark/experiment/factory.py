@@ -128,7 +128,7 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
     weight.grad = torch.zeros(1)
     try:
         construct(section, "optimizer", [weight]).step()
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # some want a closure, some sparse gradients
+    except (RuntimeError, TypeError, OverflowError) as error:  # some want a closure, some sparse gradients
         raise ConfigError(f"optimizer.class={section['class']} can make no step here: {error}") from error
     return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
 

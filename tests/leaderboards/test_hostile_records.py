@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmark.cli.main import main
@@ -19,10 +18,9 @@ from leaderboards import generate, store
 from leaderboards.pages import parity, privacy
 from leaderboards.papers import verdicts
 from leaderboards.schema import RecordError, validate
+from tests.fuzz.outcome import cases
 from tests.leaderboards.test_schema import record
 
-FUZZ = int(os.environ.get("FUZZ", "60"))
-"""Number of drawn examples."""
 CURVE = [{"round": r, "bytes": 1e6 * r, "seconds": 2.0 * r, "monitor": 30.0 + r} for r in (1, 2)]
 NESTED, DIGITS = "a list in a list", "a number of 5000 digits"
 """Stand for JSON that Python does not write."""
@@ -183,14 +181,14 @@ def of_bytes(standing: Path, scratch: Path, content: bytes, place: str) -> str:
     return collected(scratch / "runs", scratch / "board")
 
 
-@settings(max_examples=FUZZ, derandomize=True, deadline=None)
+@cases("records")
 @given(content=mutated())
 def test_a_record_with_a_strange_value_is_taken_whole_or_refused_in_one_line(standing, scratch, content):
     of_bytes(standing, scratch, as_json(content), place_of(content))
 
 
 @example(cut=0, flipped=as_json(mini("fedsc")).rindex(b"CPU"), bits=ord("C") ^ 0x7F, cuts=False)  # DEL is valid JSON
-@settings(max_examples=FUZZ // 4 + 1, derandomize=True, deadline=None)
+@cases("bytes of records")
 @given(cut=st.integers(0, 3000), flipped=st.integers(0, 3000), bits=st.integers(0, 255), cuts=st.booleans())
 def test_a_damaged_file_is_taken_whole_or_refused_in_one_line(standing, scratch, cut, flipped, bits, cuts):
     content = bytearray(as_json(mini("fedsc")))
