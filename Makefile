@@ -42,11 +42,12 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 test: install  ## all tests but the long ones
 	$(PYTEST)
 
-check: install  ## format, lint, types and the import rule
+check: install  ## format, lint, types, the import rule, and known-bad versions of dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m benchmark.audit.dependencies
 
 fuzz: install  ## FUZZ=2000 hostile commands, as many records, 1,000 folders of images, 200 damaged runs: ten minutes
 	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) tests/fuzz tests/leaderboards/test_hostile_records.py --timeout 1800

@@ -177,7 +177,7 @@ def _list_folder(folder: Path) -> Files:
             raise DataError(f"{folder} has no folder {split}/: the layout is {folder}/{{train,test}}/<class>/<image>")
         for label in filter(os.DirEntry.is_dir, _visible(folder / split)):
             if not label.name.isprintable():
-                raise DataError(f"the class folder {ascii(label.path)} has a name that cannot be printed: rename it")
+                raise DataError(f"the class folder {label.path!a} has a name that cannot be printed: rename it")
             images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
             if not images:
                 raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")

@@ -138,9 +138,7 @@ class Orchestra(FedAvg):
         self.delta = check_number("method.delta", delta, above=0, below=1)
         if epsilon is not None:
             self.check_private(stateful)
-            self.sigma = SENSITIVITY * gaussian_sigma(
-                check_number("method.epsilon", epsilon, above=0), delta
-            )
+            self.sigma = SENSITIVITY * gaussian_sigma(check_number("method.epsilon", epsilon, above=0), delta)
         if stateful:
             self.travels = tuple(part for part in objective.travels if part not in objective.ema)
             self.stays = (*objective.ema, *objective.queues)

@@ -1,5 +1,6 @@
 """An experiment: a config and its run folder, from which a run is built, resumed, evaluated or only read."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -97,10 +98,9 @@ class Experiment:
             self.display.print(f"it was not scored by {probe} after every round: delete it to run it again")
         protocols = expanded(self.config.evaluation.protocols, self.config.data.name)
         if missing := [name for name in protocols if name not in result["scores"]]:
-            self.display.print(
-                f"it has no {', '.join(missing)}: python -m benchmark evaluate {self.folder} "
-                f"protocols={','.join(missing)}"
-            )
+            external = self.build().external  # refuses what could not be measured
+            command = f"python -m benchmark evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}"
+            self.display.print(f"it has no {', '.join(missing)}: {command}{' trust=true' if external else ''}")
         return result
 
     def _refuse_changed_code(self, result: schema.Record) -> None:

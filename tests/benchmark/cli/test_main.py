@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -152,6 +153,28 @@ class TestMistakes:
             (["resume"], "usage: python -m benchmark resume RUN_DIR"),
             (["tune", TINY, "fedavg", "optimizer.lr=0.1"], "tune needs a grid"),
             (["tune", TINY, "fedavg", "compare=3"], "compare=3: give true or false"),
+            (["tune", TINY, "fedavg", "threads=1,2"], "threads=1 and threads=2 are one run"),
+            (["tune", TINY, "fedavg", "data.root=a,b"], "data.root=a and data.root=b are one run"),
+            (["tune", TINY, "fedavg", "optimizer.lr=0.1,"], "a value is missing"),
+            (["run", TINY, "fedavg", "schedule.name=step", "schedule.gamma=-1"], "schedule.gamma=-1.0: give a number"),
+            (["run", TINY, "fedavg", "schedule.gamma=0.5"], "schedule.gamma is of schedule.name=step, not cosine"),
+            (["run", TINY, "fedavg", "objective.temperature=.inf"], "temperature=inf: give a finite number"),
+            (["run", TINY, "fedavg", "minutes=.nan"], "minutes=nan"),
+            (["run", TINY, "fedavg", "minutes=.inf"], "minutes=inf"),
+            (["run", TINY, "fedavg", "heads.predictor=-3"], "simclr has no predictor, so it would change nothing"),
+            (["run", TINY, "fedavg", "devices=100000"], "devices=100000 is too many for this machine"),
+            (["run", TINY, "fedavg", "objective="], "objective=None: give a name"),
+            (["run", TINY, "fedavg", "seed=${nope}"], "'nope' not found"),
+            (["run", TINY, "fedavg", "views.size=100000"], "out of memory (760000000000 bytes were asked for)"),
+            (["run", TINY, "fedavg", "optimizer.class=torch.optim.LBFGS"], "LBFGS can make no step here"),
+            (["run", TINY, "fedavg", "optimizer.class=torch.optim.SparseAdam"], "SparseAdam can make no step here"),
+            (["run", TINY, "fedavg", "method.addons=5"], "method.addons=5: give a list"),
+            (["run", TINY, "fedavg", "partition.seed=-1"], "partition.seed=-1: give a number of at least 0"),
+            (["run", TINY, "fedavg", "data.options=[1]"], "data.options=[1]: "),
+            (["run", "suite=1"], "unknown suite '1'"),
+            (["run", "suite=digits", "methods=[' ']"], "an empty line names nothing"),
+            (["run", "suite=digits", "methods="], "methods= has no value"),
+            (["run", "\x1b[31m", "fedavg"], "unknown scenario '\\x1b[31m'"),
             (["board", "folder=nowhere"], "nowhere/results: no such folder"),
             (["board", "colect=runs"], "colect"),
         ],
@@ -159,6 +182,61 @@ class TestMistakes:
     )
     def test_one_line_and_exit_code_2(self, refused, words, line):
         assert line in refused(*words)
+
+    def test_a_number_is_a_name(self, call, tmp_path):
+        assert call("run", TINY, "fedavg", "row=1", "scenario=2")[0] == 0
+        assert (tmp_path / "runs" / "2" / "1" / "seed0" / "result.json").exists()
+
+    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_PORT", "SLURM_NTASKS"])
+    def test_a_launchers_variable_that_is_no_number(self, refused, monkeypatch, name):
+        monkeypatch.setenv(name, "x")
+        assert f"the environment variable {name}='x' is no whole number" in refused("run", TINY, "fedavg")
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("row: mine", "row is a name that the command line gives, row=NAME"),
+            ("scenario: mine", "scenario is a name that the command line gives"),
+            ("like: {file}", "is not the name of another scenario"),
+            ("like: 5", "like: 5 is not the name"),
+            ("- a", "must hold a mapping of sections"),
+            ("!!set {a, b}", "scenario.yaml"),
+            ("encoder: {1: 2}", "1 is no name of a key"),
+            ("adjust: 5", "adjust=5: give"),
+            ("seed: 2020-01-01", "scenario.yaml"),
+        ],
+    )
+    def test_a_scenarios_file_of_something_else(self, refused, tmp_path, text, line):
+        file = tmp_path / "scenario.yaml"
+        file.write_text(text.replace("{file}", str(file)))
+        assert line in refused("run", str(file), "fedavg")
+
+    @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"5", b"- a", b"seed: ${oc.env:HOME}", b"{}"])
+    @pytest.mark.parametrize("command", ["resume", "evaluate"])
+    def test_a_folders_config_of_something_else(self, refused, tmp_path, content, command):
+        (tmp_path / "config.yaml").write_bytes(content)
+        line = refused(command, str(tmp_path))
+        assert f"{tmp_path}/config.yaml is not a run's config" in line
+        assert "method.class" not in line
+
+    def test_a_full_disk_names_the_folder_and_keeps_the_last_round(self, call, tmp_path):
+        """A limit on the size of files stands for the disk."""
+        assert call("run", TINY, "scaffold", "minutes=0")[0] == EX_TEMPFAIL  # decodes the images
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, limit[1]))
+        try:
+            code, out, err = call("run", TINY, "scaffold")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        assert (code, err.count("\n"), "Traceback" in out + err) == (2, 1, False)
+        assert err.startswith(f"error: {folder}: File too large: free some space")
+        assert call("run", TINY, "scaffold")[0] == 0
+
+    def test_a_finished_run_advises_no_command_that_fails(self, call, refused):
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert "unknown protocol 'nope/v1'" in refused("run", TINY, "fedavg", "evaluation.protocols=[nope/v1]")
+        assert "public.share" in refused("run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]")
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU is needed")
     def test_no_gpu(self, refused):
