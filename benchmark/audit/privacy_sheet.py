@@ -242,7 +242,7 @@ def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequenc
 
 def scenarios() -> dict[str, str]:
     """Method -> the scenario with the networks of its sheet; any other method: `reference`."""
-    names: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text())
+    names: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text(encoding="utf-8"))
     return names
 
 

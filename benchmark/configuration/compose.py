@@ -178,7 +178,7 @@ def save(config: DictConfig, file: Path) -> None:
     """Writes the resolved config, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new")
-    beside.write_text(OmegaConf.to_yaml(config, resolve=True))
+    beside.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
     os.replace(beside, file)
 
 

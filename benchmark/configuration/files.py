@@ -66,5 +66,5 @@ def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
 
 def summary(group: str, name: str) -> str:
     """The first comment line of a shipped config, which summarises it."""
-    first = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()[:1]
+    first = (CONFIGS / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[:1]
     return first[0].lstrip("# ") if first and first[0].startswith("#") else ""

@@ -100,7 +100,7 @@ def tune(grid: Grid, display: Display, processes: RankProcesses | None = None) -
         content = {"scenario": base.scenario, "row": base.row, "method": base.method.name}
         content |= {"objective": base.objective.name, "seed": base.seed, "protocol": PROTOCOL}
         content |= {"best": best["point"], "tried": results}
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     lines = [f"best: {' '.join(best['point'])}; written to {file}"]
     if grid.compare:
         pairs = [

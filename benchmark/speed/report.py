@@ -32,12 +32,15 @@ def save(docs: Path, name: str, title: str, lines: Iterable[Line]) -> None:
     }
     file = docs / "performance" / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1) + "\n")
+    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read(docs: Path) -> dict[str, dict[str, Any]]:
     """Name -> the saved measurement, with its lines as `Line`s."""
-    results = {file.stem: json.loads(file.read_text()) for file in sorted((docs / "performance").glob("*.json"))}
+    results = {
+        file.stem: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted((docs / "performance").glob("*.json"))
+    }
     for content in results.values():
         content["lines"] = [Line(**{**line, "value": Spread(**line["value"])}) for line in content["lines"]]
     return results
@@ -46,7 +49,7 @@ def read(docs: Path) -> dict[str, dict[str, Any]]:
 def write(docs: Path) -> None:
     """Render every table between its marks in `performance.md`, and draw the figure."""
     results, page = read(docs), docs / "performance.md"
-    page.write_text(render(page.read_text(), results))
+    page.write_text(render(page.read_text(encoding="utf-8"), results), encoding="utf-8")
     draw_ratios(results, docs / "performance" / "ratios.svg")
 
 

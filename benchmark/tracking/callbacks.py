@@ -26,7 +26,7 @@ class RoundLog(Callback):
     def on_run_start(self, loop: FederatedLoop) -> None:
         """Writes the completed rounds; CSV is rewritten whole, W&B has them."""
         if loop.fabric.global_rank == 0:
-            self.file.write_text("".join(json.dumps(line) + "\n" for line in loop.history))
+            self.file.write_text("".join(json.dumps(line) + "\n" for line in loop.history), encoding="utf-8")
             for line in loop.history if isinstance(self.logger, CSVLogger) else []:
                 self._log(line)
 
@@ -34,7 +34,7 @@ class RoundLog(Callback):
         """Appends the line; the round's checkpoint is on disk by now."""
         if loop.fabric.global_rank != 0:
             return
-        with self.file.open("a") as stream:
+        with self.file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
         self._log(line)
 
