@@ -26,6 +26,14 @@ class ConfigError(UserError):
     """A config or command that cannot be run."""
 
 
+class UnusedKeyError(ConfigError):
+    """A key of the command line that would change nothing but the run's name. key: dotted."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}, so it would change nothing: leave it out")
+        self.key = key
+
+
 class BusyError(UserError):
     """A run folder that another process is using."""
 

@@ -119,7 +119,7 @@ def enable_garbage_collection() -> None:
 def is_first_rank() -> bool:
     """Whether this process is the first rank by the launchers' variables, before anything is set up.
 
-    A variable that is no number counts as 0: `distributed.launch` refuses it, and the message has to be seen.
+    A variable that is no number counts as 0: `cli.main` refuses it, and the message has to be seen.
     """
     values = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
     return all(value == "0" or not value.isdecimal() for value in values)

@@ -5,6 +5,7 @@ every block of each file.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -27,7 +28,7 @@ from datamodules.errors import DataError
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
-ABANDONED = 3600.0  # seconds after which an unfinished folder that no process holds is removed
+ABANDONED = 3600.0  # seconds without progress after which an unfinished folder that no process holds is removed
 SPLITS = ("train", "test")
 ARRAYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
 Progress = Callable[[int, int], None]
@@ -70,12 +71,20 @@ def opened(
             log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
         raw = read_raw()
         try:
-            _build(folder, raw, image_size, progress)
+            _build(folder, raw, image_size, verify, progress)
         except OSError as error:  # reading has errors of its own
             raise DataError(
                 f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
                 "set data.cache=... to a folder with room for them"
             ) from error
+    try:
+        return _read(folder)
+    except FileNotFoundError:  # another process is replacing the folder by its own, of the same content
+        time.sleep(1)
+        return _read(folder)
+
+
+def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if "images" in name else None) for name in ARRAYS}
     return Decoded(arrays, tuple(meta["classes"]), meta["sha256"])
@@ -111,7 +120,7 @@ def _checksum(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def _build(target: Path, raw: Raw, image_size: int | None, progress: Progress | None) -> None:
+def _build(target: Path, raw: Raw, image_size: int | None, verify: bool, progress: Progress | None) -> None:
     """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary_beside(target) as temporary:
@@ -121,17 +130,18 @@ def _build(target: Path, raw: Raw, image_size: int | None, progress: Progress | 
         for split in SPLITS:
             for decoded in _decode(folder, split, raw, image_size):
                 done += decoded
+                os.utime(temporary)  # see ABANDONED
                 if progress:
                     progress(done, total)
         _write_meta(folder, raw.classes)
-        if damage(target) is None:  # another process was first, with the same content
+        if damage(target, verify) is None:  # another process was first, with the same content
             return
         with contextlib.suppress(FileNotFoundError):
             target.rename(temporary / "damaged")
         try:
             folder.rename(target)
         except OSError:
-            if damage(target) is not None:
+            if damage(target, verify) is not None:
                 raise
 
 
@@ -168,7 +178,11 @@ def _decode(folder: Path, split: str, raw: Raw, image_size: int | None) -> Itera
     images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped
         with file.open("r+b") as stream:
-            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+            try:
+                os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+            except OSError as error:  # others: the file system cannot reserve
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                    raise
 
     def fill(start: int) -> int:
         chunk = items[start : start + CHUNK]

@@ -1,8 +1,8 @@
 """Sources of images: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
 
 A source's arrays are stored in `<cache>/<name>-<key>/` (see `datamodules.cache`); the key changes with everything that
-would change their content. Nothing is unpickled here: torchvision reads its archives after it has checked their md5,
-and `numpy.load` refuses objects.
+would change their content. Nothing is unpickled here: torchvision checks the md5 of CIFAR's archives before it reads
+them, and `numpy.load` refuses objects.
 """
 
 import hashlib
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from datamodules import cache as decoded
-from datamodules.cache import SPLITS, Progress, Raw
+from datamodules.cache import SPLITS, Progress, Raw, opened
 from datamodules.errors import DataError
 
 FORMAT = 3  # included in every key; increase it when the same request produces other content, or another layout
@@ -96,7 +95,7 @@ def load(
     else:
         read_raw = partial(_archive, name, Path(root), download)
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    arrays, classes, sha256 = decoded.opened(
+    arrays, classes, sha256 = opened(
         Path(cache) / f"{name}-{key}", read_raw, image_size, verify=verify, progress=progress
     )
     train, test = (Split(arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS)

@@ -93,7 +93,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     "evaluated": dict[str, _object(**ORIGIN)],  # type: ignore[misc]  # protocol id -> code, machine and date
     "deviations": list[str],
 }
-INCIDENTAL = ("seconds", "provenance", "evaluated")
+INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size")
 """Fields that may differ between two records of one run: when, where and how fast."""
 
 EXPECTED = {

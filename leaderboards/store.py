@@ -122,12 +122,22 @@ def check_replaces(path: Path, before: Record, record: Record) -> None:
         do = "give the new one a row= of its own, or delete the file first if the new one is to stand"
         raise RecordError(f"{path} holds another run of this name: {differing}: {do}")
     more = record["rounds"]["done"] - before["rounds"]["done"]
-    kept = ("scores",) if more else [key for key in before if key not in (*DEFINING, *INCIDENTAL)]
+    kept = ("scores",) if more else [key for key in before if key not in DEFINING]
     pair = before, _without_gains(before, record)
-    old, new = ({key: fields[key] for key in kept if key in fields} for fields in pair)
+    old, new = ({key: value for key, value in lasting(fields).items() if key in kept} for fields in pair)
     if more >= 0 and (differing := _differing(old, new)):
         do = "delete it first if the new one is to stand"
         raise RecordError(f"{path} holds another result of this run: {differing}: {do}")
+
+
+def lasting(record: Record) -> Record:
+    """A record without what differs when the same run is made again: `INCIDENTAL` fields, and seconds in others."""
+    fields = {key: value for key, value in record.items() if key not in INCIDENTAL}
+    for key in ("curve", "server"):
+        if key in fields:
+            points = fields[key] if isinstance(fields[key], list) else [fields[key]]
+            fields[key] = [{name: value for name, value in point.items() if name != "seconds"} for point in points]
+    return fields
 
 
 def _defining(record: Record) -> Record:
@@ -201,7 +211,8 @@ def _standing(folder: Path) -> dict[str, tuple[Path, Record]]:
         if run_name != name(record):
             raise RecordError(f"{path}: holds {name(record)}, not {run_name}: move it there")
         first_path, first = records.setdefault(run_name, (path, record))
-        unlike = [key for key in FIELDS if key not in INCIDENTAL and first.get(key) != record.get(key)]
+        one, other = lasting(first), lasting(record)
+        unlike = [key for key in FIELDS if one.get(key) != other.get(key)]
         if unlike:
             raise RecordError(
                 f"{first_path} and {path}: the same run with different {', '.join(unlike)}, remove one of them"

@@ -93,6 +93,7 @@ class Yogi(Adam):
 
 
 ServerOptimizer = Momentum | Adam | Yogi
+"""The shipped ones; another class may stand in for them if it has their `init` and `step`."""
 
 
 def _check_settings(lr: float, **decays: float) -> None:

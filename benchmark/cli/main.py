@@ -1,6 +1,8 @@
 """The command line: parses, calls a command, and turns errors into one line and an exit code."""
 
 import argparse
+import os
+import re
 import signal
 import sys
 import time
@@ -13,7 +15,7 @@ from benchmark.cli.campaign import campaign
 from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, resume, run, tune
 from benchmark.cli.session import Session
-from benchmark.errors import DEADLINE_PREFIX, OutOfTimeError, exit_code, message
+from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
 
 EXAMPLES = """examples:
@@ -70,6 +72,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     session = Session(time.monotonic() if started is None else started)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        _check_launcher()
         COMMANDS[given.command][0](given.words, session)
     except KeyboardInterrupt:
         _print_error(f"interrupted; {INTERRUPTED_HINTS.get(given.command, RESUME_HINT)}")
@@ -96,11 +99,22 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2)
 
 
+def _check_launcher() -> None:
+    """Refuse a launcher's variable that is no number, before a library reads it while it is imported."""
+    names = ["RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
+    names += ["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID"]
+    names += ["MASTER_PORT"] if "LOCAL_RANK" in os.environ else []  # Kubernetes sets it to an address
+    for name in names:
+        if not (text := os.environ.get(name, "0")).isdecimal():
+            raise ConfigError(f"the environment variable {name}={text!r} is no whole number: unset it")
+
+
 def _print_error(line: str) -> None:
     """One line on stderr, from the first rank: an error of one rank is raised on all.
 
     What the user has typed is part of it; control characters in that would be executed by the terminal.
     """
     if is_first_rank():
-        shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(line.split()))
+        single = re.sub(r"\s*\n\s*", " ", line.strip())
+        shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in single)
         print(shown, file=sys.stderr)  # noqa: T201

@@ -1,5 +1,6 @@
 """The commands that train or evaluate: run, resume, evaluate, tune."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def evaluate(words: list[str], session: Session) -> None:
     from benchmark.experiment.experiment import Experiment, load_folder
 
     names, overrides = split(words)
-    (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers]", 1)
+    (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers] [trust=true]", 1)
     given, rest = take_keys(overrides, "protocols", "trust")
     if "devices" not in parse(rest) and launched_layout() is None:
         rest.append("devices=1")  # further ranks would only wait: one process has all the cores
@@ -86,7 +87,8 @@ def evaluate(words: list[str], session: Session) -> None:
             loop.restore()
             if loop.round < loop.rounds and loop.stop_reason() is None:
                 done = f"{loop.round} of {loop.rounds} rounds"
-                raise ConfigError(f"{path} has done {done}: finish it first with `resume {path}`")
+                command = f"resume {shlex.quote(path)}{' trust=true' if given.get('trust') else ''}"
+                raise ConfigError(f"{path} has done {done}: finish it first with `{command}`")
             evaluated = finished.evaluate(listed(given.get("protocols") or list(config.evaluation.protocols)))
             scores = evaluated.record["scores"]
             display.scores(experiment.name, {name: scores[name] for name in evaluated.protocols})

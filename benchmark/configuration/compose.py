@@ -23,7 +23,7 @@ from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
 from benchmark.configuration.typecheck import check_plain, describe, fits, nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, UnusedKeyError
 from datamodules import partition
 
 PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
@@ -83,11 +83,9 @@ def _refuse_unused(config: DictConfig, changed: Iterable[str]) -> None:
     for key in changed:
         section, _, name = key.partition(".")
         if section == "heads" and name and not _takes_head(config, name):
-            raise ConfigError(
-                f"{key}: {config.objective['name']} has no {name}, so it would change nothing: leave it out"
-            )
+            raise UnusedKeyError(key, f"{config.objective['name']} has no {name}")
         if key in ("schedule.gamma", "schedule.milestones") and config.schedule.name != "step":
-            raise ConfigError(f"{key} is of schedule.name=step, not {config.schedule.name}: leave it out, or set both")
+            raise UnusedKeyError(key, f"it belongs to schedule.name=step, not {config.schedule.name}")
 
 
 def _takes_head(config: DictConfig, name: str) -> bool:

@@ -3,7 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from omegaconf import DictConfig
@@ -12,7 +12,6 @@ from benchmark.configuration.typecheck import describe, fits, nearest
 from benchmark.errors import ConfigError
 from methods.base import FederatedMethod
 from methods.objective import AddOn, Objective
-from methods.server import ServerOptimizer
 
 EXAMPLES = {
     "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",
@@ -24,15 +23,18 @@ EXAMPLES = {
 }
 """Examples of import paths, by section."""
 
-BASES: dict[str, tuple[type, ...]] = {
-    "method": (FederatedMethod,),
-    "method.addons": (AddOn,),
-    "objective": (Objective,),
-    "encoder": (torch.nn.Module,),
-    "optimizer": (torch.optim.Optimizer,),
-    "server_optimizer": get_args(ServerOptimizer),
+BASES: dict[str, type] = {
+    "method": FederatedMethod,
+    "method.addons": AddOn,
+    "objective": Objective,
+    "encoder": torch.nn.Module,
+    "optimizer": torch.optim.Optimizer,
+    "server_optimizer": object,
 }
-"""Section -> what its class has to be a subclass of; an encoder may be a function that returns one."""
+"""Section -> what its class has to be a subclass of; an encoder may be a function that returns one, and a server
+optimiser any class with the hooks of HOOKS."""
+HOOKS = {"server_optimizer": ("init", "step")}
+"""Section -> methods that its class has to have."""
 
 SHIPPED = ("methods.", "torch.optim.")
 """Where import paths begin that a config may name without being trusted."""
@@ -78,21 +80,37 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     """
     path = section.get("class") if isinstance(section, Mapping) else None
     kind = "encoder" if where.startswith("federation.encoders") else where
-    if not isinstance(path, str) or "." not in path.strip("."):
+    if not isinstance(path, str) or "." not in path or not all(name.isidentifier() for name in path.split(".")):
         raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {EXAMPLES[kind]}")
     module, _, name = path.rpartition(".")
     try:
         target = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except (ImportError, AttributeError) as error:
         hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
         raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
-    made = target if inspect.isclass(target) else None
-    if kind == "encoder" and made is None and callable(target):
-        made = (get_type_hints(target) if inspect.isfunction(target) else {}).get("return", torch.nn.Module)
-    if not (inspect.isclass(made) and issubclass(made, BASES[kind])):
-        wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in BASES[kind])
-        raise ConfigError(f"{where}.class={path} is no subclass of {wanted}: give one, e.g. {EXAMPLES[kind]}")
+    made = made_by(target)
+    if made is None and kind == "encoder" and callable(target):
+        return target  # a function without a plain annotation may return anything
+    hooks = HOOKS.get(kind, ())
+    if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
+        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {_path(BASES[kind])}"
+        raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
     return target
+
+
+def made_by(target: Any) -> type | None:
+    """What a call returns: the class itself, or the class that a function's annotation names; None: not known."""
+    if inspect.isclass(target):
+        return target
+    try:
+        made = get_type_hints(target).get("return") if inspect.isfunction(target) else None
+    except (NameError, TypeError):  # an annotation of a name that is imported for type checkers only
+        return None
+    return made if inspect.isclass(made) else None
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -115,14 +133,17 @@ def refuse_foreign_classes(config: DictConfig, file: str) -> None:
     file: of the config, for the message. No module is imported before its path was checked.
     """
     for where, section in named_classes(config):
-        path = str(section.get("class") if isinstance(section, Mapping) else None)
+        path = section.get("class") if isinstance(section, Mapping) else None
+        if not isinstance(path, str):
+            raise ConfigError(f"{file}: {where}.class={path!r} is no import path")
         if not path.startswith(SHIPPED) or any(name.startswith("_") for name in path.split(".")):
             raise ConfigError(
                 f"{file} names code from outside the suite ({where}.class={path}), which would run: "
                 "add trust=true if you trust that folder and that code"
             )
-        if not locate(section, where).__module__.startswith(SHIPPED):
-            raise ConfigError(f"{file}: {where}.class={path} is not defined there: give the path of its own module")
+        target = locate(section, where)
+        if not target.__module__.startswith(SHIPPED) or made_by(target) is None:
+            raise ConfigError(f"{file}: {where}.class={path} is no class or function of the suite")
 
 
 def arguments(target: Any) -> dict[str, inspect.Parameter]:

@@ -1,7 +1,7 @@
 """Suites: the runs of several methods over several scenarios and seeds."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -10,7 +10,7 @@ from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read
 from benchmark.configuration.naming import folder
 from benchmark.configuration.typecheck import nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, UnusedKeyError
 
 
 def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[DictConfig]:
@@ -34,16 +34,34 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
         lists["methods"] = [*rows, *(method for method in available("method") if method not in listed_methods)]
     elif "methods" in replaced and lists["scenarios"]:
         lists["methods"] = _replace_row_names(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
-    configs = [
-        _composed(str(scenario), str(row), [*overrides, f"seed={seed}"])
-        for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"])
-    ]
+    configs, unused = [], list[dict[str, UnusedKeyError]]()
+    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
+        config, without = _fitting(str(scenario), str(row), overrides, f"seed={seed}")
+        configs.append(config)
+        unused.append(without)
+    if nowhere := [key for key in (unused[0] if unused else ()) if all(key in without for without in unused)]:
+        raise unused[0][nowhere[0]]
     folders = [folder(config) for config in configs]
     if duplicates := [str(path) for path in folders if folders.count(path) > 1]:
         raise ConfigError(f"suite {name} names {duplicates[0]} twice: name every row once")
     if not configs:
         raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
     return configs
+
+
+def _fitting(
+    scenario: str, row: str, overrides: Sequence[str], seed: str
+) -> tuple[DictConfig, dict[str, UnusedKeyError]]:
+    """The config of a row with those of the overrides that it has a use for, and the others by key."""
+    kept, unused = list(overrides), dict[str, UnusedKeyError]()
+    while True:
+        try:
+            return _composed(scenario, row, [*kept, seed]), unused
+        except UnusedKeyError as error:
+            fewer = [override for override in kept if override.partition("=")[0] != error.key]
+            if len(fewer) == len(kept):  # it is the suite's own
+                raise
+            kept, unused[error.key] = fewer, error
 
 
 def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario: str) -> list[str]:

@@ -23,8 +23,6 @@ from benchmark.rng import cohort_size
 
 RANKS_PER_CORE = 8
 """Most ranks a CPU core, of which there are more than GPUs; further ones would only wait for each other."""
-LAUNCHER_NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-"""Environment variables of launchers, of which a library reads one or another."""
 
 
 class RankLayout(NamedTuple):
@@ -172,18 +170,16 @@ def launched_layout(nodes: int = 1) -> RankLayout | None:
     nodes: machines, for a launcher that does not set the number of ranks on each.
     """
     env = os.environ
-    for name in LAUNCHER_NUMBERS:
-        environment_number(name, 0)
     if "LOCAL_RANK" in env:
-        world = environment_number("WORLD_SIZE", 1)
-        per_node = environment_number("LOCAL_WORLD_SIZE", world // nodes)
+        world = int(env.get("WORLD_SIZE", "1"))
+        per_node = int(env.get("LOCAL_WORLD_SIZE", world // nodes))
     elif under_srun():
-        world = environment_number("SLURM_NTASKS", 1)
+        world = int(env["SLURM_NTASKS"])
         if "SLURM_NTASKS_PER_NODE" not in env:
             raise ConfigError(
                 f"srun starts {world} tasks, but not how many on each machine is known: give --ntasks-per-node"
             )
-        per_node = environment_number("SLURM_NTASKS_PER_NODE", 1)
+        per_node = int(env["SLURM_NTASKS_PER_NODE"])
     else:
         return None
     if per_node < 1 or world % per_node:
@@ -195,7 +191,7 @@ def under_srun() -> bool:
     """Whether srun has started this process as one of several tasks."""
     env = os.environ
     interactive = env.get("SLURM_JOB_NAME") in ("bash", "interactive")  # a shell: its commands run once
-    return "LOCAL_RANK" not in env and environment_number("SLURM_NTASKS", 1) > 1 and not interactive
+    return "LOCAL_RANK" not in env and int(env.get("SLURM_NTASKS", "1")) > 1 and not interactive
 
 
 def cohort(config: DictConfig) -> int:
@@ -212,14 +208,6 @@ def cores() -> int:
 def accelerator(config: DictConfig) -> str:
     """cpu or cuda."""
     return ("cuda" if torch.cuda.is_available() else "cpu") if config.accelerator == "auto" else config.accelerator
-
-
-def environment_number(name: str, default: int) -> int:
-    """A whole number, 0 or more, of a launcher's environment variable. Raises ConfigError."""
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise ConfigError(f"the environment variable {name}={text!r} is no whole number: unset it, or use a launcher")
-    return int(text)
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
 """An experiment: a config and its run folder, from which a run is built, resumed, evaluated or only read."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.naming import folder, title
 from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
-from benchmark.errors import ConfigError, names_full_disk
+from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.drift import drift_unavailable, supports_drift
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
@@ -96,12 +96,22 @@ class Experiment:
         if lacks_best_round(self.config, result):
             probe = self.config.evaluation.best_on_test
             self.display.print(f"it was not scored by {probe} after every round: delete it to run it again")
-        protocols = expanded(self.config.evaluation.protocols, self.config.data.name)
+        protocols = [find(name).id for name in expanded(self.config.evaluation.protocols, self.config.data.name)]
         if missing := [name for name in protocols if name not in result["scores"]]:
-            external = self.build().external  # refuses what could not be measured
-            command = f"python -m benchmark evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}"
-            self.display.print(f"it has no {', '.join(missing)}: {command}{' trust=true' if external else ''}")
+            self.display.print(f"it has no {', '.join(missing)}: {self._advice(missing)}")
         return result
+
+    def _advice(self, missing: Sequence[str]) -> str:
+        """The command that measures protocols of a finished run, or why they cannot be measured."""
+        try:
+            if any(find(name).requires for name in missing):  # an input that the run may not have
+                self.build().check_inputs(missing)
+            trust = " trust=true" if external_classes(self.config) else ""
+        except Exception as error:
+            if exit_code(error) is None:
+                raise
+            return message(error)
+        return f"python -m benchmark evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}{trust}"
 
     def _refuse_changed_code(self, result: schema.Record) -> None:
         """ConfigError where a class from outside the suite has changed since it made the record."""
@@ -204,10 +214,18 @@ class Experiment:
         return "networks and views were" if faster else "views were"
 
 
+def refuse_links(folder: Path) -> None:
+    """ConfigError where something in a folder is a link to the outside: the run would write or delete it there."""
+    inside = folder.resolve()
+    for file in folder.rglob("*"):
+        if file.is_symlink() and not file.resolve().is_relative_to(inside):
+            raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
+
+
 def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
     """The config of a run folder; overrides may change how it runs (devices, minutes), not its result.
 
-    trust: whether it may name classes from outside the suite.
+    trust: whether it may name classes from outside the suite, and hold links to the outside.
     """
     file = path / "config.yaml"
     if not file.is_file():
@@ -217,6 +235,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))
+        refuse_links(path)
     config = merge(before, overrides)
     changed = differences(before, config)
     changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]

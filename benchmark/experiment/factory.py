@@ -126,8 +126,12 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
     """A function from parameters to an optimiser; its arguments and a step are tried now, not at the first visit."""
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
+    made = construct(section, "optimizer", [weight])
+    for group in made.param_groups:
+        if "capturable" in group:  # refused on a CPU, where this trial is
+            group["capturable"] = False
     try:
-        construct(section, "optimizer", [weight]).step()
+        made.step()
     except (RuntimeError, TypeError, OverflowError) as error:  # some want a closure, some sparse gradients
         raise ConfigError(f"optimizer.class={section['class']} can make no step here: {error}") from error
     return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})

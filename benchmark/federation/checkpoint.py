@@ -94,5 +94,7 @@ def check_seal(file: Path) -> None:
     """ValueError where a sealed file has changed; `torch.load` would accept it. Early files have no seal."""
     content = memoryview(file.read_bytes())
     sealed = SEAL.match(content[-SEAL_SIZE:])
+    if sealed is None and content[-SEAL_SIZE - 2 : -SEAL_SIZE] == struct.pack("<H", SEAL_SIZE):
+        raise ValueError("its seal has changed")
     if sealed and hashlib.sha256(content[:-SEAL_SIZE]).hexdigest().encode() != sealed[1]:
         raise ValueError("it has changed since it was written")

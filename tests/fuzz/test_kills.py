@@ -206,7 +206,7 @@ def test_two_processes_in_one_folder_with_one_cache(
     assert cycle >= 1
     boards = [
         ["board", f"collect={folder}/runs", f"folder={tmp_path}/board-{folder.name}"]
-        for folder in sorted(tmp_path.glob("cycle*"))[:cycle]
+        for folder in (tmp_path / f"cycle{index}" for index in range(cycle))
     ]
     for arguments in boards:  # each board has the scores of the undisturbed runs
         assert finish(in_child(command, arguments, None, 0)) == 0

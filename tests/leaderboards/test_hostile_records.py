@@ -394,7 +394,7 @@ class TestStandingRecord:
     @pytest.mark.parametrize(
         ("path", "value"),
         [
-            ("images", 1), ("epsilon", 9.0), ("world_size", 2), ("bytes visits", 51), ("privacy delta", 1e-6),
+            ("images", 1), ("epsilon", 9.0), ("bytes visits", 51), ("privacy delta", 1e-6),
             ("best", None), ("curve", []), ("server images", 1), ("deviations", []), ("scores knn/v1 accuracy", 50.0),
             ("scores knn/v1", ...), ("encoders global knn/v1 accuracy", 50.0), ("encoders global knn/v1", ...),
             ("encoders global", ...),
@@ -416,6 +416,15 @@ class TestStandingRecord:
     def test_a_sheet_that_cannot_be_read_and_no_record_is_written(self, board, tmp_path):
         (board / "privacy.json").write_text("{}")
         assert "no privacy sheet" in self.refused(board, tmp_path / "runs", mini("fedsc"))
+
+    @pytest.mark.parametrize("field", ["curve", "server", "world_size"])
+    def test_a_run_made_again_on_another_machine_is_the_same(self, board, tmp_path, field):
+        server = {"images": 5, "seconds": 2.0}
+        first = mini("flesd", curve=CURVE, server=server)
+        self.accepted(board, tmp_path / "first", first)
+        slower = [{**point, "seconds": 9.5} for point in CURVE]
+        values = {"curve": slower, "server": {**server, "seconds": 7.5}, "world_size": 2}
+        self.accepted(board, tmp_path / "again", {**first, field: values[field]})
 
     def test_what_is_incidental_may_differ(self, board, tmp_path):
         seconds = {"wall": 1.0, "clients": 1.0, "evaluation": 1.0}

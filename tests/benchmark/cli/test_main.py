@@ -157,7 +157,10 @@ class TestMistakes:
             (["tune", TINY, "fedavg", "data.root=a,b"], "data.root=a and data.root=b are one run"),
             (["tune", TINY, "fedavg", "optimizer.lr=0.1,"], "a value is missing"),
             (["run", TINY, "fedavg", "schedule.name=step", "schedule.gamma=-1"], "schedule.gamma=-1.0: give a number"),
-            (["run", TINY, "fedavg", "schedule.gamma=0.5"], "schedule.gamma is of schedule.name=step, not cosine"),
+            (
+                ["run", TINY, "fedavg", "schedule.gamma=0.5"],
+                "schedule.gamma: it belongs to schedule.name=step, not cosine",
+            ),
             (["run", TINY, "fedavg", "objective.temperature=.inf"], "temperature=inf: give a finite number"),
             (["run", TINY, "fedavg", "minutes=.nan"], "minutes=nan"),
             (["run", TINY, "fedavg", "minutes=.inf"], "minutes=inf"),
@@ -187,7 +190,7 @@ class TestMistakes:
         assert call("run", TINY, "fedavg", "row=1", "scenario=2")[0] == 0
         assert (tmp_path / "runs" / "2" / "1" / "seed0" / "result.json").exists()
 
-    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_PORT", "SLURM_NTASKS"])
+    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "SLURM_NTASKS"])
     def test_a_launchers_variable_that_is_no_number(self, refused, monkeypatch, name):
         monkeypatch.setenv(name, "x")
         assert f"the environment variable {name}='x' is no whole number" in refused("run", TINY, "fedavg")
@@ -236,7 +239,8 @@ class TestMistakes:
     def test_a_finished_run_advises_no_command_that_fails(self, call, refused):
         assert call("run", TINY, "fedavg")[0] == 0
         assert "unknown protocol 'nope/v1'" in refused("run", TINY, "fedavg", "evaluation.protocols=[nope/v1]")
-        assert "public.share" in refused("run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]")
+        code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]")
+        assert (code, "public.share" in out, "python -m benchmark evaluate" in out) == (0, True, False)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU is needed")
     def test_no_gpu(self, refused):
