@@ -9,8 +9,8 @@ from benchmark.errors import ConfigError
 
 def test_an_override_that_some_rows_have_no_use_for_changes_the_others_only():
     lists = {"scenarios": ["digits"], "methods": ["fedavg", "fedavg objective=byol"], "seeds": [0]}
-    simclr, byol = suite("digits", lists, ["heads.predictor=64"])
+    simclr, byol = suite("digits", lists, ["heads.predictor=48"])
     assert (simclr.row, simclr.heads.predictor) == ("fedavg", compose("digits", "fedavg").heads.predictor)
-    assert (byol.row, byol.heads.predictor) == ("fedavg-byol+heads.predictor=64", 64)
+    assert (byol.row, byol.heads.predictor) == ("fedavg-byol+heads.predictor=48", 48)
     with pytest.raises(ConfigError, match=r"heads\.predictor: simclr has no predictor, so it would change nothing"):
-        suite("digits", lists | {"methods": ["fedavg", "fedprox"]}, ["heads.predictor=64"])
+        suite("digits", lists | {"methods": ["fedavg", "fedprox"]}, ["heads.predictor=48"])
