@@ -81,18 +81,15 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
 def _refuse_unused(config: DictConfig, changed: Iterable[str]) -> None:
     """Refuse changed keys that have no effect: the run would be another's twin under a name of its own."""
     for key in changed:
-        section, _, name = key.partition(".")
-        if section == "heads" and name and not _takes_head(config, name):
-            raise UnusedKeyError(key, f"{config.objective['name']} has no {name}")
         if key in ("schedule.gamma", "schedule.milestones") and config.schedule.name != "step":
             raise UnusedKeyError(key, f"it belongs to schedule.name=step, not {config.schedule.name}")
+    if heads := [key for key in changed if key.startswith("heads.")]:
+        from benchmark.configuration.instantiate import arguments, locate  # imports torch: most commands do without
 
-
-def _takes_head(config: DictConfig, name: str) -> bool:
-    """Whether the objective has an argument of this name in the section `heads`."""
-    from benchmark.configuration.instantiate import arguments, locate  # imports torch, which most commands do without
-
-    return name in arguments(locate(config.objective, "objective"))
+        known = arguments(locate(config.objective, "objective"))
+        for key in heads:
+            if (name := key.removeprefix("heads.")) not in known:
+                raise UnusedKeyError(key, f"{config.objective['name']} has no {name}")
 
 
 def _layers(scenario: str, method: str, objective: str | None, label: str) -> list[tuple[str, dict[str, Any]]]:
@@ -173,10 +170,11 @@ def load(file: Path) -> DictConfig:
 
 
 def save(config: DictConfig, file: Path) -> None:
-    """Writes the resolved config, whole or not at all."""
+    """Writes the resolved config, whole or not at all. Raises ConfigError: it is so long that it could not be read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new")
     beside.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+    read_yaml(beside)  # now, not when the run is to be resumed
     os.replace(beside, file)
 
 

@@ -106,7 +106,7 @@ def made_by(target: Any) -> type | None:
         made = get_type_hints(target).get("return") if inspect.isfunction(target) else None
     except (NameError, TypeError):  # an annotation of a name that is imported for type checkers only
         return None
-    return made if inspect.isclass(made) else None
+    return made if inspect.isclass(made) and made is not Any else None
 
 
 def _path(cls: type) -> str:

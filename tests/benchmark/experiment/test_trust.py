@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from benchmark.cli.main import main
+from benchmark.configuration.instantiate import locate
 from tests.run_helpers import TINY
 
 OWN = """
@@ -50,6 +52,31 @@ def name_class(folder: Path, where: str, path: str, **arguments: object) -> None
     else:
         config[where] = section
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+class Decayed:
+    """A server optimiser of one's own."""
+
+    def init(self) -> None:
+        """As those of `methods.server`."""
+
+    def step(self) -> None:
+        """As those of `methods.server`."""
+
+
+def untyped(**_: object) -> Any:
+    """A function that may return an encoder."""
+
+
+def unresolved(**_: object) -> "Nowhere":  # type: ignore[name-defined] # noqa: F821
+    """A function whose annotation is imported for type checkers only."""
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("Decayed", "server_optimizer"), ("untyped", "encoder"), ("unresolved", "encoder")]
+)
+def test_own_code_of_the_right_kind_is_taken(name: str, where: str) -> None:
+    assert locate({"class": f"{__name__}.{name}"}, where) is globals()[name]
 
 
 SECTIONS = (
