@@ -100,12 +100,14 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
     content = read("method", method)
     loss = content.pop("objective", "simclr")
     loss = {"name": loss} if isinstance(loss, str) else loss
+    if not isinstance(loss, Mapping) or not isinstance(loss.get("name"), str):
+        raise ConfigError(f"method {method}: objective={loss!r}: give a name, or {{name: NAME}} and its arguments")
     if objective not in (None, loss["name"]):
         loss = {"name": objective}
     reference = {"partition": content.pop("partition", {})}
-    content |= {"objective": loss, "method": {"name": _stem(method), **content.get("method", {})}}
+    content |= {"objective": loss, "method": {"name": _stem(method), **_section(f"method {method}", content, "method")}}
     shipped = read("objective", loss["name"])
-    shipped["objective"] = {**shipped.get("objective", {}), "name": loss["name"]}
+    shipped["objective"] = {**_section(f"objective {loss['name']}", shipped, "objective"), "name": loss["name"]}
     scenarios, adjusted = [], []
     for ancestor, layer in lineage(scenario):
         adjust = layer.pop("adjust", None) or {}
@@ -119,6 +121,14 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
     prefix = f"method {method}: "
     return [*scenarios, (f"objective {loss['name']}: ", shipped), (prefix, content), *adjusted, (prefix, reference)]
+
+
+def _section(file: str, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a file, empty where it is left out."""
+    section = content.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{file}: {name}={section!r}: {name} is a section: give its keys")
+    return section
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:

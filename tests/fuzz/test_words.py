@@ -143,3 +143,82 @@ def test_scenario_files_of_no_encoding(root: Path, bytes_of_file: bytes) -> None
     file.write_bytes(bytes_of_file)
     with empty_folder(root / "empty"):
         assert Case(tiny(root, scenario=str(file))).check().code == 2
+
+
+OTHER_FILES = {
+    "method": (
+        "objective: 5",
+        "objective: []",
+        "objective: {}",
+        "objective: {name: 5}",
+        "objective: null",
+        "objective: {name: }",
+        "method: 5",
+        "method: {class: 5}",
+        "method: {name: 5}",
+        "partition: 5",
+        "partition: []",
+        "partition: {name: 5}",
+        "x: 1",
+        "5: 1",
+        "- a",
+        "5",
+        "",
+        "heads: 5",
+        "objective: nope",
+        "method: {class: methods.fedavg.FedAvg, name: x}",
+        "method: {class: methods.fedavg.FedAvg}\nobjective: {name: simclr, temperature: x}",
+        "training: 5",
+        "like: digits",
+    ),
+    "suite": (
+        "scenarios: 5",
+        "scenarios: [digits]\nmethods: 5\nseeds: 1",
+        "scenarios: [digits]\nmethods: [fedavg]\nseeds: x",
+        "scenarios: {a: b}\nmethods: [fedavg]\nseeds: [0]",
+        "scenarios: [[a]]\nmethods: [fedavg]\nseeds: [0]",
+        "more: 5",
+        "methods: null\nscenarios: null\nseeds: null",
+        "scenarios: [digits]\nmethods: [null]\nseeds: [0]",
+        "scenarios: [digits]\nmethods: [fedavg]\nseeds: [1.5]",
+        "scenarios: [digits]\nmethods: ['fedavg a b']\nseeds: [0]",
+        "- a",
+        "5",
+        "",
+        "5: 1",
+        "scenarios: ['digits =']\nmethods: [fedavg]\nseeds: [0]",
+    ),
+    "campaign": (
+        "parts: 5",
+        "parts: [5]",
+        "parts: [{scenarios: 5, methods: 5, seeds: 5}]",
+        "parts: [{scenarios: [digits], methods: [''], seeds: [0]}]",
+        "parts: [{scenarios: [digits], methods: [fedavg], seeds: [x]}]",
+        "parts: [{scenarios: [digits], methods: [fedavg], seeds: {a: 1}}]",
+        "parts: []\nunknown: 5",
+        "unknown: 5",
+        "- a",
+        "5",
+        "",
+        "5: 1",
+        "parts: [{5: 6}]",
+        "parts: [{scenarios: [digits], methods: [fedavg], seeds: [0]}]\nunknown: {a: b}",
+    ),
+}
+"""Kind of file -> its contents; those of methods stand for objectives too."""
+WORDS = {
+    "method": ("run", "digits", "{file}"),
+    "objective": ("run", "digits", "fedavg", "objective={file}"),
+    "suite": ("run", "suite={file}"),
+    "campaign": ("campaign", "{file}", "plan=true"),
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_other_files(root: Path, kind: str) -> None:
+    file = root / f"{kind}.yaml"
+    common = [f"output={root}/runs"] + ([] if kind == "campaign" else [f"data.cache={root}/cache", "minutes=0"])
+    for text in (*OTHER_FILES[kind if kind in OTHER_FILES else "method"], *TEXT_FILES):
+        file.write_text(text, encoding="utf-8")
+        with empty_folder(root / "empty"):
+            Case([*(word.replace("{file}", str(file)) for word in WORDS[kind]), *common]).check()
