@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from benchmark.audit import privacy_sheet
+from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
+from benchmark.configuration.instantiate import arguments, locate
 from benchmark.federation.accountant import epsilon
 from leaderboards.pages.privacy import Entry, filled, read
 from methods import trees
@@ -146,7 +148,9 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
         "fedu2": ["method.solver=descent"],  # as in its scenario
     }.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
-    heads = ("heads.projector=[12,8]", "heads.predictor=4", "heads.head_norm=true")
+    known = arguments(locate(compose("digits", name).objective, "objective"))
+    widths = {"projector": "[12,8]", "predictor": "4", "head_norm": "true"}
+    heads = [f"heads.{key}={value}" for key, value in widths.items() if key in known]
     run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))

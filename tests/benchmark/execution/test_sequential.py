@@ -281,7 +281,8 @@ class TestLearningRate:
         [("cosine", "round"), ("cosine", "step"), ("cosine_twice", "round"), ("step", "round"), ("step", "step")],
     )
     def test_the_schedule_by_hand(self, tmp_path, monkeypatch, name, per):
-        given = (f"schedule.name={name}", f"schedule.per={per}", "schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2")
+        steps = ("schedule.milestones=[0.3,0.6]", "schedule.gamma=0.2") if name == "step" else ()
+        given = (f"schedule.name={name}", f"schedule.per={per}", *steps)
         run = build_run(tmp_path, "fedavg", *given, "training.epochs=2")
         watch, used = Watch(run), defaultdict(list)
         before = run.loop.method.on_before_optimizer_step
