@@ -85,6 +85,11 @@ def evaluate(words: list[str], session: Session) -> None:
         with experiment.open() as finished:
             loop = finished.loop
             loop.restore()
+            if not loop.checkpoint.file.exists() and loop.rounds and (finished.folder / "result.json").exists():
+                raise ConfigError(
+                    f"{path} has its record, but its encoder is gone with {loop.checkpoint.file}: restore that file, "
+                    "or delete result.json and resume to train again"
+                )
             if loop.round < loop.rounds and loop.stop_reason() is None:
                 done = f"{loop.round} of {loop.rounds} rounds"
                 command = f"resume {shlex.quote(path)}{' trust=true' if given.get('trust') else ''}"

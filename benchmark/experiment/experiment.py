@@ -85,7 +85,15 @@ class Experiment:
     def _read_finished(self) -> schema.Record:
         """The record of a finished run; prints what this command asks for and the record lacks."""
         file = self.folder / "result.json"
-        result = store.read(file)
+        try:
+            result = store.read(file)
+        except schema.RecordError as error:
+            raise ConfigError(f"{error}: delete it, and the same command makes it again from the checkpoint") from error
+        if result["provenance"]["config"] != identity(self.config):
+            raise ConfigError(
+                f"{file} is the record of another config than {self.folder / 'config.yaml'}: restore that file, or "
+                "delete the folder"
+            )
         self._refuse_changed_code(result)
         before, now = result["provenance"]["git"], commit()
         differs = before is not None and now is not None and not now.startswith(before)
@@ -165,7 +173,9 @@ class Experiment:
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
             accountant=factory.accountant(config, method, clients),
-            execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled),
+            execution_environment=partial(
+                execution_environment, fabric=fabric, compiled=compiled, external=external_classes(config)
+            ),
         )
         other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):

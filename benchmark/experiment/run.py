@@ -1,7 +1,7 @@
 """A run: the objects of one experiment, all built, and what is done with them: train, evaluate, record."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,8 @@ class Run:
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
         self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
         self.display.begin(self.name)
+        if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
+            self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
             self.display.print(f"{self.name}: ends after round {self.loop.round}: {reason}")
@@ -187,7 +189,9 @@ class Run:
         self, encoders: dict[str, Scores], seconds: float, evaluated: dict[str, dict[str, Any]]
     ) -> schema.Record:
         """The record of the rounds so far with these encoders' scores."""
-        lines = [*self.external, *author_deviations(self.config)]
+        # of all the code that the rounds were made by, and of that which evaluates now
+        code = [line for environment in self.loop.environments for line in environment.get("external", [])]
+        lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
         lines += numerical_deviations(self.loop.environments)
@@ -198,10 +202,12 @@ LOCAL_MODELS = find("drift/v1").requires
 """What protocols require that compare clients' models with the global one."""
 
 
-def execution_environment(executor: Executor, *, fabric: Fabric, compiled: str | None) -> dict[str, Any]:
+def execution_environment(
+    executor: Executor, *, fabric: Fabric, compiled: str | None, external: Sequence[str] = ()
+) -> dict[str, Any]:
     """By which code, where and how rounds run, as far as another command may do it differently.
 
-    compiled: what torch.compile compiled, in words.
+    compiled: what torch.compile compiled, in words. external: a line for each class from outside the packages.
     """
     lines = []
     if not executor.bitwise_exact:
@@ -209,4 +215,5 @@ def execution_environment(executor: Executor, *, fabric: Fabric, compiled: str |
     if compiled is not None:
         lines.append(f"{compiled} compiled by torch.compile, which rounds otherwise")
     here = {"hardware": hardware(fabric.device), "ranks": fabric.world_size}
-    return {"commit": commit(), **here, "numerical_deviations": lines}
+    code = {"external": list(external)} if external else {}
+    return {"commit": commit(), **here, "numerical_deviations": lines, **code}

@@ -56,7 +56,8 @@ class Checkpoint:
             state = torch.load(self.file, map_location=device, weights_only=True)
             saved_hash = state["config"]
         except Exception as error:
-            raise self._unusable(f"cannot be read ({type(error).__name__})") from error
+            reason = str(error) if type(error) is ValueError else type(error).__name__
+            raise self._unusable(f"cannot be read ({reason})") from error
         if saved_hash != self.config_hash:
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(

@@ -9,6 +9,8 @@ import yaml
 
 from benchmark.cli.main import main
 from benchmark.configuration.instantiate import locate
+from benchmark.federation.loop import FederatedLoop
+from leaderboards import store
 from tests.run_helpers import TINY
 
 OWN = """
@@ -165,3 +167,48 @@ def test_own_code_resumes_with_trust(tmp_path: Path, own: Path, capsys: pytest.C
     assert main(["resume", str(path), "trust=true"]) == 0
     assert (path / "result.json").exists()
     assert main(["evaluate", str(path), "protocols=knn/v1", "trust=true"]) == 0
+
+
+def test_code_that_changes_between_two_sessions_is_recorded_twice(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "row=own"]
+    command = ["run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", *words]
+    path = tmp_path / "runs" / "tiny" / "own" / "seed0"
+
+    def stop(self: FederatedLoop) -> None:
+        save(self)
+        raise KeyboardInterrupt
+
+    save = FederatedLoop.save
+    monkeypatch.setattr(FederatedLoop, "save", stop)
+    assert main(command) == 130
+    monkeypatch.setattr(FederatedLoop, "save", save)
+    with (own.parent / "outside_module.py").open("a") as stream:
+        stream.write("# another line\n")
+    assert main(["resume", str(path), "trust=true"]) == 0
+    lines = [line for line in store.read(path / "result.json")["deviations"] if "outside_module.Own" in line]
+    assert len(set(lines)) == 2
+
+
+def test_a_record_of_another_config_and_a_lost_checkpoint_are_named(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config, state = (folder / "config.yaml").read_text(), (folder / "checkpoint" / "state.pt").read_bytes()
+    (folder / "config.yaml").write_text(config.replace("lr: 0.05", "lr: 0.9"))
+    assert main(["resume", str(folder)]) == 2
+    assert "result.json is the record of another config" in capsys.readouterr().err
+    (folder / "config.yaml").write_text(config)
+    (folder / "checkpoint" / "state.pt").unlink()
+    assert main(["evaluate", str(folder)]) == 2
+    assert "its encoder is gone with" in capsys.readouterr().err
+    (folder / "result.json").write_text("{")
+    assert main(["resume", str(folder)]) == 2
+    assert "delete it, and the same command makes it again" in capsys.readouterr().err
+    (folder / "checkpoint" / "state.pt").write_bytes(state[:100] + b"x" + state[101:])
+    (folder / "result.json").unlink()
+    assert main(["resume", str(folder)]) == 2
+    assert "it has changed since it was written" in capsys.readouterr().err
+    (folder / "checkpoint" / "state.pt").unlink()
+    assert main(["resume", str(folder)]) == 0
+    assert "starts over" in capsys.readouterr().out
