@@ -69,9 +69,9 @@ def test_overrides(root: Path, words: list[str], method: str) -> None:
 
 
 COMMANDS: dict[str, Callable[[Path, str, str], list[str]]] = {
-    "run": lambda root, a, b: ["run", a, b, "minutes=0", f"output={root}/runs"],
-    "suite": lambda root, a, b: ["run", f"suite={a}", f"seeds={b}", "minutes=0", f"output={root}/runs"],
-    "methods": lambda root, a, b: ["run", "suite=digits", f"methods={a}", f"scenarios={b}", "minutes=0"],
+    "run": lambda root, a, b: ["run", a, b, "minutes=0", "logger=csv", f"output={root}/runs"],
+    "suite": lambda root, a, b: ["run", f"suite={a}", f"seeds={b}", "minutes=0", "logger=csv", f"output={root}/runs"],
+    "methods": lambda root, a, b: ["run", "suite=digits", f"methods={a}", f"scenarios={b}", "minutes=0", "logger=csv"],
     "resume": lambda root, a, b: ["resume", a, f"trust={b}"],
     "evaluate": lambda root, a, b: ["evaluate", f"{root}/runs/kept/finished/seed0", f"protocols={a}", f"x={b}"],
     "tune": lambda root, a, b: ["tune", *tiny(root, f"optimizer.lr={a},{b}", "minutes=0")[1:]],
@@ -217,7 +217,9 @@ WORDS = {
 @pytest.mark.parametrize("kind", WORDS)
 def test_other_files(root: Path, kind: str) -> None:
     file = root / f"{kind}.yaml"
-    common = [f"output={root}/runs"] + ([] if kind == "campaign" else [f"data.cache={root}/cache", "minutes=0"])
+    common = [f"output={root}/runs"] + (
+        [] if kind == "campaign" else [f"data.cache={root}/cache", "minutes=0", "logger=csv"]
+    )
     for text in (*OTHER_FILES[kind if kind in OTHER_FILES else "method"], *TEXT_FILES):
         file.write_text(text, encoding="utf-8")
         with empty_folder(root / "empty"):
