@@ -86,10 +86,9 @@ def digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-def merged(folder: Path, records: Iterable[Record]) -> list[Record]:
-    """The records of a folder after these are added; the folder need not exist. Raises what `additions` does."""
-    standing = dict(_standing(folder).values())
-    return list({**standing, **additions(folder, records)}.values())
+def merged(folder: Path, added: Mapping[Path, Record]) -> list[Record]:
+    """The records of a folder, which need not exist, once those that `additions` returned are written."""
+    return list({**dict(_standing(folder).values()), **added}.values())
 
 
 def additions(folder: Path, records: Iterable[Record]) -> dict[Path, Record]:
@@ -211,9 +210,10 @@ def _standing(folder: Path) -> dict[str, tuple[Path, Record]]:
         if run_name != name(record):
             raise RecordError(f"{path}: holds {name(record)}, not {run_name}: move it there")
         first_path, first = records.setdefault(run_name, (path, record))
+        if first is record:
+            continue
         one, other = lasting(first), lasting(record)
-        unlike = [key for key in FIELDS if one.get(key) != other.get(key)]
-        if unlike:
+        if unlike := [key for key in FIELDS if one.get(key) != other.get(key)]:
             raise RecordError(
                 f"{first_path} and {path}: the same run with different {', '.join(unlike)}, remove one of them"
             )

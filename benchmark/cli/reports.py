@@ -27,8 +27,9 @@ def board(words: list[str], session: Session) -> None:
     docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
     if "collect" in options:
         records = store.collect(Path(options["collect"]))
-        generate.check(store.merged(folder / "results", records), folder, docs)  # before anything is written
-        for file, record in store.additions(folder / "results", records).items():
+        added = store.additions(folder / "results", records)
+        generate.check(store.merged(folder / "results", added), folder, docs)  # before anything is written
+        for file, record in added.items():
             store.write(file, record)
         early = sum(not rank.finished(record) for record in records)
         line = f"{len(records)} runs in {options['collect']} taken into {folder / 'results'}"

@@ -145,15 +145,13 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
     dotlist = [re.sub("^objective=", "objective.name=", override) for override in overrides]
     try:
         content: Any = OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))
-        check_plain(content)
-        return content
-    except ConfigError:
-        raise
     except (OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError) as error:
         if len(overrides := list(overrides)) > 1:  # one at a time, so that the message names the wrong one
             for override in overrides:
                 parse([override])
         raise ConfigError(f"cannot read {' '.join(dotlist)}: {' '.join(str(error).split())}") from error
+    check_plain(content)
+    return content
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:

@@ -162,6 +162,7 @@ class Experiment:
         reference = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
         executor = factory.executor(config, reference)
         compiled = self._compile(reference, clients) if config.compile else None
+        external = external_classes(config)
         loop = FederatedLoop(
             fabric,
             method,
@@ -173,9 +174,7 @@ class Experiment:
             folder=self.folder / "checkpoint",
             config_hash=f"{identity(config)}/{images.sha256[:16]}",
             accountant=factory.accountant(config, method, clients),
-            execution_environment=partial(
-                execution_environment, fabric=fabric, compiled=compiled, external=external_classes(config)
-            ),
+            execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
         other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols):
@@ -202,7 +201,7 @@ class Experiment:
                 method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
             ),
             recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
-            external=external_classes(config),
+            external=external,
         )
         if (probe := config.evaluation.best_on_test) is not None and (
             probe not in protocols or find(probe).requires or find(probe).headline != "accuracy"

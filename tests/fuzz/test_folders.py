@@ -16,7 +16,7 @@ from tests.fuzz.outcome import Case, cases, content, empty_folder
 from tests.run_helpers import build_experiment, same
 
 
-class Begun(NamedTuple):
+class UnfinishedRun(NamedTuple):
     """A folder with a run of two rounds of which one is done, and what it has to end with."""
 
     root: Path
@@ -38,18 +38,18 @@ def server(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
-    root = tmp_path_factory.mktemp("begun")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnfinishedRun]:
+    root = tmp_path_factory.mktemp("unfinished")
     words = ("scaffold", "row=it", "scenario=tiny", "federation.rounds=2", "federation.participation=1")
     with build_experiment(root / "run", *words).open() as run:  # which decodes into root / "cache"
         run.loop.callbacks = [StopAfterOneRound()]
         with pytest.raises(KeyboardInterrupt):
             run.loop.fit()
     shutil.copytree(root, whole := tmp_path_factory.mktemp("whole"), dirs_exist_ok=True)
-    copy = Begun(whole, {}, {})
+    copy = UnfinishedRun(whole, {}, {})
     assert Case(["resume", str(copy.folder), f"data.cache={whole}/cache"]).check().code == 0
     before = content(root)
-    yield Begun(root, server(copy.folder), store.read(copy.folder / "result.json")["scores"])
+    yield UnfinishedRun(root, server(copy.folder), store.read(copy.folder / "result.json")["scores"])
     assert content(root) == before
 
 
@@ -71,19 +71,19 @@ def damage(file: Path, kind: str, where: float) -> None:
 @cases("folders")
 @given(st.integers(0, 10**6), st.sampled_from(["flip", "flip", "flip", "cut", "zeros", "remove"]), st.floats(0, 1))
 def test_one_damaged_file(
-    begun: Begun, tmp_path_factory: pytest.TempPathFactory, number: int, kind: str, where: float
+    unfinished: UnfinishedRun, tmp_path_factory: pytest.TempPathFactory, number: int, kind: str, where: float
 ) -> None:
-    copy = begun._replace(root=tmp_path_factory.mktemp("damaged"))
-    shutil.copytree(begun.root, copy.root, dirs_exist_ok=True)
+    copy = unfinished._replace(root=tmp_path_factory.mktemp("damaged"))
+    shutil.copytree(unfinished.root, copy.root, dirs_exist_ok=True)
     files = sorted(file for file in copy.root.rglob("*") if file.is_file())
     damage(file := files[number % len(files)], kind, where)
     finished = {path: path.read_bytes() for path in files if path != file and path.suffix == ".pt"}
     with empty_folder(copy.root / "empty"):
         case = Case(["resume", str(copy.folder), f"data.cache={copy.root}/cache", f"output={copy.root}/runs"]).check()
     if case.code == 0:
-        assert same(server(copy.folder), begun.server), (file, kind, where)
+        assert same(server(copy.folder), unfinished.server), (file, kind, where)
         if file.name != "config.yaml":  # it also says how the encoder is scored
-            assert store.read(copy.folder / "result.json")["scores"] == begun.scores, (file, kind, where)
+            assert store.read(copy.folder / "result.json")["scores"] == unfinished.scores, (file, kind, where)
     else:
         assert {path: path.read_bytes() for path in finished} == finished
     shutil.rmtree(copy.root)

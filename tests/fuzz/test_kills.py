@@ -23,6 +23,8 @@ from datamodules import cache
 from leaderboards import store
 from tests.run_helpers import TINY, finish, in_child, same
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
 METHODS = ("fedavg", "scaffold", "fedema", "ssd", "orchestra", "flesd", "fedsc", "fedx")
 OVERRIDES = {"orchestra": ("objective=orchestra",), "flesd": ("public.name=client",)}
 MOMENTS = ("decoding", "state of a client", "checkpoint", "checkpoint renamed", "record", "record renamed")
@@ -30,6 +32,10 @@ MOMENTS = ("decoding", "state of a client", "checkpoint", "checkpoint renamed", 
 KILLS, SOAK_SECONDS = int(os.environ.get("KILLS", "100")), float(os.environ.get("SOAK_SECONDS", "600"))
 IN_WRITES = 0.4
 """Share of the attempts that are killed in the middle of a write."""
+
+
+Undisturbed = tuple[dict[str, Any], dict[str, float]]
+"""Method -> outcome of its run that nothing interrupts, and method -> its seconds."""
 
 
 def words(root: Path, method: str, *more: str) -> list[str]:
@@ -124,8 +130,8 @@ def outcome(root: Path, method: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, float]]:
-    """Method -> outcome of its run that nothing interrupts, and its seconds."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Runs every method once."""
     root, outcomes, seconds = tmp_path_factory.mktemp("undisturbed"), {}, {}
     for method in METHODS:
         started = time.monotonic()
@@ -134,11 +140,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any
     return outcomes, seconds
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_kills_change_nothing(
-    undisturbed: tuple[dict[str, Any], dict[str, float]], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_kills_change_nothing(undisturbed: Undisturbed, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     outcomes, seconds = undisturbed
     draw, kills, runs = random.Random(0), dict.fromkeys((*MOMENTS, "any moment"), 0), 0
     while sum(kills.values()) < KILLS or sum(kills[moment] for moment in MOMENTS) < KILLS / 4:
@@ -164,17 +166,15 @@ def test_kills_change_nothing(
         print(f"\n{sum(kills.values())} kills in {runs} runs of {len(METHODS)} methods: {json.dumps(kills)}")  # noqa: T201
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_two_processes_in_one_folder_with_one_cache(
-    undisturbed: tuple[dict[str, Any], dict[str, float]], tmp_path: Path, capsys: pytest.CaptureFixture
+    undisturbed: Undisturbed, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Each does whatever runs are not done; either is killed and started again at random moments."""
     outcomes, seconds = undisturbed
-    draw, begun, ends = random.Random(1), time.monotonic(), {"killed": 0, "done": 0, "busy": 0}
+    draw, started, ends = random.Random(1), time.monotonic(), {"killed": 0, "done": 0, "busy": 0}
     cycle, children = 0, [None, None]
     deadlines = [0.0, 0.0]
-    while time.monotonic() < begun + SOAK_SECONDS:
+    while time.monotonic() < started + SOAK_SECONDS:
         root = tmp_path / f"cycle{cycle}"
         finished = [m for m in METHODS if (root / "runs" / "tiny" / m / "seed0" / "result.json").exists()]
         if len(finished) == len(METHODS) and not any(child is not None and child.is_alive() for child in children):
