@@ -12,6 +12,7 @@ untrained encoder is the floor: never ranked, always last.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from leaderboards.schema import Record, RecordError
 from leaderboards.store import SETTING_DEFAULTS
+from leaderboards.store import name as run_name
 
 HEADLINE = "linear/v1 accuracy"
 FLOOR = "untrained"
@@ -86,15 +88,20 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
     for record in sorted(records, key=lambda record: record["seed"]):
         if record["scenario"] == scenario and finished(record):
             rows.setdefault(record["row"], []).append(record)
-    for name, group in rows.items():
+    for group in rows.values():
         for record in group[1:]:
             if unlike := unlike_settings(_shared_settings(group[0]), _shared_settings(record)):
-                values = "; ".join(f"{key} is {first} and {other}" for key, first, other in unlike[:4])
+                values = "; ".join(f"{key} is {_short(first)} and {_short(other)}" for key, first, other in unlike[:4])
                 raise RecordError(
-                    f"{scenario}, row {name}: seeds {group[0]['seed']} and {record['seed']} are not one setting "
-                    f"({values}): give each a row of its own, or remove one"
+                    f"{run_name(group[0])} and {run_name(record)} are not one setting of a row ({values}): "
+                    "give one a row of its own, or remove it"
                 )
     return dict(sorted(rows.items()))
+
+
+def _short(value: object) -> str:
+    """A setting's value as text; of a long hash, the first digits."""
+    return f"{value}"[:12] if re.fullmatch("[0-9a-f]{64}", str(value)) else str(value)
 
 
 def _shared_settings(record: Record) -> dict[str, object]:

@@ -95,6 +95,7 @@ class Experiment:
                 "delete the folder"
             )
         self._refuse_changed_code(result)
+        self._refuse_changed_images(result)
         before, now = result["provenance"]["git"], commit()
         differs = before is not None and now is not None and not now.startswith(before)
         self.display.end(f"{self.name}: already done{f' at {before[:7]}' if differs else ''}, {file}")
@@ -132,6 +133,21 @@ class Experiment:
             raise ConfigError(
                 f"{self.folder / 'result.json'} was made by other code than today's ({'; '.join(changed)}): "
                 "remove the folder, or give the new run a row= of its own"
+            )
+
+    def _refuse_changed_images(self, result: schema.Record) -> None:
+        """ConfigError where the data set has other images or labels than those the record was made with."""
+        try:
+            images = data.source(merge(self.config, ["data.download=false"]), self.display.decoding)
+        except Exception as error:
+            if exit_code(error) is None:
+                raise
+            self.display.print(f"{self.name}: whether its images have changed cannot be checked: {message(error)}")
+            return
+        if images.sha256 != result["provenance"]["dataset"]:
+            raise ConfigError(
+                f"{self.folder / 'result.json'} was made with other images or labels than data set {images.name} has "
+                "today: remove the folder, or give the new run a row= of its own"
             )
 
     @contextmanager

@@ -153,10 +153,13 @@ def test_the_order_of_records_does_not_matter():
         ({"rounds": {"done": 10, "planned": 10}}, "rounds is 5 and 10"),
         ({"settings": {"optimizer.lr": 0.2, "partition.name": "iid"}}, "optimizer.lr is 0.1 and 0.2"),
         ({"settings": {"partition.name": "iid"}}, "optimizer.lr is 0.1 and None"),
+        ({"provenance": {**record(seed=0)["provenance"], "dataset": "f" * 64}}, r"dataset is \w{1,12} and f{12}\)"),
     ],
 )
 def test_seeds_of_different_settings_are_refused(change: dict[str, object], message: str):
-    with pytest.raises(RecordError, match=f"row fedavg-byol: seeds 0 and 1 are not one setting .{message}"):
+    with pytest.raises(
+        RecordError, match=f"micro/fedavg-byol/seed0 and .*/seed1 are not one setting of a row .{message}"
+    ):
         board([record(seed=0), {**record(seed=1), **change}], "cifar10-micro")
 
 

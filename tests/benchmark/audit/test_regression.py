@@ -165,7 +165,7 @@ def test_records_of_one_row_at_two_settings_are_refused(checkout, capsys):
         checkout / "leaderboards/results/cifar10-micro/ssd/seed1.json", '"optimizer.lr": 0.1', '"optimizer.lr": 0.2'
     )
     assert main(["regress"]) == 2
-    assert "seeds 0 and 1 are not one setting (optimizer.lr is 0.1 and 0.2)" in capsys.readouterr().err
+    assert "ssd/seed1 are not one setting of a row (optimizer.lr is 0.1 and 0.2)" in capsys.readouterr().err
 
 
 def test_a_page_that_lost_its_mark_or_is_gone_is_named(checkout, capsys):

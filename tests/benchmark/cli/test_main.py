@@ -616,7 +616,7 @@ class TestBoard:
         other = ("federation.rounds=2", "scenario=short", "seed=1")
         assert call("run", TINY, "fedavg", *other, where="more")[0] == 0
         line = refused("board", f"collect={tmp_path / 'more'}", f"folder={folder}")
-        assert "seeds 0 and 1 are not one setting" in line
+        assert "short/fedavg/seed1 are not one setting of a row" in line
         assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
     def test_a_suite_ends_in_its_board(self, call, tmp_path):

@@ -1,7 +1,9 @@
 import hashlib
 import io
+import itertools
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -83,6 +85,26 @@ class TestGoingOn:
         assert again.execute() == result
         assert "already done" in printed.getvalue()
         assert {file: file.stat().st_mtime_ns for file in first.folder.rglob("*")} == before
+
+    def test_a_finished_run_of_images_that_have_changed_is_not_taken_for_done(self, tmp_path):
+        for split, label, index in itertools.product(("train", "test"), "ab", range(20)):
+            file = tmp_path / "images" / "mine" / split / label / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (10 * index, 0, 0)).save(file)
+        overrides = ["data.name=mine", f"data.root={tmp_path / 'images'}", "partition.clients=2"]
+        overrides += ["federation.rounds=0", "evaluation.protocols=[knn/v1]"]
+        first, _ = experiment(tmp_path, *overrides)
+        result = first.execute()
+        shutil.rmtree(tmp_path / "cache")
+        again, printed = experiment(tmp_path, *overrides)
+        assert again.execute() == result
+        assert "already done" in printed.getvalue()
+        Image.new("RGB", (8, 8), (255, 255, 255)).save(file)
+        with pytest.raises(ConfigError, match=r"result\.json was made with other images or labels than data set mine"):
+            again.execute()
+        shutil.rmtree(tmp_path / "images")
+        assert again.execute() == result  # it can be read without them
+        assert "cannot be checked: no data set 'mine'" in printed.getvalue()
 
     @pytest.fixture(scope="class")
     @classmethod
