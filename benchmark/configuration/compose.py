@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.files import lineage, read, read_yaml
+from benchmark.configuration.files import lineage, mapping, read
 from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
@@ -164,7 +164,7 @@ def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
 def load(file: Path) -> DictConfig:
     """A resolved config written by an earlier run."""
     try:
-        layer = read_yaml(file)
+        layer = mapping(file)
         for section in ("method", "objective", "scenario", "row"):
             if not layer.get(section):
                 raise ConfigError(f"it has no {section}")
@@ -173,7 +173,10 @@ def load(file: Path) -> DictConfig:
         config = _stack(_schema(), [("", layer)])
         validate(config)
     except ConfigError as error:
-        raise ConfigError(f"{file} is not a run's config: {error}") from error
+        raise ConfigError(
+            f"{file} is not a run's config: {error}; "
+            "remove the file and repeat the run's command, which writes it again and resumes"
+        ) from error
     return config
 
 
@@ -182,7 +185,7 @@ def save(config: DictConfig, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new")
     beside.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
-    read_yaml(beside)  # now, not when the run is to be resumed
+    mapping(beside)  # now, not when the run is to be resumed
     os.replace(beside, file)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from benchmark.configuration.typecheck import check_plain, nearest
 from benchmark.errors import ConfigError
@@ -30,24 +30,32 @@ def read(group: str, name: str) -> dict[str, Any]:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; a ConfigError that begins with the file's path where it is `mapping`'s."""
+    try:
+        return mapping(file)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def mapping(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file, whose interpolations are left as they are; one without content is empty.
 
-    Raises ConfigError: the file is not readable, or holds something else.
+    Raises ConfigError: the file is not readable, or holds something else; the message does not name the file.
     """
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
+    except MarkedYAMLError as error:  # its text would name the file again, and quote lines of it
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ConfigError(f"it is not valid YAML: {line}{error.problem or error.context}") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())[:300]}") from error
+        raise ConfigError(f"it is not valid YAML: {' '.join(str(error).split())[:300]}") from error
     except OSError as error:
         if error.filename is not None:
             raise
         content = None  # OmegaConf's word for a file that holds one value
     if not isinstance(content, dict):
-        raise ConfigError(f"{file} must hold a mapping of sections")
-    try:
-        check_plain(content)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+        raise ConfigError("it must hold a mapping of sections")
+    check_plain(content)
     return content
 
 

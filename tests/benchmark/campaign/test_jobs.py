@@ -47,7 +47,7 @@ class TestFiles:
 
     def test_a_file_that_is_not_utf_8_is_refused(self, tmp_path):
         (tmp_path / "latin.yaml").write_bytes("parts: é".encode("latin-1"))
-        with pytest.raises(ConfigError, match="is not valid YAML"):
+        with pytest.raises(ConfigError, match="not valid YAML"):
             load_jobs([str(tmp_path / "latin.yaml")], [])
 
     def test_two_runs_of_one_name_are_refused(self, tmp_path):

@@ -290,10 +290,18 @@ class TestMistakes:
         (folder / "config.yaml").write_text(yaml.safe_dump(written | {"seed": 5}))
         assert "another config" in refused("resume", str(folder))
         (folder / "config.yaml").write_text(yaml.safe_dump(written))
-        (folder / "checkpoint" / "state.pt").write_bytes(b"broken")
+        checkpoint = folder / "checkpoint" / "state.pt"
+        saved = checkpoint.read_bytes()
+        checkpoint.write_bytes(b"broken")
         assert "cannot be read" in refused("resume", str(folder))
         (folder / "config.yaml").write_text("seed: [1")
-        assert "is not a run's config" in refused("resume", str(folder))
+        line = refused("resume", str(folder))
+        assert "config.yaml is not a run's config: it is not valid YAML: line " in line
+        assert line.count("config.yaml") == 1
+        (folder / "config.yaml").unlink()
+        checkpoint.write_bytes(saved)
+        assert call("run", TINY, "fedavg")[0] == 0  # the advice
+        assert yaml.safe_load((folder / "config.yaml").read_text()) == written
 
 
 class Diverging(FedAvg):
