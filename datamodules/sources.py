@@ -152,8 +152,9 @@ def _archive(name: str, root: Path, download: bool) -> Raw:
         try:
             data = kind(root, download=download, **selection)
         except (RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split()).partition(". You can use download")[0]  # it is `data.download` here
             raise DataError(
-                f"{missing} and for torchvision's {kind.__name__} archive in {root} ({' '.join(str(error).split())}); "
+                f"{missing} and for torchvision's {kind.__name__} archive in {root} ({reason}); "
                 "set data.download=true, or data.root=... to the folder that holds one of them"
             ) from error
         array = np.asarray(data.data)  # [N, H, W], [N, H, W, 3] or [N, 3, H, W]

@@ -8,19 +8,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from importlib import metadata
+from typing import Any, NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
 from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, resume, run, tune
 from benchmark.cli.session import Session
+from benchmark.configuration.typecheck import nearest
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
 
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      every method on the embedded default, then the board
   python -m benchmark run digits ssd seed=1                 one run
+  python -m benchmark run digits ssd seeds=0,1,2            one row, three seeds
   python -m benchmark run digits ssd method.alpha=5         one key changed
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
@@ -38,7 +41,10 @@ INTERRUPTED_HINTS = {"evaluate": "the record is as it was: run the same command 
 """What an interrupted command has left, and what to do, where it is not rounds."""
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
-    "run": (run, "SCENARIO METHOD [key=value ...] | suite=NAME [key=value ...]"),
+    "run": (
+        run,
+        "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]",
+    ),
     "resume": (resume, "RUN_DIR [trust=true]"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
@@ -65,6 +71,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     for name, (function, usage) in COMMANDS.items():
         command = commands.add_parser(name, help=str(function.__doc__).splitlines()[0], usage=f"%(prog)s {usage}")
         command.add_argument("words", nargs="*", metavar=usage)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and the commit")
     try:
         given = parser.parse_args(argv)
     except SystemExit as stop:
@@ -95,8 +102,27 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program."""
+        if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
+            message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
+        if dashed := re.search(r"unrecognized arguments: --(\w[\w.]*)", message):
+            message += f" (overrides have no dashes: {dashed[1]}=VALUE)"
         _print_error(f"error: {message}; see `python -m benchmark --help`")
         self.exit(2)
+
+
+class _Version(argparse.Action):
+    """Prints the suite's version, and the commit of its files where they are a checkout's."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from benchmark.tracking.provenance import commit  # imports torch: most commands do without
+
+        try:
+            version = metadata.version("fulcrum-ful")
+        except metadata.PackageNotFoundError:
+            version = "not installed"
+        at = commit()
+        print(f"fulcrum {version}{f', commit {at}' if at else ''}")  # noqa: T201
+        parser.exit()
 
 
 def _check_launcher() -> None:

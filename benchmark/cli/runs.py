@@ -4,30 +4,20 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import compose, parse
-from benchmark.configuration.overrides import exactly, is_true, split, take_keys
+from benchmark.configuration.overrides import exactly, is_true, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 
 
 def run(words: list[str], session: Session) -> None:
-    """Train and evaluate one run, or a suite of them."""
-    from benchmark.configuration.suites import suite
+    """Train and evaluate one run, one row under several seeds, or a suite of runs."""
     from benchmark.experiment.experiment import Experiment
 
-    names, overrides = split(words)
-    given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
-    name = given.get("suite")
-    if name is None:
-        scenario, method = exactly(names, "run SCENARIO METHOD [key=value ...]")
-        configs = [compose(scenario, method, overrides)]
-    elif names:
-        raise ConfigError(f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}")
-    elif "seed" in (options := parse(rest)):
-        raise ConfigError(f"a suite has several seeds: give seeds={options['seed']} instead of seed={options['seed']}")
-    else:
-        configs = suite(name, given, rest)
+    configs, several = _configs(words)
     processes = session.launch(configs)
     results: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -41,16 +31,38 @@ def run(words: list[str], session: Session) -> None:
                     show(results, session.console)
                 raise OutOfTimeError(f"{experiment.name}: {error}") from error
             except Exception as error:
-                if name is None or exit_code(error) is None:
+                if not several or exit_code(error) is None:
                     raise
                 failed.append(experiment.name)
                 display.end(f"{experiment.name}: stopped: {message(error)}")
-        if name is None:
+        if not several:
             display.print(f"record, scores of every round and figures: {experiment.folder}")
-    if name is not None:
+    if several:
         show(results, session.console)
     if failed:
         raise ConfigError(f"{len(failed)} of {len(configs)} runs stopped: {', '.join(failed)}; see above for why")
+
+
+def _configs(words: list[str]) -> tuple[list[DictConfig], bool]:
+    """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
+    from benchmark.configuration.suites import listed, suite
+
+    names, overrides = split(words)
+    given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
+    name, seeds = given.get("suite"), given.get("seeds")
+    several = name is not None or seeds is not None
+    if several and "seed" in (options := parse(rest)):
+        raise ConfigError(f"give seeds={options['seed']} instead of seed={options['seed']}: these are runs of several")
+    if name is None:
+        scenario, method = scenario_and_method(names, "run SCENARIO METHOD [key=value ...]")
+        if seeds is None:
+            return [compose(scenario, method, overrides)], several
+        rest = [override for override in overrides if not override.startswith("seeds=")]
+        return [compose(scenario, method, [*rest, f"seed={seed}"]) for seed in dict.fromkeys(listed(seeds))], several
+    if names:
+        clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
+        raise ConfigError(f"{clash}; to choose some of a suite's methods, give methods=A,B")
+    return suite(name, given, rest), several
 
 
 def resume(words: list[str], session: Session) -> None:
@@ -107,7 +119,7 @@ def tune(words: list[str], session: Session) -> None:
     from benchmark.experiment import tuning
 
     names, overrides = split(words)
-    scenario, method = exactly(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
+    scenario, method = scenario_and_method(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
     grid = tuning.parse_grid(scenario, method, overrides)
     processes = session.launch(grid.configs)
     with session.display() as display:

@@ -24,8 +24,19 @@ def read(group: str, name: str) -> dict[str, Any]:
     is_path = name.endswith(".yaml")
     file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"
     if not file.is_file():
-        problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, available(group))}"
-        raise ConfigError(f"{problem}; there are: {', '.join(available(group))}; or give the path of a .yaml file")
+        if group == "scenario" and Path(name).is_dir():
+            folder = Path(name).resolve()
+            data = f"data.root={folder.parent} data.name={folder.name}"
+            raise ConfigError(f"{name} is a folder, not a scenario: name a scenario, and give images by {data}")
+        names = available(group)
+        problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
+        short = [each for each in names if "/" not in each]
+        more = (
+            f" and {len(names) - len(short)} more (`python -m benchmark list {group}`)"
+            if len(short) < len(names)
+            else ""
+        )
+        raise ConfigError(f"{problem}; there are: {', '.join(short)}{more}; or give the path of a .yaml file")
     return read_yaml(file)
 
 

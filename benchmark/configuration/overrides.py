@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.configuration.compose import parse
+from benchmark.configuration.files import available
 from benchmark.errors import ConfigError
 
 
@@ -46,5 +47,17 @@ def is_true(options: Mapping[str, Any], key: str) -> bool:
 def exactly(names: list[str], usage: str, count: int = 2) -> list[str]:
     """The names where they are exactly `count`, else an error with the usage."""
     if len(names) != count:
-        raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}")
+        misspelt = any(re.fullmatch(r"=|[\w.]+:.+", name) for name in names)
+        hint = "; an override is one word with an equals sign, as in seed=1" if misspelt else ""
+        raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}{hint}")
     return names
+
+
+def scenario_and_method(names: list[str], usage: str) -> tuple[str, str]:
+    """The two names of a run, in this order."""
+    scenario, method = exactly(names, usage)
+    if scenario in available("method") and method in available("scenario"):
+        raise ConfigError(
+            f"{scenario} is a method and {method} a scenario: give the scenario first, {method} {scenario}"
+        )
+    return scenario, method

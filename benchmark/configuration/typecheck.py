@@ -17,13 +17,21 @@ DEEPEST = 16
 PATHS = ("data.root", "data.cache", "output")
 """Keys that may hold any text."""
 
+OTHER_WORDS = {"gpu": "cuda"}
+"""Words of other tools -> ours, for suggestions."""
+
 PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing where no known name is near."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    known, name = list(known), OTHER_WORDS.get(name, name)
+    close = difflib.get_close_matches(name, known, n=5)
+
+    def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
+        return difflib.SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
+
+    return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -79,6 +79,20 @@ def checkpoint(folder):
     return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
 
 
+class TestWords:
+    def test_one_row_under_several_seeds(self, call, tmp_path):
+        code, out, _ = call("run", TINY, "fedavg", "federation.rounds=1", "scenario=short", "seeds=0,1,1")
+        assert code == 0
+        rows = tmp_path / "runs" / "short" / "fedavg"
+        assert sorted(folder.name for folder in rows.iterdir()) == ["seed0", "seed1"]
+        assert "fedavg" in out.splitlines()[-2]  # the board
+
+    def test_the_version(self, call):
+        code, out, _ = call("--version")
+        assert code == 0
+        assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("words", "line"),
@@ -90,6 +104,18 @@ class TestMistakes:
             (["run", "suite=digit"], "unknown suite 'digit' (did you mean 'digits'?)"),
             (["run", TINY], "usage: python -m benchmark run SCENARIO METHOD"),
             (["run", TINY, "fedavg", "suite=digits"], "not both"),
+            (["run", "suite=digits", "method=ssd"], "to choose some of a suite's methods, give methods=A,B"),
+            (["run", "fedavg", "digits"], "give the scenario first, digits fedavg"),
+            (["tune", "fedavg", "digits"], "give the scenario first, digits fedavg"),
+            (["run", TINY, "fedavg", "seed", "=", "1"], "one word with an equals sign, as in seed=1"),
+            (["run", TINY, "fedavg", "seed:1"], "one word with an equals sign, as in seed=1"),
+            (["run", TINY, "fedavg", "--seed=1"], "overrides have no dashes: seed=VALUE"),
+            (["run", TINY, "fedavg", "accelerator=gpu"], "(did you mean 'cuda'?)"),
+            (["run", "suite=digits", "methods=sdd"], "(did you mean 'ssd'?)"),
+            (["run", str(ROOT), "fedavg"], "a folder, not a scenario: name a scenario, and give images by data.root="),
+            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenario`)"),
+            (["run", TINY, "fedavg", "seeds=0,1", "seed=2"], "give seeds=2 instead of seed=2"),
+            (["runs", TINY, "fedavg"], "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
             (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
             (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
             (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
