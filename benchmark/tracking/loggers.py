@@ -54,7 +54,7 @@ def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stde
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if config.logger == "csv" or not first:  # other ranks log nothing
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
-        return CSVLogger(save_dir=folder, name="", version="csv")
+        return CSVLogger(save_dir=folder, name="", version="csv", flush_logs_every_n_steps=1)  # rounds are long
     content: Any = OmegaConf.to_container(config, resolve=True)
     options = {
         "project": "fulcrum",

@@ -145,11 +145,15 @@ class TestGoingOn:
             stop(patch, Display, "on_visit_end", 2)
             with pytest.raises(KeyboardInterrupt):
                 half.execute()
+
+        def steps():
+            (file,) = half.folder.rglob("metrics.csv")
+            header, *lines = file.read_text().splitlines()
+            return [line.split(",")[header.split(",").index("step")] for line in lines]
+
+        assert steps() == ["1", "2"]  # while the run goes on
         experiment(tmp_path)[0].execute()
-        (file,) = half.folder.rglob("metrics.csv")
-        header, *lines = file.read_text().splitlines()
-        steps = [line.split(",")[header.split(",").index("step")] for line in lines]
-        assert steps == ["1", "2", "3"]
+        assert steps() == ["1", "2", "3"]
 
     def test_a_folder_of_another_config_is_refused(self, tmp_path):
         experiment(tmp_path, "row=mine", "optimizer.lr=0.1")[0].execute()
