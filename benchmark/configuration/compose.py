@@ -60,8 +60,13 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     requested = _stack(shipped, [("", command_line)])
     config = _stack(requested, [reference])
     try:
+        written: Any = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
-        _check_keys(OmegaConf.to_container(config))  # type: ignore[arg-type] # what interpolations have become
+        resolved: Any = OmegaConf.to_container(config)
+        if resolved != written:  # interpolations have become values of their own types
+            _check_keys(resolved)
+            _convert_types(resolved, [section for section in resolved if section not in FREE])
+            config = OmegaConf.create(resolved)
         run = identity(requested)
         changed = []
         for override in sorted(overrides):

@@ -231,6 +231,7 @@ class TestOverrides:
             (["objective=byol", "objective=simclr"], "objective is given twice"),
             (["training.steps=3", "training.epochs=2"], "give one of them"),
             (["optimizer.lr=${nothing}"], "optimizer.lr: Interpolation key 'nothing' not found"),
+            (["training.epochs=${output}"], "training.epochs='runs': give a whole number"),
             (["output="], "output: "),
             (["objective={name: byol}"], "objective={'name': 'byol'}: give a name"),
             (["federation.encoders.a=5"], "federation.encoders={'a': 5}: give {NAME: {class: ..., clients: [...]}}"),
@@ -238,6 +239,9 @@ class TestOverrides:
     )
     def test_what_cannot_be_meant(self, overrides, line):
         assert line in refused(compose, "digits", "fedavg", overrides)
+
+    def test_an_interpolation_has_the_type_of_its_key(self):
+        assert compose("digits", "fedavg", ["data.name=${seed}"]).data.name == "0"
 
 
 class TestNames:
