@@ -1,7 +1,8 @@
 """Decoded images on disk: written whole or not at all, checked when they are opened, decoded again if damaged.
 
 A folder has `{train,test}_{images,labels}.npy` and `meta.json`: the classes, the hash of the content, and the hash of
-every block of each file.
+every block of each file. Where the data have them, there are also `{train,test}_clients.npy` and
+`{train,test}_paths.npy`, texts.
 """
 
 import contextlib
@@ -14,14 +15,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from datamodules.errors import DataError
 
@@ -38,29 +38,43 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8."""
+    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8.
+
+    clients, paths: of each image, by split, where the data have them: the name of its client, and its file's path
+    within the split. notes: see `sources.Source`.
+    """
 
     classes: tuple[str, ...]
     images: Mapping[str, Any]
     labels: Mapping[str, np.ndarray]
     read: Callable[[Any], np.ndarray]
+    clients: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Decoded(NamedTuple):
-    """Arrays by name, images memory-mapped; the classes; the hash of the content."""
+    """Arrays by name, images memory-mapped; the classes; the hash of the content; the notes of the data set."""
 
     arrays: dict[str, np.ndarray]
     classes: tuple[str, ...]
     sha256: str
+    notes: tuple[str, ...]
 
 
 def opened(
-    folder: Path, read_raw: Callable[[], Raw], image_size: int | None, *, verify: bool, progress: Progress | None
+    folder: Path,
+    read_raw: Callable[[], Raw],
+    *,
+    fit: Callable[[np.ndarray], np.ndarray],
+    verify: bool,
+    progress: Progress | None,
 ) -> Decoded:
     """The decoded images in `folder`; decoded now where they are missing or not as they were written.
 
     Args:
         read_raw: returns the images to decode.
+        fit: gives an image its final size.
         verify: compare every block, not `CHECKED` of each file.
 
     Raises DataError: images that cannot be read, or a folder that cannot be written.
@@ -71,7 +85,7 @@ def opened(
             log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
         raw = read_raw()
         try:
-            _build(folder, raw, image_size, verify, progress)
+            _build(folder, raw, fit, verify, progress)
         except OSError as error:  # reading has errors of its own
             raise DataError(
                 f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
@@ -86,8 +100,9 @@ def opened(
 
 def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if "images" in name else None) for name in ARRAYS}
-    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"])
+    names = [Path(file).stem for file in meta["blocks"]]
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode=None if "labels" in name else "r") for name in names}
+    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"], tuple(meta["notes"]))
 
 
 def damage(folder: Path, verify: bool = True) -> str | None:
@@ -120,7 +135,9 @@ def _checksum(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def _build(target: Path, raw: Raw, image_size: int | None, verify: bool, progress: Progress | None) -> None:
+def _build(
+    target: Path, raw: Raw, fit: Callable[[np.ndarray], np.ndarray], verify: bool, progress: Progress | None
+) -> None:
     """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary_beside(target) as temporary:
@@ -128,12 +145,15 @@ def _build(target: Path, raw: Raw, image_size: int | None, verify: bool, progres
         folder.mkdir()
         done, total = 0, sum(map(len, raw.labels.values()))
         for split in SPLITS:
-            for decoded in _decode(folder, split, raw, image_size):
+            for kind in ("clients", "paths"):
+                if split in (texts := getattr(raw, kind)):
+                    np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
+            for decoded in _decode(folder, split, raw, fit):
                 done += decoded
                 os.utime(temporary)  # see ABANDONED
                 if progress:
                     progress(done, total)
-        _write_meta(folder, raw.classes)
+        _write_meta(folder, raw)
         if damage(target, verify) is None:  # another process was first, with the same content
             return
         with contextlib.suppress(FileNotFoundError):
@@ -168,12 +188,12 @@ def _temporary_beside(target: Path) -> Iterator[Path]:
             os.close(held)
 
 
-def _decode(folder: Path, split: str, raw: Raw, image_size: int | None) -> Iterator[int]:
+def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.ndarray]) -> Iterator[int]:
     """Write a split's arrays, yielding the number of images of each finished chunk."""
     items, labels = raw.images[split], raw.labels[split].astype(np.int64)
     np.save(folder / f"{split}_labels.npy", labels)
     first = raw.read(items[0])
-    shape = (len(labels), *resized(first, image_size).shape)
+    shape = (len(labels), *fit(raw.read(raw.images["train"][0])).shape)  # one for both splits
     file = folder / f"{split}_images.npy"
     images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped
@@ -187,7 +207,10 @@ def _decode(folder: Path, split: str, raw: Raw, image_size: int | None) -> Itera
     def fill(start: int) -> int:
         chunk = items[start : start + CHUNK]
         for position, item in enumerate(chunk, start):
-            images[position] = resized(raw.read(item), image_size)
+            image = fit(raw.read(item))
+            if image.shape != shape[1:]:
+                raise DataError(_other_size(raw, split, position, image.shape, shape[1:]))
+            images[position] = image
         return len(chunk)
 
     # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
@@ -196,22 +219,33 @@ def _decode(folder: Path, split: str, raw: Raw, image_size: int | None) -> Itera
     images.flush()
 
 
-def resized(image: np.ndarray, size: int | None) -> np.ndarray:
-    """An image `[C, H, W]` as a square of `size` pixels, bilinearly; None: as it is."""
-    if size is None or image.shape[1:] == (size, size):
-        return image
-    square = (Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR) for channel in image)
-    return np.stack([np.asarray(channel) for channel in square])
+def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:
+    """The message for an image that is not as the first of train."""
+    texts = [
+        f"{name} is {width} x {height}" + (f" with {count} channels" if shape[0] != first[0] else "")
+        for name, (count, height, width) in (
+            (_name(raw, "train", 0), first),
+            (_name(raw, split, position), shape),
+        )
+    ]
+    do = "set data.channels=1 or 3" if shape[0] != first[0] else "set data.image_size=N (pixels) to resize all"
+    return f"images differ in size: {' and '.join(texts)}; {do}"
 
 
-def _write_meta(folder: Path, classes: tuple[str, ...]) -> None:
+def _name(raw: Raw, split: str, position: int) -> str:
+    """An image in messages: its path, or its number."""
+    return f"{split}/{raw.paths[split][position]}" if split in raw.paths else f"{split} image {position}"
+
+
+def _write_meta(folder: Path, raw: Raw) -> None:
     """`meta.json` of the arrays in a folder."""
-    files = {f"{name}.npy": (folder / f"{name}.npy").stat().st_size for name in ARRAYS}
+    files = {file.name: file.stat().st_size for file in sorted(folder.glob("*.npy"))}
     blocks = {}
     for name, size in files.items():
         with (folder / name).open("rb") as stream:
             blocks[name] = [_block(stream, index) for index in range(-(-size // BLOCK))]
-    meta = {"classes": classes, "sha256": _content_hash(folder), "bytes": files, "blocks": blocks}
+    described = {"classes": raw.classes, "notes": raw.notes, "sha256": _content_hash(folder)}
+    meta = {**described, "bytes": files, "blocks": blocks}
     text = json.dumps({**meta, "checksum": _checksum(meta)})
     (folder / "meta.json").write_text(text, encoding="utf-8")
 

@@ -46,6 +46,7 @@ class FederatedDataModule(LightningDataModule):
         source: the images, memory-mapped.
         parts: a client's indices into the training split, one array a client; its position is the client's id.
         recipe: how views are made.
+        names: of the clients, where they have some.
         batch_size: images a step.
         view_names: names of the views for Trainer, which has no phases.
         labels: whether Trainer's batches include labels.
@@ -64,6 +65,7 @@ class FederatedDataModule(LightningDataModule):
         parts: Sequence[np.ndarray],
         recipe: Recipe,
         *,
+        names: Sequence[str] = (),
         batch_size: int = 64,
         view_names: Sequence[str] = ("augment", "augment"),
         labels: bool = False,
@@ -79,11 +81,13 @@ class FederatedDataModule(LightningDataModule):
         super().__init__()
         for client, indices in enumerate(parts):
             if len(indices) < 2:
+                name = f" ({names[client]})" if names else ""
+                do = "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
                 raise PartitionError(
-                    f"client {client} holds {len(indices)} image(s), but training needs two: "
-                    "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
+                    f"client {client}{name} holds {len(indices)} image{'' if len(indices) == 1 else 's'}, but training "
+                    f"needs two: {'give it more, or leave it out' if names else do}"
                 )
-        self.source, self.parts, self.recipe, self.public = source, Parts(parts), recipe, public
+        self.source, self.parts, self.recipe, self.public = source, Parts(parts, names), recipe, public
         self.public_images = source.train.images if public_images is None else public_images
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.drop_last, self.smallest, self.dtype = drop_last, smallest, dtype

@@ -26,10 +26,11 @@ class Parts(Sequence[np.ndarray]):
     """A partition stored in two arrays, whatever the number of clients: 100,000 small clients cost 20 MB.
 
     Args:
-        partition: one int64 index array a client.
+        partition: one int64 index array a client. names: of the clients, where they have some.
     """
 
-    def __init__(self, partition: Sequence[np.ndarray]) -> None:
+    def __init__(self, partition: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
+        self.names = tuple(names)
         self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
         self.indices = np.concatenate(partition).astype(np.int64, copy=False)
         self.ends = np.cumsum(self.sizes)

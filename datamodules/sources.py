@@ -1,4 +1,4 @@
-"""Sources of images: embedded, generated, image folders, torchvision archives; decoded once, memory-mapped.
+"""Sources of images: embedded, generated, a user's own, torchvision archives; decoded once, memory-mapped.
 
 A source's arrays are stored in `<cache>/<name>-<key>/` (see `datamodules.cache`); the key changes with everything that
 would change their content. Nothing is unpickled here: torchvision checks the md5 of CIFAR's archives before it reads
@@ -7,42 +7,68 @@ them, and `numpy.load` refuses objects.
 
 import hashlib
 import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from datamodules import arrays, folders
 from datamodules.cache import SPLITS, Progress, Raw, opened
 from datamodules.errors import DataError
+from datamodules.partition import of_every_class
+from datamodules.sizes import fitting
 
-FORMAT = 3  # included in every key; increase it when the same request produces other content, or another layout
+FORMAT = 4  # included in every key; increase it when the same request produces other content, or another layout
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
+HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
 @dataclass(frozen=True)
 class Split:
-    """`images: [N, C, H, W]` uint8, memory-mapped, and `labels: [N]` int64, positions in the source's `classes`."""
+    """`images: [N, C, H, W]` uint8, memory-mapped, and `labels: [N]` int64, positions in the source's `classes`.
+
+    clients, paths: `[N]` texts where the data have them: the name of an image's client, its file's path in the split.
+    """
 
     images: np.ndarray
     labels: np.ndarray
+    clients: np.ndarray | None = None
+    paths: np.ndarray | None = None
+
+    def __getitem__(self, rows: np.ndarray) -> "Split":
+        """Some of the images, copied."""
+        clients, paths = (None if texts is None else texts[rows] for texts in (self.clients, self.paths))
+        return Split(self.images[rows], self.labels[rows], clients, paths)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set; `sha256` is of the shapes and bytes of images and labels, train before test."""
+    """A data set; `sha256` is of the shapes and bytes of images and labels, train before test.
+
+    notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
+    are not its own. whole, rows: of a limited data set, the whole one and the positions in its train.
+    """
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...]
     sha256: str
+    notes: tuple[str, ...] = ()
+    probe: "Source | None" = None
+    whole: "Source | None" = None
+    rows: np.ndarray | None = None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its images have labels: at least two classes."""
+        return len(self.classes) > 1
 
 
 def load(
@@ -52,63 +78,202 @@ def load(
     cache: str | Path,
     download: bool = False,
     image_size: int | None = None,
+    resize: str | None = None,
+    channels: int | None = None,
+    labels: bool = True,
+    client_folders: bool = False,
+    dataset: tuple[Any, Mapping[str, Any]] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
-    **options: int,
+    options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Open a data set, decoding it into the cache the first time.
 
     Args:
-        name: `digits`, `synthetic`, the folder `root/<name>/{train,test}/<class>/*`, or the torchvision archive of
-            that name; a folder takes precedence over an archive.
-        root: the folder of image folders and archives; cache: the folder for decoded arrays.
+        name: `digits`, `synthetic`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
+            `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk), `root/<name>.csv`,
+            `root/<name>.npz`, and the torchvision archive of that name.
+        root: the folder of these; cache: the folder for decoded arrays.
         download: let torchvision download a missing archive.
         image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
+        resize: how images that are not square become one, see `datamodules.sizes.MODES`.
+        channels: 1 (grey) or 3; None: what the images have, and 3 for image files.
+        labels: whether folders name classes.
+        client_folders: whether the first folder is the client's, also where there is only one.
+        dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
+            `datamodules.arrays.of_dataset`.
         verify: compare all decoded images with their hashes, not only a sample of large files.
         progress: called with (images decoded, images in total) while decoding.
-        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`.
+        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`; of a Hugging Face data set its columns
+            `image`, `label`, `client`.
 
     Raises DataError: missing or unusable data, or an impossible request.
     """
     if Path(name).name != name:
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
-    if image_size is not None and image_size < 1:
-        raise DataError(f"data.image_size={image_size}: give a number of pixels, at least 1")
-    if unknown := sorted(options.keys() - (SYNTHETIC.keys() if name == "synthetic" else ())):
-        raise DataError(f"{name!r} has no option {unknown[0]!r}; only 'synthetic' has any: {', '.join(SYNTHETIC)}")
-    for key, value in options.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
-    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size}
+    options = dict(options or {})
+    fit = fitting(image_size, resize, channels)
+    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size, "resize": resize, "channels": channels}
     folder = Path(root) / name
-    if name == "digits":
-        read_raw: Callable[[], Raw] = _digits
-    elif name == "synthetic":
+    kinds = {  # the first that is there
+        "dataset": dataset is not None,
+        name: name in ("digits", "synthetic"),
+        "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
+        "npy": (folder / "train_images.npy").is_file(),
+        "folder": folder.is_dir(),
+        "csv": (file := folder.with_name(f"{name}.csv")).is_file(),
+        "npz": (archive := folder.with_name(f"{name}.npz")).is_file(),
+        "torchvision": True,
+    }
+    kind = next(kind for kind, applies in kinds.items() if applies)
+    _check_options(name, kind, options)
+    if dataset is not None:
+        read_raw, request["items"] = arrays.of_dataset(*dataset, name)
+    elif kind == "digits":
+        read_raw = _digits
+    elif kind == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
         request |= settings
         read_raw = partial(_synthetic, **settings)
-    elif folder.is_dir():
-        files = _list_folder(folder)
-        stats = [(os.path.relpath(file.path, folder), file.stat()) for split in SPLITS for _, file in files[split]]
-        request["files"] = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-        read_raw = partial(_folder, files, image_size)
+    elif kind in ("folder", "csv"):
+        files = (
+            folders.in_table(file)
+            if kind == "csv"
+            else folders.in_folder(folder, labels=labels, clients=client_folders)
+        )
+        request["files"] = folders.stamps(files)
+        read_raw = partial(folders.raw, files)
+    elif kind == "huggingface":
+        request |= {"files": _stamps(folder), "columns": options}
+        read_raw = partial(arrays.of_huggingface, folder, options)
+    elif kind in ("npy", "npz"):
+        request["files"] = _stamps(folder if kind == "npy" else archive)
+        read_raw = partial(_numpy, folder if kind == "npy" else archive)
     else:
         read_raw = partial(_archive, name, Path(root), download)
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    arrays, classes, sha256 = opened(
-        Path(cache) / f"{name}-{key}", read_raw, image_size, verify=verify, progress=progress
+    stored = opened(
+        Path(cache) / f"{name}-{key}", lambda: _with_test(read_raw()), fit=fit, verify=verify, progress=progress
     )
-    train, test = (Split(arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS)
-    return Source(name, train, test, classes, sha256)
+    train, test = (_split(stored.arrays, split) for split in SPLITS)
+    probe = None
+    if kind == "folder" and (folder / folders.PROBE).is_dir():
+        size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
+        probe = load(folders.PROBE, root=folder, cache=cache, verify=verify, progress=progress, **size)
+    notes = [*stored.notes, *_missing_classes(stored.classes, test)]
+    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe)
+
+
+def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:
+    """A split of the stored arrays."""
+    texts = (stored.get(f"{split}_{kind}") for kind in ("clients", "paths"))
+    return Split(stored[f"{split}_images"], stored[f"{split}_labels"], *texts)
+
+
+def limited(source: Source, limit: float) -> Source:
+    """A part of a data set for a quick look: the same share of each class of train and test, drawn with seed 0.
+
+    limit: that share where it is below 1, else about the number of training images; at least one image a class.
+
+    Raises DataError: no share or number, or more than there are.
+    """
+    total = len(source.train.labels)
+    if not 0 < limit <= total or (limit > 1 and limit != int(limit)):
+        raise DataError(
+            f"data.limit={limit:g}: give a share in (0, 1), or a number of training images, up to {total:,}"
+        )
+    share = limit if limit < 1 else limit / total
+    rows, test_rows = (of_every_class(split.labels, share, seed=0) for split in (source.train, source.test))
+    note = f"only {len(rows):,} of {total:,} training and {len(test_rows):,} of {len(source.test.labels):,} test images"
+    return replace(
+        source,
+        train=source.train[rows],
+        test=source.test[test_rows],
+        notes=(*source.notes, f"{note} (data.limit={limit:g})"),
+        whole=source,
+        rows=rows,
+    )
+
+
+def _check_options(name: str, kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the source has not. Raises DataError."""
+    known = {"synthetic": tuple(SYNTHETIC), "huggingface": ("image", "label", "client")}.get(kind, ())
+    if unknown := sorted(options.keys() - set(known)):
+        which = f"its options are {', '.join(known)}" if known else f"only 'synthetic' has any: {', '.join(SYNTHETIC)}"
+        raise DataError(f"{name!r} has no option {unknown[0]!r}; {which}")
+    for key, value in options.items() if kind == "synthetic" else ():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Path, size and time of a file, or of each file under a folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = ((str(file.relative_to(path.parent)), file.stat()) for file in files if file.is_file())
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def _numpy(path: Path) -> Raw:
+    """The arrays of an .npz file, or of the .npy files of a folder."""
+    try:
+        if path.is_dir():
+            stored = {file.stem: np.load(file, mmap_mode="r") for file in sorted(path.glob("*.npy"))}
+        else:
+            with np.load(path) as archive:
+                stored = dict(archive)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as arrays without objects: {' '.join(str(error).split())}") from error
+    return arrays.of_numpy(stored, path)
+
+
+def _with_test(raw: Raw) -> Raw:
+    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client."""
+    if "test" in raw.images:
+        return raw
+    labels = raw.labels["train"]
+    clients = np.unique(raw.clients.get("train", [""]), return_inverse=True)[1]
+    test = _a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
+    if not test.any():
+        raise DataError(
+            "the images are too few to hold a fifth out as test: give test images, or at least three of a kind"
+        )
+    rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+
+    def of(content: Mapping[str, Any]) -> dict[str, Any]:
+        train = content.get("train")
+        return {} if train is None else {split: [train[row] for row in each] for split, each in rows.items()}
+
+    return replace(
+        raw,
+        images=of(raw.images),
+        labels={split: labels[each] for split, each in rows.items()},
+        clients=of(raw.clients),
+        paths=of(raw.paths),
+        notes=(*raw.notes, HELD_OUT),
+    )
+
+
+def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
+    """A line that names the classes without test images, if there are any."""
+    counts = np.bincount(test.labels, minlength=len(classes))
+    missing = [name for name, count in zip(classes, counts, strict=False) if not count]
+    names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+    return [f"test has no image of {len(missing)} of {len(classes)} classes: {names}"] if missing else []
+
+
+def _a_fifth(groups: np.ndarray) -> np.ndarray:
+    """Whether each image is held out: a fifth of each group, drawn with seed 0."""
+    rng = np.random.default_rng(0)
+    test = np.zeros(len(groups), dtype=bool)
+    for group in range(groups.max() + 1):
+        members = np.flatnonzero(groups == group)
+        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    return test
 
 
 def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> Raw:
     """Hold out a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
-    rng = np.random.default_rng(0)
-    test = np.zeros(len(labels), dtype=bool)
-    for label in range(len(classes)):
-        members = np.flatnonzero(labels == label)
-        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    test = _a_fifth(labels)
     split_images = {"train": images[~test], "test": images[test]}
     return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
 
@@ -162,72 +327,3 @@ def _archive(name: str, root: Path, download: bool) -> Raw:
         images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
         labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
     return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
-
-
-Files = dict[str, list[tuple[str, os.DirEntry[str]]]]
-"""Split -> (class, image file) of every image, sorted."""
-
-
-def _list_folder(folder: Path) -> Files:
-    """Image files by split, classes and files in alphabetical order; hidden files and other formats are skipped."""
-    formats = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
-    files: Files = {split: [] for split in SPLITS}
-    for split in SPLITS:
-        if not (folder / split).is_dir():
-            raise DataError(f"{folder} has no folder {split}/: the layout is {folder}/{{train,test}}/<class>/<image>")
-        for label in filter(os.DirEntry.is_dir, _visible(folder / split)):
-            if not label.name.isprintable():
-                raise DataError(f"the class folder {label.path!a} has a name that cannot be printed: rename it")
-            images = [entry for entry in _visible(label) if Path(entry.name).suffix.lower() in formats]
-            if not images:
-                raise DataError(f"no image in {label.path}: fill the class, or remove it from train/ and test/")
-            for entry in images:
-                if not entry.is_file():  # opening a pipe would wait for somebody to write into it
-                    raise DataError(f"{entry.path} is a pipe, a device, a folder or a link to nothing: remove it")
-            files[split] += [(label.name, entry) for entry in images]
-        if not files[split]:
-            raise DataError(f"no class folder in {folder / split}: the layout is {folder / split}/<class>/<image>")
-    train, test = ({label for label, _ in files[split]} for split in SPLITS)
-    if unmatched := sorted(train ^ test):
-        present, missing = SPLITS if unmatched[0] in train else SPLITS[::-1]
-        raise DataError(
-            f"class folders of {folder} differ: {unmatched[0]!r} is in {present}/ and not in {missing}/ "
-            f"({len(unmatched)} such); give both the same classes"
-        )
-    return files
-
-
-def _visible(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    return sorted((entry for entry in os.scandir(folder) if entry.name[0] != "."), key=lambda entry: entry.name)
-
-
-def _folder(files: Files, image_size: int | None) -> Raw:
-    classes = sorted({label for label, _ in files["train"]})
-    positions = {label: position for position, label in enumerate(classes)}
-    images = {split: [entry.path for _, entry in files[split]] for split in SPLITS}
-    labels = {split: np.array([positions[label] for label, _ in files[split]]) for split in SPLITS}
-    first = images["train"][0]
-    expected = _read_image(first).shape
-
-    def read(path: str) -> np.ndarray:
-        image = _read_image(path)
-        if image_size is None and image.shape != expected:
-            sizes = f"{first} is {expected[2]} x {expected[1]} and {path} is {image.shape[2]} x {image.shape[1]}"
-            raise DataError(f"images differ in size: {sizes}; set data.image_size=N (pixels) to resize all")
-        return image
-
-    return Raw(tuple(classes), images, labels, read)
-
-
-def _read_image(path: str) -> np.ndarray:
-    """An image file as uint8 `[3, H, W]`; 16-bit grey levels, the most that PNG has, are scaled to 8 bits."""
-    try:
-        with Image.open(path) as image:
-            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-                grey = np.rint(np.asarray(image).astype(np.float64) / 257).astype(np.uint8)
-                return np.repeat(grey[None], 3, axis=0)
-            if image.mode in ("I", "F"):  # Pillow would clip them at 0 and 255
-                raise ValueError("its pixels are numbers of 32 bits, and which of them is white is not known")
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
-        raise DataError(f"cannot read the image {path} ({error}): replace or remove it") from error

@@ -103,11 +103,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its constant id, its number of images, and the name of its architecture (`kind`)."""
+    """A client: its constant id, its number of images, the name of its architecture (`kind`), and its own, if any."""
 
     id: int
     examples: int
     kind: str = "default"
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"client {self.id} ({self.name})" if self.name else f"client {self.id}"
 
 
 @dataclass

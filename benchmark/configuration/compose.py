@@ -18,18 +18,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from benchmark.configuration import partitions
 from benchmark.configuration.files import lineage, mapping, read
 from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
 from benchmark.configuration.typecheck import check_plain, describe, fits, nearest
 from benchmark.errors import ConfigError, UnusedKeyError
-from datamodules import partition
-
-PARTITIONERS = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 
 HINTS = get_type_hints(Config)
 TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
+TYPED["data"]["class"] = str | None  # no field of a dataclass may have this name
 """Section with a schema -> its keys and their types."""
 FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
     "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
@@ -57,8 +56,8 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label)
     shipped = _stack(_schema(), layers)
-    requested = _stack(shipped, [("", command_line)])
-    config = _stack(requested, [reference])
+    requested = _hashed(_stack(shipped, [("", command_line)]))
+    config = _hashed(_stack(requested, [reference]))
     try:
         written: Any = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
@@ -72,7 +71,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
         for override in sorted(overrides):
             rest = [other for other in overrides if other != override]
             key = override.partition("=")[0]
-            if changes_name(key) and run != identity(_stack(shipped, [("", parse(rest))])):
+            if changes_name(key) and run != identity(_hashed(_stack(shipped, [("", parse(rest))]))):
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
@@ -80,6 +79,15 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     config.row = str(command_line.get("row") or variant(label, changed, requested, rows=True))
     validate(config)
     _refuse_unused(config, changed)
+    return config
+
+
+def _hashed(config: DictConfig) -> DictConfig:
+    """The config with the hash of its file of clients."""
+    if config.partition.get("name") == "file":
+        content: Any = OmegaConf.to_container(config)
+        partitions.with_hash(content["partition"])
+        return OmegaConf.create(content)
     return config
 
 
@@ -223,14 +231,15 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
     for name in ("optimizer", "server_optimizer", "encoder", "method"):
         drop(config[name], layer.get(name), "class", ("name",))
-    drop(config["data"], layer.get("data"), "name", config["data"].keys() - {"options"})
+    drop(config["data"], layer.get("data"), "name", config["data"].keys() - {"options", "class"})
+    if isinstance(data := layer.get("data"), Mapping) and data.get("class") not in (None, config["data"].get("class")):
+        config["data"]["name"] = str(data["class"]).rpartition(".")[2].lower()
+        config["data"].pop("options", None)
     drop(config["public"], layer.get("public"), "name")
     for kind, encoder in layer.get("federation", {}).get("encoders", {}).items():
         drop(config["federation"]["encoders"].get(kind, {}), encoder, "class", ("clients",))
-    rule = layer.get("partition", {}).get("name")
-    if rule not in (None, config["partition"].get("name")):  # parameters that both rules have remain
-        shared = ("clients", "seed", "share", *partition_parameters(str(rule)))
-        drop(config["partition"], layer["partition"], "name", shared)
+    if isinstance(layer.get("partition"), Mapping):
+        partitions.drop_replaced(config["partition"], layer["partition"])
     training = layer.get("training", {})
     if "epochs" in training and "steps" not in training:  # the later of two lengths of a visit holds
         config["training"]["steps"] = None
@@ -254,19 +263,14 @@ def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") ->
 def _convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
     """Convert the values of sections to the schema's types, such as a whole number to a float."""
     if values := {section: config[section] for section in sections}:
+        dataset = values["data"].pop("class", None) if "data" in values else None  # see TYPED
         try:
             converted: Any = OmegaConf.to_container(OmegaConf.merge(_schema(), values))
         except OmegaConfBaseException as error:
             raise ConfigError(_short_error(error)) from error
         config.update({section: converted[section] for section in values})
-
-
-def partition_parameters(name: str) -> dict[str, Any]:
-    """Parameter -> type of a partitioner, beside clients and seed; ConfigError where there is none."""
-    if name not in PARTITIONERS:
-        raise ConfigError(f"partition.name={name!r}{nearest(name, PARTITIONERS)}: choose {', '.join(PARTITIONERS)}")
-    hints = get_type_hints(getattr(partition, name))
-    return {key: hint for key, hint in hints.items() if key not in ("labels", "num_clients", "seed", "return")}
+        if dataset is not None:
+            config["data"]["class"] = dataset
 
 
 @cache

@@ -8,13 +8,14 @@ from omegaconf import DictConfig, OmegaConf
 
 RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "data.root", "data.cache", "data.download", "data.verify",
+    "data.root", "data.cache", "data.download", "data.verify", "partition.path",
 )  # fmt: skip
 """Keys of where and how a run is executed: they are not part of its identity."""
 
 NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
-    "training.smallest_batch": None,
+    "training.smallest_batch": None, "data.resize": None, "data.channels": None, "data.limit": None,
+    "data.labels": True, "data.probe": None,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 

@@ -20,6 +20,8 @@ EXAMPLES = {
     "objective": "methods.objectives.simclr.SimCLR",
     "method": "methods.fedavg.FedAvg",
     "method.addons": "methods.fedx.CrossDistillation",
+    "data": "torchvision.datasets.EuroSAT, or a Dataset of your own",
+    "partition": "mymodule.split, a function of labels",
 }
 """Examples of import paths, by section."""
 
@@ -30,6 +32,8 @@ BASES: dict[str, type] = {
     "encoder": torch.nn.Module,
     "optimizer": torch.optim.Optimizer,
     "server_optimizer": object,
+    "data": object,
+    "partition": object,
 }
 """Section -> what its class has to be a subclass of; an encoder may be a function that returns one, and a server
 optimiser any class with the hooks of HOOKS."""
@@ -89,7 +93,7 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
         raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
     made = made_by(target)
-    if made is None and kind == "encoder" and callable(target):
+    if made is None and kind in ("encoder", "data", "partition") and callable(target):
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
     if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
@@ -117,6 +121,9 @@ def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]
     """(where, section) of every section of a config that names a class."""
     for name in ("method", "objective", "encoder", "optimizer", "server_optimizer"):
         if config[name]:
+            yield name, config[name]
+    for name in ("data", "partition"):
+        if config[name].get("class") is not None:
             yield name, config[name]
     addons = config.method.get("addons", [])
     if not isinstance(addons, Sequence) or isinstance(addons, str):

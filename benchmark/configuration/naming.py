@@ -18,6 +18,8 @@ LONGEST = 120
 def changes_name(key: str) -> bool:
     """Whether a change of the key makes another scenario or row; `objective` is in the row's name already."""
     section = key.partition(".")[0]
+    if key == "partition.path":  # outside the identity, where its content is
+        return True
     unnamed = ("scenario", "row", "seed", "evaluation", *RUNTIME)
     return key not in (*unnamed, "objective", "objective.name") and section not in unnamed
 
@@ -25,11 +27,17 @@ def changes_name(key: str) -> bool:
 def variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
     """The name with the changes of the command line in the sections of a row, or in those of a scenario."""
     keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
-    words = [f"{key.removeprefix('method.')}={_short(OmegaConf.select(config, key))}" for key in keys]
+    words = [f"{key.removeprefix('method.')}={_short(_value(config, key))}" for key in keys]
     full = "+".join((name, *words))
     if len(full) <= LONGEST:
         return full
     return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
+
+
+def _value(config: DictConfig, key: str) -> Any:
+    """The value of a key; of a path, the file's name."""
+    value = OmegaConf.select(config, key)
+    return Path(value).stem if key == "partition.path" and isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:

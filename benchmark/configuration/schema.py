@@ -16,7 +16,8 @@ class DataConfig:
     """Where images come from."""
 
     name: str = "digits"
-    """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder of images under `root`."""
+    """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder, table or array file under
+    `root`, see docs/data.md. `data.class`, an import path, is a torch Dataset in its place."""
     root: str = "data"
     """Folder of archives and image folders."""
     cache: str = "~/.cache/fulcrum"
@@ -27,8 +28,18 @@ class DataConfig:
     """Let torchvision download a missing archive."""
     image_size: int | None = None
     """Side in pixels images are resized to; None: as they are, all of one size."""
+    resize: str | None = None
+    """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
+    channels: int | None = None
+    """1: grey | 3: colour | None: as the images are, 3 for image files."""
+    labels: bool = True
+    """Whether folders of images name classes; false: images have no labels."""
+    limit: float | None = None
+    """For a quick look: a share of each class, in (0, 1), or a number of training images; None: all."""
+    probe: str | None = None
+    """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of a source, e.g. examples and classes of `synthetic`."""
+    """Further arguments of a source, e.g. examples and classes of `synthetic`, or those of `class`."""
 
 
 @dataclass
@@ -116,8 +127,9 @@ class Config:
     partition: dict[str, Any] = field(
         default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
     )
-    """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks; clients: K; share of its
-    images that each client has; its own parameters."""
+    """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file; clients: K; share
+    of its images that each client has; its own parameters, as `path` of file. Or class: an import path of a function
+    of labels and its arguments."""
     public: dict[str, Any] = field(default_factory=dict)
     """Public images, for methods that need some; empty: none. name: client | a dataset, as in data.name. client: whose
     images they are; that client does not train. share: of each class of a dataset's training images. keep: whether

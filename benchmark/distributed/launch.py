@@ -194,9 +194,13 @@ def under_srun() -> bool:
     return "LOCAL_RANK" not in env and int(env.get("SLURM_NTASKS", "1")) > 1 and not interactive
 
 
+MANY = 1 << 20
+"""More clients than any machine has cores."""
+
+
 def cohort(config: DictConfig) -> int:
     """Clients a round; 1 where `partition.clients` is not an integer, which is refused elsewhere."""
-    clients = config.partition.get("clients", 10)
+    clients = config.partition.get("clients") or MANY  # as many as the data name, which are not read yet
     return cohort_size(clients, config.federation.participation) if isinstance(clients, int) else 1
 
 

@@ -1,44 +1,68 @@
 """The data of a run: its images, which client holds which, what is public, and the clients that train."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.compose import merge, partition_parameters
-from benchmark.configuration.instantiate import check
+from benchmark.configuration.compose import merge
+from benchmark.configuration.instantiate import check, locate
+from benchmark.configuration.partitions import file_hash, is_natural, parameters
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
 from benchmark.rng import Streams
-from datamodules import partition
+from datamodules import natural, partition
+from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
-from datamodules.sources import Source, load
+from datamodules.sources import Source, limited, load
 from methods.base import Client, FederatedMethod
 
 
 def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
-    """The images, decoded once."""
+    """The images, decoded once, and those of the data set whose labels the protocols use."""
     data = config.data
     options: Any = OmegaConf.to_container(data.options)
-    if misplaced := sorted({"name", "root", "cache", "download", "image_size", "verify"} & set(options)):
+    dataset = None
+    if data.get("class"):
+        target = locate(data, "data")
+        takes = inspect.signature(target).parameters
+        ours = {"root": data.root, "download": data.download}
+        dataset = target, {**{key: value for key, value in ours.items() if key in takes}, **options}
+        options = {}
+    elif misplaced := sorted({"name", "root", "cache", "download", "image_size", "verify"} & set(options)):
         raise ConfigError(f"data.options.{misplaced[0]}: set data.{misplaced[0]}")
-    return load(
+    images = load(
         data.name,
         root=Path(data.root).expanduser(),
         cache=Path(data.cache).expanduser(),
         download=data.download,
         image_size=data.image_size,
+        resize=data.resize,
+        channels=data.channels,
+        labels=data.labels,
+        client_folders=config.partition.get("name") == "folders",
+        dataset=dataset,
         verify=data.verify,
         progress=progress,
-        **options,
+        options=options,
     )
+    if data.probe is not None:
+        images = replace(images, probe=load_matching(config, images, data.probe, progress))
+    return images if data.limit is None else limited(images, data.limit)
 
 
-def load_matching(config: DictConfig, images: Source, name: str) -> Source:
+def load_matching(
+    config: DictConfig, images: Source, name: str, progress: Callable[[int, int], None] | None = None
+) -> Source:
     """Another data set, its images resized to the run's size."""
-    return source(merge(config, [f"data.name={name}", f"data.image_size={images.train.images.shape[-1]}"]))
+    size = f"data.image_size={images.train.images.shape[-1]}"
+    mode = [] if config.data.resize else ["data.resize=shorter_side_crop"]
+    plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
+    return source(merge(config, [*plain, size, *mode]), progress)
 
 
 class Public(NamedTuple):
@@ -48,22 +72,22 @@ class Public(NamedTuple):
     held: np.ndarray
 
 
-def partition_data(config: DictConfig, images: Source, with_public: bool) -> tuple[list[np.ndarray], Public | None]:
+def partition_data(config: DictConfig, images: Source, with_public: bool) -> tuple[NamedPartition, Public | None]:
     """Training indices of each client, and the public images; with_public: whether the method uses public images."""
-    shared, labels = public(config, images), images.train.labels
+    shared = public(config, images)
     if shared is not None and shared.images is images.train.images and not config.public.get("keep"):
         # the clients have the rest
-        rest = np.setdiff1d(np.arange(len(labels)), shared.held)
+        rest = np.setdiff1d(np.arange(len(images.train.labels)), shared.held)
         if not len(rest):
             given = config.public.get("share", 1.0)
             raise ConfigError(f"public.share={given} of data.name itself leaves no image for the clients: lower it")
-        return [rest[indices] for indices in client_indices(config, labels[rest])], shared
-    held = client_indices(config, labels)
+        return clients_of(config, images, rest), shared
+    held = clients_of(config, images)
     if (client := public_client(config)) is None or not with_public:
         return held, shared
-    if not 0 <= client < len(held):
-        raise ConfigError(f"public.client={client}: clients are 0 to {len(held) - 1}")
-    return held, Public(images.train.images, held[client])
+    if not 0 <= client < len(held.parts):
+        raise ConfigError(f"public.client={client}: clients are 0 to {len(held.parts) - 1}")
+    return held, Public(images.train.images, held.parts[client])
 
 
 def public(config: DictConfig, images: Source) -> Public | None:
@@ -94,23 +118,76 @@ def public(config: DictConfig, images: Source) -> Public | None:
     return Public(other.train.images, of_every_class(other.train.labels, fraction, seed=seed))
 
 
-def client_indices(config: DictConfig, labels: np.ndarray) -> list[np.ndarray]:
-    """Indices of each client into the images with these labels, by the config's partition."""
-    given: dict[Any, Any] = {"clients": 10, "seed": None, "share": 1.0, **config.partition}
-    name = given.pop("name", None)
-    known = {"clients": int, "seed": int | None, "share": float, **partition_parameters(str(name))}
-    check(given, known, "partition", name)
-    clients, seed, fraction = (given.pop(key) for key in ("clients", "seed", "share"))
+def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = None) -> NamedPartition:
+    """Training indices of each client, by the config's partition, and their names where they have some.
+
+    rows: sorted indices of the images that are divided; None: all.
+    """
+    section: dict[Any, Any] = {"seed": None, "share": 1.0, **config.partition}
+    common = {key: section.pop(key) for key in ("seed", "share")}
+    check(common, {"seed": int | None, "share": float}, "partition", "a partition")
+    seed, fraction = common.values()
     if not 0 < fraction <= 1:
         raise ConfigError(f"partition.share={fraction}: give the part of its images that each client has, in (0, 1]")
     if seed is not None and seed < 0:
         raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
+    if is_natural(section):
+        held = _natural(section, images, seed)
+        if rows is not None:
+            held = held._replace(parts=[np.intersect1d(indices, rows) for indices in held.parts])
+    else:
+        held = NamedPartition(_by_rule(section, images, rows, seed), ())
+    return held if fraction == 1 else held._replace(parts=partition.thinned(held.parts, fraction, seed=seed))
+
+
+def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, seed: int) -> list[np.ndarray]:
+    """A partition by a rule of `datamodules.partition`."""
+    name, clients = section.pop("name", None), section.pop("clients", 10)
+    check({"clients": clients, **section}, {"clients": int, **parameters(str(name))}, "partition", name)
+    if name != "iid" and not images.labelled:
+        raise ConfigError(
+            f"partition.name={name} divides by label, and {images.name} has none: choose iid, or folders or file, the "
+            "clients that the data name"
+        )
+    labels = images.train.labels if rows is None else images.train.labels[rows]
     try:
-        held = getattr(partition, name)(labels, clients, **given, seed=seed)
+        held: list[np.ndarray] = getattr(partition, name)(labels, clients, **section, seed=seed)
     except TypeError as error:
-        raise ConfigError(f"partition: {name} cannot be made from {dict(config.partition)}: {error}") from error
-    return held if fraction == 1 else partition.thinned(held, fraction, seed=seed)
+        raise ConfigError(f"partition: {name} cannot be made from {section}: {error}") from error
+    return held if rows is None else [rows[indices] for indices in held]
+
+
+def _natural(section: dict[Any, Any], images: Source, seed: int) -> NamedPartition:
+    """The clients that the data, a file, or a user's function name; `clients` draws some of them."""
+    whole = images.whole or images
+    name, count = section.pop("name", None), section.pop("clients", None)
+    train, total = whole.train, len(whole.train.labels)
+    if section.get("class"):
+        offered = {"seed": seed, "num_clients": count, "clients": train.clients, "paths": train.paths}
+        arguments = {key: value for key, value in section.items() if key != "class"}
+        held, count = natural.by_function(locate(section, "partition"), arguments, train.labels, offered), None
+    else:
+        known = {"clients": int | None, **parameters(name)}
+        check({"clients": count, **section}, known, "partition", name)
+        if name == "folders":
+            held = natural.by_folder(train.clients, whole.name)
+        else:
+            path = section.get("path")
+            if path is None:
+                raise ConfigError("partition.name=file: give partition.path, a CSV file of path,client or a JSON file")
+            if section.get("sha256") not in (None, file_hash(path)):
+                raise ConfigError(f"{path} has changed since this run began: restore it, or start a run of its own")
+            partial = section.get("partial", False)
+            held = natural.by_file(Path(path).expanduser(), train.paths, total, partial=partial)
+    held = natural.drawn(held, count, seed=seed)
+    if images.rows is None:
+        return held
+    positions = np.full(total, -1)
+    positions[images.rows] = np.arange(len(images.rows))
+    left = [kept[kept >= 0] for kept in (positions[indices] for indices in held.parts)]
+    large = [k for k, indices in enumerate(left) if len(indices) > 1]  # `data.limit` may leave a client nothing
+    return NamedPartition([left[k] for k in large], tuple(held.names[k] for k in large) if held.names else ())
 
 
 class Clients(Sequence[Client]):
@@ -118,13 +195,17 @@ class Clients(Sequence[Client]):
 
     Args:
         parts: image indices by client id. absent: client that does not train. kinds: architecture by id, where not
-            "default".
+            "default". names: by id, where they have some.
     """
 
     def __init__(
-        self, parts: Sequence[np.ndarray], absent: int | None = None, kinds: Mapping[int, str] | None = None
+        self,
+        parts: Sequence[np.ndarray],
+        absent: int | None = None,
+        kinds: Mapping[int, str] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        self.parts, self.absent, self.kinds = parts, absent, kinds or {}
+        self.parts, self.absent, self.kinds, self.names = parts, absent, kinds or {}, names
 
     def __len__(self) -> int:
         return len(self.parts) - (self.absent is not None)
@@ -135,10 +216,13 @@ class Clients(Sequence[Client]):
         if isinstance(position, range):
             return [self[k] for k in position]
         client = position + (self.absent is not None and position >= self.absent)
-        return Client(client, len(self.parts[client]), self.kinds.get(client, "default"))
+        name = self.names[client] if self.names else ""
+        return Client(client, len(self.parts[client]), self.kinds.get(client, "default"), name)
 
 
-def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarray]) -> Clients:
+def clients(
+    config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarray], names: Sequence[str] = ()
+) -> Clients:
     """The clients that train; where the method uses public images, their owner or `public.absent` does not."""
     absent = absent_client(config, len(parts)) if built.uses_public_images else None
     kinds: dict[int, str] = {}
@@ -152,7 +236,7 @@ def clients(config: DictConfig, built: FederatedMethod, parts: Sequence[np.ndarr
                 problem = f"has {kinds[client]!r} already" if client in kinds else f"is none of 0 to {len(parts) - 1}"
                 raise ConfigError(f"federation.encoders.{kind}.clients: client {client} {problem}")
             kinds[client] = str(kind)
-    made = Clients(parts, absent, kinds)
+    made = Clients(parts, absent, kinds, names)
     if not len(made):
         raise ConfigError("the only client's images are public, so nobody is left to train: raise partition.clients")
     run = {client.kind for client in made} if kinds else {"default"}

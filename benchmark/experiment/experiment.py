@@ -12,6 +12,7 @@ from benchmark.configuration.compose import load, merge, save
 from benchmark.configuration.identity import differences, identity
 from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.naming import folder, title
+from benchmark.configuration.partitions import is_natural
 from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
@@ -29,7 +30,7 @@ from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
-from benchmark.tracking.provenance import commit, external_classes
+from benchmark.tracking.provenance import commit, external_classes, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
 from eval.protocol import find
 from leaderboards import schema, store
@@ -172,13 +173,15 @@ class Experiment:
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
         method = factory.method(config, images)
         module = factory.data(config, images, method)
-        clients = data.clients(config, method, module.parts)
+        clients = data.clients(config, method, module.parts, module.parts.names)
         for architecture in (method, *method.others.values()):
             architecture.to(fabric.device)  # not fabric.setup, which would attach Fabric to the method
         reference = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
         executor = factory.executor(config, reference)
         compiled = self._compile(reference, clients) if config.compile else None
         external = external_classes(config)
+        # names of folders decide a natural partition, and the images' hash does not cover them
+        natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
         loop = FederatedLoop(
             fabric,
             method,
@@ -188,7 +191,7 @@ class Experiment:
             rounds=config.federation.rounds,
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
-            config_hash=f"{identity(config)}/{images.sha256[:16]}",
+            config_hash="/".join([identity(config), images.sha256[:16], *natural]),
             accountant=factory.accountant(config, method, clients),
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )

@@ -140,7 +140,7 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
     """Clients and their batches; refuses a batch size no client can fill where the loss compares a batch's images."""
     held, public = partition_data(config, images, built.uses_public_images)
-    largest, size = max(map(len, held)), config.training.batch_size
+    largest, size = max(map(len, held.parts)), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
             f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
@@ -149,8 +149,9 @@ def data(config: DictConfig, images: Source, built: FederatedMethod) -> Federate
         )
     module = FederatedDataModule(
         images,
-        held,
+        held.parts,
         recipe(config, images),
+        names=held.names,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

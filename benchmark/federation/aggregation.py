@@ -50,7 +50,7 @@ class Aggregation:
         undeclared = sorted(set(message) - set(self.uplink))
         if undeclared:
             raise MethodError(
-                f"client {visit.client.id} replied with {', '.join(undeclared)}, which phase {visit.phase.name!r} does "
+                f"{visit.client} replied with {', '.join(undeclared)}, which phase {visit.phase.name!r} does "
                 f"not declare; its uplink is: {', '.join(self.uplink) or 'nothing'}"
             )
         self.clients.append(visit.client.id)

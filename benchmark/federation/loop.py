@@ -322,11 +322,10 @@ def check_finite(result: VisitResult) -> None:
     where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {last_good_round(visit.round)}"
     if result.loss is not None and not math.isfinite(result.loss):
         raise DivergedError(
-            f"the loss of client {visit.client.id} became {result.loss} {where}: "
-            "lower optimizer.lr or set training.clip_norm"
+            f"the loss of {visit.client} became {result.loss} {where}: lower optimizer.lr or set training.clip_norm"
         )
     if not trees.finite(result.client_state):
-        raise DivergedError(f"what client {visit.client.id} keeps is not finite {where}: {DIVERGENCE_HINT}")
+        raise DivergedError(f"what {visit.client} keeps is not finite {where}: {DIVERGENCE_HINT}")
 
 
 def last_good_round(round: int) -> str:

@@ -51,7 +51,7 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
     given = config("public.name=synthetic", "public.share=0.25")
     images = data.source(given)
     parts, shown = data.partition_data(given, images, with_public=True)
-    held = np.concatenate(parts)
+    held = np.concatenate(parts.parts)
     assert sorted([*held, *shown.held]) == list(range(len(images.train.labels)))
     for label in range(3):
         mine = images.train.labels[shown.held] == label
@@ -70,7 +70,7 @@ def test_clients_may_keep_the_public_images_and_one_may_not_train():
     images = data.source(config(*given))
     parts, shown = data.partition_data(config(*given), images, with_public=True)
     plain, _ = data.partition_data(config("public.name=null"), images, with_public=True)
-    assert [part.tolist() for part in parts] == [part.tolist() for part in plain]
+    assert [part.tolist() for part in parts.parts] == [part.tolist() for part in plain.parts]
     removed = data.partition_data(config(*given[:2]), images, with_public=True)[1]
     assert shown.held.tolist() == removed.held.tolist()
     assert [client.id for client in taking_part(*given)] == [1, 2, 3, 4]

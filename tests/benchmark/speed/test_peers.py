@@ -140,7 +140,7 @@ class TestWorkload:
     def test_optimiser_and_clients(self, images):
         config = self.config("mirrored")
         assert {key: config.optimizer[key] for key in workload.SGD} == workload.SGD
-        sizes = list(map(len, data.client_indices(config, images.train.labels)))
+        sizes = list(map(len, data.clients_of(config, images).parts))
         assert sizes == [100] * workload.CLIENTS
         assert config.federation.rounds == workload.ROUNDS
 

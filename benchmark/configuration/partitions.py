@@ -1,0 +1,59 @@
+"""The section `partition`: its rules, their parameters, and the hash of a file of clients."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from benchmark.configuration.typecheck import nearest
+from benchmark.errors import ConfigError
+from datamodules import partition
+
+RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
+"""Functions of `datamodules.partition`."""
+NATURAL: dict[str, dict[str, Any]] = {"folders": {}, "file": {"path": str, "partial": bool, "sha256": str}}
+"""Partitions by clients that the data or a file name, and their parameters; `clients` draws some of them."""
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """Parameter -> type of a rule, beside clients, seed and share; ConfigError where there is none of this name."""
+    if name in NATURAL:
+        return NATURAL[name]
+    if name not in RULES:
+        known = (*RULES, *NATURAL)
+        raise ConfigError(f"partition.name={name!r}{nearest(name, known)}: choose {', '.join(known)}")
+    hints = get_type_hints(getattr(partition, name))
+    return {key: hint for key, hint in hints.items() if key not in ("labels", "num_clients", "seed", "return")}
+
+
+def is_natural(section: Mapping[str, Any]) -> bool:
+    """Whether the number of clients follows from the data, a file, or a user's function."""
+    return bool(section.get("class")) or section.get("name") in NATURAL
+
+
+def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Remove what belongs to the rule that a layer replaces by another; parameters that both have remain."""
+    rule = "class" if layer.get("class") else "name"
+    if layer.get(rule) in (None, section.get(rule)):
+        return
+    kept = {"seed", "share"}
+    if rule == "name":
+        kept |= {"clients", *parameters(str(layer["name"]))}
+        # a natural partition has its own number of clients
+        kept -= {"clients"} if is_natural(layer) or is_natural(section) else set()
+    for key in section.keys() - kept:
+        del section[key]
+
+
+def with_hash(section: dict[str, Any]) -> None:
+    """Sets `sha256` of a file of clients: its content, not its path, is part of a run's identity."""
+    if section.get("name") == "file" and isinstance(path := section.get("path"), str):
+        section["sha256"] = file_hash(path)
+
+
+def file_hash(path: str) -> str:
+    """sha256 of a file of clients. Raises ConfigError: there is none."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"partition.path={path}: there is no such file")
+    return hashlib.sha256(file.read_bytes()).hexdigest()

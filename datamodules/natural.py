@@ -1,0 +1,166 @@
+"""Natural clients: those that the data or a file name, and partitions of a user's own function.
+
+As in `datamodules.partition`, a partition is one sorted int64 index array a client; here each client has a name too.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datamodules import folders
+from datamodules.errors import PartitionError
+from datamodules.partition import Partition
+
+
+class NamedPartition(NamedTuple):
+    """Image indices of each client, and the clients' names; no names where they are only numbered."""
+
+    parts: Partition
+    names: tuple[str, ...]
+
+
+def by_folder(clients: np.ndarray | None, data: str) -> NamedPartition:
+    """The clients that the data name: the first folder of each image, or the column `client`. data: for the message."""
+    if clients is None:
+        raise PartitionError(
+            f"partition.name=folders: data set {data} names no clients: its images have to lie in "
+            "<client>/<class>/<image> or <client>/<image>, or its table needs a column `client`"
+        )
+    return _grouped(dict(enumerate(clients.tolist())))
+
+
+def by_file(file: Path, paths: np.ndarray | None, total: int, *, partial: bool = False) -> NamedPartition:
+    """The clients that a file names.
+
+    Args:
+        file: CSV with a column `client` and either `path` (of the image within its split, or beginning with train/) or
+            `index` (its position in train); or JSON, `{client: [paths or indices]}`.
+        paths: of the training images, where they are files. total: number of training images.
+        partial: whether images may have no client; they are then not trained on.
+
+    Raises PartitionError: an image twice, one that does not exist, one without a client.
+    """
+    positions = None if paths is None else {path: position for position, path in enumerate(paths.tolist())}
+    clients: dict[int, str] = {}
+    for where, image, client in _entries(file):
+        position = _position(image, positions, total, where)
+        if position in clients:
+            raise PartitionError(f"{where}: image {image} is listed twice: give it one client")
+        clients[position] = client
+    if len(clients) < total and not partial:
+        missing = next(position for position in range(total) if position not in clients)
+        first = missing if paths is None else paths[missing]
+        raise PartitionError(
+            f"{file}: {total - len(clients):,} of {total:,} training images have no client, the first is {first}: list "
+            "them, or set partition.partial=true to leave them out"
+        )
+    return _grouped(clients)
+
+
+def _entries(file: Path) -> list[tuple[str, str | int, str]]:
+    """(line for messages, path or index of an image, name of its client) of a CSV or JSON file."""
+    if not file.is_file():
+        raise PartitionError(f"partition.path={file}: there is no such file")
+    if file.suffix.lower() != ".json":
+        header = file.read_bytes()[:1000].split(b"\n", 1)[0]
+        key = "index" if b"index" in header else "path"
+        return [
+            (str(row), row.text[key], row.text["client"]) for row in folders.rows(file, (key, "client"), ("label",))
+        ]
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise PartitionError(f"{file} is no JSON file: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(images, list) for images in content.values()):
+        raise PartitionError(f"{file}: give {{client: [paths or indices of its images]}}")
+    for client, images in content.items():
+        if not client.isprintable() or not 0 < len(client) <= folders.LONGEST:
+            raise PartitionError(f"{file}: {client[:50]!a} is no name of a client: give 1 to {folders.LONGEST} letters")
+        if not images:
+            raise PartitionError(f"{file}: client {client} has no image: leave it out")
+        if wrong := [image for image in images if isinstance(image, bool) or not isinstance(image, str | int)]:
+            raise PartitionError(f"{file}, client {client}: {str(wrong[0])[:50]!a} is no path or index of an image")
+    return [(f"{file}, client {client}", image, client) for client, images in content.items() for image in images]
+
+
+def _position(image: str | int, positions: Mapping[str, int] | None, total: int, where: str) -> int:
+    """The position of an image in train, named by its path or by that position."""
+    if isinstance(image, int) or image.isdecimal():
+        if not 0 <= int(image) < total:
+            raise PartitionError(f"{where}: index {image}: there are training images 0 to {total - 1}")
+        return int(image)
+    path = folders.inside(image, where)
+    if positions is None:
+        raise PartitionError(
+            f"{where}: {image!r} is a path, and the data set has no files: give indices, 0 to {total - 1}"
+        )
+    position = positions.get(path, positions.get(path.removeprefix("train/")))
+    if position is None:
+        raise PartitionError(f"{where}: there is no training image {path}: the first is {next(iter(positions))}")
+    return position
+
+
+def by_function(
+    function: Callable[..., Any], arguments: Mapping[str, Any], labels: np.ndarray, offered: Mapping[str, Any]
+) -> NamedPartition:
+    """The clients of a user's own function: `labels, seed, ...` -> index lists, or `{name of a client: indices}`.
+
+    Args:
+        function: called with labels `[N]` int64 and, by keyword, with `arguments` and those of `offered` that it has.
+        offered: `seed`, `num_clients`, `clients` and `paths` (`[N]` texts, or None).
+
+    Raises PartitionError: an index twice or out of range, an empty client, something else than indices.
+    """
+    known = inspect.signature(function).parameters
+    taken = {key: value for key, value in offered.items() if key in known}
+    where = f"partition.class={function.__module__}.{function.__qualname__}"
+    try:
+        made = function(labels, **{**taken, **arguments})
+    except (TypeError, ValueError, LookupError) as error:
+        raise PartitionError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    by_name = made if isinstance(made, Mapping) else dict(enumerate(made))
+    clients: dict[int, str] = {}
+    for name, indices in by_name.items():
+        array = np.asarray(indices)
+        if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+            kind = f"{array.dtype} {list(array.shape)}"
+            raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices, at least one")
+        if array.min() < 0 or array.max() >= len(labels):
+            raise PartitionError(f"{where}: client {name} has indices out of 0 to {len(labels) - 1}")
+        for position in array.tolist():
+            if position in clients:
+                raise PartitionError(f"{where}: image {position} has two clients, {clients[position]} and {name}")
+            clients[position] = str(name)
+    if isinstance(made, Mapping):
+        return _grouped(clients)
+    return NamedPartition([np.sort(np.asarray(indices, dtype=np.int64)) for indices in made], ())
+
+
+def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPartition:
+    """So many of the clients, drawn at random, in their order; None: all.
+
+    Raises PartitionError: there are fewer.
+    """
+    if count is None:
+        return partition
+    if not 1 <= count <= len(partition.parts):
+        raise PartitionError(
+            f"partition.clients={count}: the data name {len(partition.parts)} clients: give at most so many"
+        )
+    chosen = np.sort(np.random.default_rng([seed, 3]).permutation(len(partition.parts))[:count])
+    return NamedPartition([partition.parts[k] for k in chosen], tuple(partition.names[k] for k in chosen))
+
+
+def _grouped(clients: Mapping[int, str]) -> NamedPartition:
+    """The partition of images whose client's name is known: clients in the order of their names."""
+    if not clients:
+        raise PartitionError("no image has a client: name at least one")
+    positions = np.sort(np.fromiter(clients, dtype=np.int64, count=len(clients)))
+    names, numbers = np.unique([clients[int(position)] for position in positions], return_inverse=True)
+    ends = np.cumsum(np.bincount(numbers))[:-1]
+    parts = np.split(positions[np.argsort(numbers, kind="stable")], ends)
+    return NamedPartition([part.astype(np.int64) for part in parts], tuple(map(str, names)))

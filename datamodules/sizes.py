@@ -1,0 +1,79 @@
+"""Images at one size and with one number of channels, before they are stored."""
+
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+
+from datamodules.errors import DataError
+
+MODES = ("shorter_side_crop", "squash", "pad")
+"""How an image that is not square becomes one: its middle, another aspect ratio, or black borders."""
+LUMA = np.array([0.299, 0.587, 0.114])
+"""Weights of red, green and blue in a grey level (ITU-R BT.601)."""
+
+
+def fitting(size: int | None, mode: str | None, channels: int | None) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from an image `[C, H, W]` uint8 to one of the final size and channels.
+
+    Args:
+        size: side in pixels of the square; None: images stay as they are.
+        mode: one of `MODES`, for images that are not square; None: these are refused.
+        channels: 1 or 3; None: images stay as they are.
+
+    Raises DataError, also when the function is called: an impossible request, or an image it does not cover.
+    """
+    if size is not None and size < 1:
+        raise DataError(f"data.image_size={size}: give a number of pixels, at least 1")
+    if mode not in (None, *MODES):
+        raise DataError(f"data.resize={mode!r}: choose {', '.join(MODES)}")
+    if mode is not None and size is None:
+        raise DataError(f"data.resize={mode} needs a size: set data.image_size=N (pixels)")
+    if channels not in (None, 1, 3):
+        raise DataError(f"data.channels={channels}: give 1 (grey), 3 (colour), or null for what the images have")
+
+    def fit(image: np.ndarray) -> np.ndarray:
+        image = image if channels is None else with_channels(image, channels)
+        return image if size is None else _square(image, size, mode)
+
+    return fit
+
+
+def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
+    """The image with so many channels: grey ones are repeated, colours weighted by `LUMA`."""
+    if len(image) == channels:
+        return image
+    if len(image) == 1:
+        return np.repeat(image, channels, axis=0)
+    if len(image) == 3 and channels == 1:
+        return np.rint(np.tensordot(LUMA, image, axes=1)).astype(np.uint8)[None]
+    raise DataError(
+        f"data.channels={channels}: the images have {len(image)} channels, which is neither grey nor colour"
+    )
+
+
+def _square(image: np.ndarray, size: int, mode: str | None) -> np.ndarray:
+    height, width = image.shape[1:]
+    if height == width or mode == "squash":
+        return resized(image, size, size)
+    if mode is None:
+        raise DataError(
+            f"an image is {width} x {height}, not square: set data.resize to shorter_side_crop (its middle), "
+            "pad (black borders) or squash"
+        )
+    scale = size / (min if mode == "shorter_side_crop" else max)(height, width)
+    image = resized(image, *(max(1, round(scale * side)) for side in (height, width)))
+    top, left = ((side - size) // 2 for side in image.shape[1:])  # below 0: the border
+    if mode == "shorter_side_crop":
+        return image[:, top : top + size, left : left + size]
+    padded = np.zeros((len(image), size, size), dtype=np.uint8)
+    padded[:, -top : image.shape[1] - top, -left : image.shape[2] - left] = image
+    return padded
+
+
+def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image `[C, H, W]` at another size, bilinearly, with antialiasing where it becomes smaller."""
+    if image.shape[1:] == (height, width):
+        return image
+    channels = (Image.fromarray(channel).resize((width, height), Image.Resampling.BILINEAR) for channel in image)
+    return np.stack([np.asarray(channel) for channel in channels])
