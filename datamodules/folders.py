@@ -72,7 +72,10 @@ def in_folder(folder: Path, *, labels: bool, clients: bool) -> Files:
         files[split] = [_file(path, image, labels, one_is_client) for image in images]
     has_probe = (folder / PROBE).is_dir()
     if "test" not in files and splits["train"] != folder and files["train"][0].label and not (clients or has_probe):
-        raise DataError(f"{folder} has train/ and no folder test/: {layout}")
+        raise DataError(
+            f"{folder} has train/ and no folder test/: {layout}; if the folders in train/ are clients, set "
+            "partition.name=folders, and data.labels=false if they are anything else than classes"
+        )
     return files
 
 

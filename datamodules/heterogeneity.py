@@ -33,11 +33,18 @@ def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, flo
     }
 
 
-def bubble_chart(labels: np.ndarray, partition: Sequence[np.ndarray], path: str | Path, classes: Sequence[str]) -> None:
+def bubble_chart(
+    labels: np.ndarray,
+    partition: Sequence[np.ndarray],
+    path: str | Path,
+    classes: Sequence[str],
+    names: Sequence[str] = (),
+) -> None:
     """Write the partition as a PNG: clients across, classes up, a bubble's area the number of examples.
 
     The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. At most
-    `MAX_CLIENTS` clients are drawn; the numbers in the title are of all clients.
+    `MAX_CLIENTS` clients are drawn; the numbers in the title are of all clients. names: of the clients, if they have
+    some; without classes all images are one.
     """
     from matplotlib.figure import Figure
 
@@ -51,7 +58,13 @@ def bubble_chart(labels: np.ndarray, partition: Sequence[np.ndarray], path: str 
     axes.scatter(client, label, s=diameter**2 * examples[client, label] / examples.max(), linewidths=0, alpha=0.8)
     axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, num_classes - 0.3), aspect="equal", xlabel="client")
     step_x, step_y = (max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0))
-    axes.set_xticks(range(0, clients, step_x))
+    classes = classes or ["all"]
+    if names:
+        short = [name if len(name) <= 20 else f"{name[:19]}\u2026" for name in names[:clients]]
+        step_x = max(1, round(0.15 / cell))
+        axes.set_xticks(range(0, clients, step_x), short[::step_x], rotation=90)
+    else:
+        axes.set_xticks(range(0, clients, step_x))
     axes.set_yticks(range(0, num_classes, step_y), classes[::step_y])
     axes.set_ylabel("class")
     numbers = report(labels, partition)

@@ -96,7 +96,7 @@ def _position(image: str | int, positions: Mapping[str, int] | None, total: int,
     path = folders.inside(image, where)
     if positions is None:
         raise PartitionError(
-            f"{where}: {image!r} is a path, and the data set has no files: give indices, 0 to {total - 1}"
+            f"{where}: {image!r} is a path, and the data have no files: give indices, 0 to {total - 1}"
         )
     position = positions.get(path, positions.get(path.removeprefix("train/")))
     if position is None:
@@ -124,6 +124,8 @@ def by_function(
         raise PartitionError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     by_name = made if isinstance(made, Mapping) else dict(enumerate(made))
     clients: dict[int, str] = {}
+    if not by_name:
+        raise PartitionError(f"{where} made no client: give at least one")
     for name, indices in by_name.items():
         array = np.asarray(indices)
         if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:

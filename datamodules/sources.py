@@ -117,7 +117,8 @@ def load(
     folder = Path(root) / name
     kinds = {  # the first that is there
         "dataset": dataset is not None,
-        name: name in ("digits", "synthetic"),
+        "digits": name == "digits",
+        "synthetic": name == "synthetic",
         "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
         "npy": (folder / "train_images.npy").is_file(),
         "folder": folder.is_dir(),

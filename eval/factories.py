@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from eval.clients import by_client
 from eval.clustering import clusters
 from eval.drift import drift
 from eval.features import class_subset
@@ -32,6 +33,7 @@ class Protocol:
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
         requires: "", "encoder_inputs", "held_out" (and "encoder_inputs"), "local_models", "projector", "views" or
             "target NAME": the input besides features.
+        uses_labels: whether it reads the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder.
     """
@@ -46,6 +48,7 @@ class Protocol:
     higher: tuple[str, ...] = ()
     requires: str = ""
     uses_views: bool = False
+    uses_labels: bool = True
     long: bool = False
 
     def run(self, subject: Subject, generator: torch.Generator) -> dict[str, float]:
@@ -103,6 +106,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "linear_subset": lambda subject, generator, probe, per_class: linear_probe(
         class_subset(subject.features, per_class, generator), probe, generator, on_progress=subject.on_progress
     ),
+    "by_client": by_client,
     "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
     "sweep": lambda subject, generator, **settings: swept_probe(
         subject.features, generator=generator, on_progress=subject.on_progress, **settings

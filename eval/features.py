@@ -31,6 +31,7 @@ class Features:
         train_x: `[N, d]` float32; train_y: `[N]` int64 in [0, num_classes).
         train_clients: `[N]` int64, the client that holds each training row, -1 where unknown; empty: all unknown.
         test_x: `[T, d]` float32; test_y: `[T]` int64. The whole test set.
+        test_clients: `[T]` int64, the client that each test row is of, -1 where unknown; empty: all unknown.
         view_a, view_b: `[M, d]` float32, two augmented views of the same M training images, row by row; or None.
         view_clients: `[M]` int64, the client of each of those images, -1 where unknown; or None.
         num_classes: the number of classes.
@@ -44,6 +45,7 @@ class Features:
     test_y: Tensor
     num_classes: int
     train_clients: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    test_clients: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     view_a: Tensor | None = None
     view_b: Tensor | None = None
     view_clients: Tensor | None = None
@@ -67,11 +69,13 @@ class Features:
                 raise EvalError(f"{name} has shape {list(x.shape)}: give [rows, d], at least one row, one d for all")
             if not x.isfinite().all():
                 raise EvalError(f"{name} holds values that are not finite: the encoder diverged; train it anew")
-        if not len(self.train_clients):
-            self.train_clients = torch.full((len(self.train_x),), -1, device=self.train_x.device)
+        for split in ("train", "test"):
+            if not len(getattr(self, f"{split}_clients")):
+                x = getattr(self, f"{split}_x")
+                setattr(self, f"{split}_clients", torch.full((len(x),), -1, device=x.device))
         for rows, names in (
             ("train_x", ("train_y", "train_clients")),
-            ("test_x", ("test_y",)),
+            ("test_x", ("test_y", "test_clients")),
             ("view_a", ("view_b", "view_clients")),
         ):
             expected = 0 if (x := getattr(self, rows)) is None else len(x)

@@ -70,6 +70,7 @@ class Subject:
         encoder_inputs: the encoder and its images, for protocols that train it or augment; or None.
         targets: data set -> a function that extracts its features, for transfer.
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
+        client_names: of the clients that `Features.test_clients` numbers.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
         on_progress: called now and then with the fraction of the protocol's work that is done.
@@ -80,6 +81,7 @@ class Subject:
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
     projector: nn.Module | None = None
+    client_names: Sequence[str] = ()
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
     on_progress: Callable[[float], None] = lambda fraction: None
 
@@ -103,6 +105,7 @@ class Subject:
             "encoder_inputs": self.encoder_inputs is None,
             "local_models": self.local_models is None,
             "projector": self.projector is None,
+            "test_clients": not (self.features.test_clients >= 0).any(),
             "held_out": self.encoder_inputs is None or not len(self.features.held_out),
             "views": None in (features.view_a, features.view_b, features.view_clients),
             "target": name not in self.targets,
@@ -121,6 +124,8 @@ REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
+    "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "
+    "test/<client>/<class>/, or give a table with a column `client`",
     "held_out": "it trains on labels of images that nobody trained on, and these are too few: hold a tenth out by "
     "public.share=0.1, with public.name equal to data.name, under a method that uses no public images",
     "views": "it compares two views client by client, give view_a, view_b and view_clients",

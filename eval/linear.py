@@ -184,9 +184,20 @@ def linear_probe(
 
     embed, on_progress: see `fit_linear`.
     """
+    return {"accuracy": accuracy(linear_predictions(features, probe, generator, embed, on_progress), features.test_y)}
+
+
+def linear_predictions(
+    features: Features,
+    probe: Probe,
+    generator: torch.Generator,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> Tensor:
+    """Predicted class of each test row, `[T]` int64; arguments as for `linear_probe`."""
     x, y = features.train_x, features.train_y
     classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed, on_progress=on_progress)
-    return {"accuracy": accuracy(_predict(features.test_x, *classifier), features.test_y)}
+    return _predict(features.test_x, *classifier)
 
 
 def swept_probe(

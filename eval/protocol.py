@@ -101,6 +101,7 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
             settings,
             units={"effective_rank": "dimensions"},
             requires=f"target {target}",
+            uses_labels=False,
         )
     return Protocol(
         name,
@@ -116,6 +117,7 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
         },
         lower=("uniformity", "uniformity_projected"),
         requires=f"target {target}",
+        uses_labels=False,
     )
 
 

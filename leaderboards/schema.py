@@ -87,7 +87,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     "privacy": NotRequired[Privacy],  # entries covered, delta, epsilon by client, smallest anonymity of a visit
     "seconds": _object(wall=Number, clients=Number, evaluation=Number),  # clients: CPU or GPU time, summed over visits
     "world_size": Count,
-    "federation": _object(clients=Count, participation=Number, batch_norm=str),
+    # names: of the clients, where the data name them
+    "federation": _object(clients=Count, participation=Number, batch_norm=str, names=NotRequired[list[str]]),
     "settings": dict[str, Any],  # dotted key -> value, of everything that defines the run except the seed
     "provenance": _object(**ORIGIN, config=str, dataset=str, partition=str, libraries=dict[str, str], python=str),
     "evaluated": dict[str, _object(**ORIGIN)],  # type: ignore[misc]  # protocol id -> code, machine and date

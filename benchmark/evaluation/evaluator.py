@@ -72,6 +72,8 @@ class Evaluator:
         self.batch_size, self.device = batch_size, device
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
+        self.images = data.source.probe or data.source
+        """What is evaluated on: the run's data set, or the labelled one beside it, which nobody trains on."""
 
     def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
@@ -102,7 +104,9 @@ class Evaluator:
         if self.method.uses_public_images:  # it trains on them
             return False
         share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
-        labels = self.data.source.train.labels
+        if self.images is not self.data.source:
+            return False
+        labels = self.images.train.labels
         sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
 
@@ -128,7 +132,7 @@ class Evaluator:
         if not protocols:
             return {}
         on_start("features")
-        source, encoder = self.data.source, deepcopy(encoder)  # a client's weights would change the resident model's
+        source, encoder = self.images, deepcopy(encoder)  # a client's weights would change the resident model's
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
         subject = Subject(
             features=self._all_features(encoder, any(find(name).uses_views for name in protocols), on_progress),
@@ -142,6 +146,7 @@ class Evaluator:
             targets={name: partial(self._features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),
             projector=projector,
+            client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
             save_arrays=({} if arrays is None else arrays).__setitem__,
             on_progress=on_progress,
         )
@@ -156,21 +161,21 @@ class Evaluator:
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
         """Measurements that are cheap enough to take while training, never on test images.
 
-        "monitor": kNN accuracy in percent on a held-out slice of train; "effective_rank" of the slice; "uniformity",
-        and of it "uniformity_within" and "uniformity_between" clients, of some training images (see
-        `eval.geometry.uniformity_parts`); "alignment" of two views of a few of them.
+        "monitor": kNN accuracy in percent on a held-out slice of train, or of the labelled images beside it; missing
+        without labels. "effective_rank" of the slice; "uniformity", and of it "uniformity_within" and
+        "uniformity_between" clients, of some training images (see `eval.geometry.uniformity_parts`); "alignment" of two
+        views of a few of them.
         """
         train = self.data.source.train
         chosen = self._sample(len(train.labels), MONITOR, "monitor")
-        labels = torch.from_numpy(train.labels[chosen])
-        x = self._extract(encoder, train.images[chosen], self._plain)
-        if not x.isfinite().all():
-            raise EvalError("the monitor met features that are not finite: lower optimizer.lr")
-        bank, queries = holdout(labels, fraction=0.2, seed=0)
-        y = labels.to(self.device)
-        bank, queries = bank.to(self.device), queries.to(self.device)
-        k = min(200, len(bank))
-        predicted = knn_predict(x[bank], y[bank], x[queries], len(self.data.source.classes), k=k, temperature=0.1)
+        x = self._monitored(encoder, train.images[chosen])
+        bank, queries = holdout(torch.from_numpy(train.labels[chosen]), fraction=0.2, seed=0)
+        numbers = {"effective_rank": effective_rank(x[queries.to(self.device)])}
+        if self.images is not self.data.source:
+            numbers |= self._knn(*self._labelled_slice(encoder))
+        elif self.images.labelled:
+            y = torch.from_numpy(train.labels[chosen])
+            numbers = self._knn(x, y, bank, queries) | numbers
         holders = torch.from_numpy(self.holders[chosen]).to(self.device)
         rows = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
         uniformity = uniformity_parts(x[rows], holders[rows]) if len(rows) > 1 else {}
@@ -179,8 +184,7 @@ class Evaluator:
             for name in ("view_a", "view_b")
         )
         return {
-            "monitor": accuracy(predicted, y[queries]),
-            "effective_rank": effective_rank(x[queries]),
+            **numbers,
             "alignment": float(alignment(*views)),
         } | {
             "uniformity" if name == "total" else f"uniformity_{name}": value
@@ -188,10 +192,31 @@ class Evaluator:
             if not math.isnan(value)
         }
 
+    def _labelled_slice(self, encoder: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Arguments of `_knn` for some labelled images that nobody trains on."""
+        train = self.images.train
+        chosen = self._sample(len(train.labels), MONITOR, "monitor/labelled")
+        labels = torch.from_numpy(train.labels[chosen])
+        return self._monitored(encoder, train.images[chosen]), labels, *holdout(labels, fraction=0.2, seed=0)
+
+    def _knn(self, x: Tensor, labels: Tensor, bank: Tensor, queries: Tensor) -> dict[str, float]:
+        """The monitor's kNN accuracy in percent. x: features; bank, queries: their rows."""
+        y, bank, queries = (each.to(self.device) for each in (labels, bank, queries))
+        k = min(200, len(bank))
+        predicted = knn_predict(x[bank], y[bank], x[queries], len(self.images.classes), k=k, temperature=0.1)
+        return {"monitor": accuracy(predicted, y[queries])}
+
+    def _monitored(self, encoder: nn.Module, images: np.ndarray) -> Tensor:
+        """Features of some images. Raises EvalError: not finite."""
+        x = self._extract(encoder, images, self._plain)
+        if not x.isfinite().all():
+            raise EvalError("the monitor met features that are not finite: lower optimizer.lr")
+        return x
+
     def _all_features(self, encoder: nn.Module, views: bool, on_progress: Callable[[float], None]) -> Features:
         """Features of the run's own data set with their clients, and, if a protocol uses them, of two views of some
         training images."""
-        source = self.data.source
+        source = self.images
         chosen = self._sample(len(self.holders), VIEWS if views else 0, "alignment")
         total, done = len(source.train.labels) + len(source.test.labels) + 2 * len(chosen), 0
 
@@ -200,9 +225,12 @@ class Evaluator:
             done += images
             on_progress(done / total)
 
-        features = replace(
-            self._features(encoder, source, on_batch), train_clients=torch.from_numpy(self.holders).to(self.device)
-        )
+        features = self._features(encoder, source, on_batch)
+        if source is self.data.source:
+            features.train_clients = torch.from_numpy(self.holders).to(self.device)
+        if source.test.clients is not None:
+            numbers = np.unique(source.test.clients, return_inverse=True)[1]
+            features.test_clients = torch.from_numpy(numbers).to(self.device)
         if not views:
             return features
         first, second = (self._view(encoder, chosen, name, on_batch) for name in ("view_a", "view_b"))
@@ -223,12 +251,12 @@ class Evaluator:
             train_y=torch.from_numpy(source.train.labels).to(self.device),
             test_x=self._extract(encoder, source.test.images, prepare, on_batch),
             test_y=torch.from_numpy(source.test.labels).to(self.device),
-            num_classes=len(source.classes),
+            num_classes=max(1, len(source.classes)),
         )
 
     def _compare(self, models: LocalModels, images: int) -> ModelComparison:
         """Features of some test images by clients' models and by the global model."""
-        test = self.data.source.test
+        test = self.images.test
         chosen = self._sample(len(test.labels), images, "drift")
 
         def features(weights: Tree) -> Tensor:

@@ -8,24 +8,25 @@ from eval.protocol import PROTOCOLS, TRANSFER
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
-OPTIONAL = frozenset({"local_models", "projector", "held_out"})
+OPTIONAL = frozenset({"local_models", "projector", "held_out", "test_clients"})
 """Inputs that not every run has, see `eval.factories.Protocol.requires`."""
 
 CHOICES = ("k", "rate", "strength")
 """Metrics that are a choice, of which there is no mean."""
 
 
-def expanded(names: Iterable[str], data: str, inputs: Collection[str] = ()) -> list[str]:
+def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, labelled: bool = True) -> list[str]:
     """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for the long ones.
 
     Args:
         data: the run's data set; `all` transfers to the embedded digits where this is another one.
         inputs: of `OPTIONAL`, those that the run has; protocols that require others are in no group.
+        labelled: whether there are labels; without them, protocols that use them are in no group.
     """
     missing = OPTIONAL - set(inputs)
     groups: dict[str, list[str]] = {"all": [], "papers": []}
     for protocol in PROTOCOLS.values():
-        if protocol.requires not in missing:
+        if protocol.requires not in missing and (labelled or not protocol.uses_labels):
             groups["papers" if protocol.long else "all"].append(protocol.id)
     groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
     return list(dict.fromkeys(id for name in names for id in groups.get(name, [name])))

@@ -229,6 +229,10 @@ class Experiment:
                 f"evaluation.best_on_test={probe}: give a protocol that is also in evaluation.protocols, and that "
                 "scores an accuracy of features, as linear/v1 does"
             )
+        if method.objective.labels and not images.labelled:
+            raise ConfigError(
+                f"objective={config.objective['name']} trains on labels, and {images.name} has no two classes"
+            )
         run.check_inputs(protocols)
         return run
 

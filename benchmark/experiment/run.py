@@ -90,7 +90,8 @@ class Run:
     def evaluate(self, protocols: Iterable[str]) -> Evaluated:
         """Scores every exported encoder; `result.json`'s scores of other protocols stay."""
         started = time.perf_counter()
-        ids = expanded(protocols, self.config.data.name, self.inputs())
+        labelled = self.evaluator.images.labelled
+        ids = expanded(protocols, self.config.data.name, self.inputs(), labelled=labelled)
         self.check_inputs(ids)
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
@@ -123,16 +124,24 @@ class Run:
                 "local_models": has_drift(self.loop),
                 "projector": has_projector(self.loop.method, self.recalibrated),
                 "held_out": self.evaluator.holds_out,
+                "test_clients": self.evaluator.images.test.clients is not None,
             }.items()
             if has
         }
 
     def check_inputs(self, protocols: Iterable[str]) -> None:
-        """ConfigError where a protocol requires a projector or held-out images that the run has not."""
+        """ConfigError where a protocol requires labels or an optional input that the run has not."""
         lacking = OPTIONAL - {LOCAL_MODELS} - self.inputs()
+        images = self.evaluator.images
         for name in protocols:
             if (kind := find(name).requires) in lacking:
                 raise ConfigError(f"{name}: {REASONS[kind]}")
+            if find(name).uses_labels and not images.labelled:
+                raise ConfigError(
+                    f"{name} uses labels, and {images.name} has no two classes: put labelled images into its folder "
+                    "probe/{train,test}/<class>/, name a labelled data set by data.probe, or set "
+                    "evaluation.protocols=[geometry/v1,label-free/v1]"
+                )
 
     def _score(
         self, protocols: list[str], before: dict[str, Scores], local_models: LocalModels | None
@@ -194,7 +203,10 @@ class Run:
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
             lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
-        lines += numerical_deviations(self.loop.environments)
+        lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes]
+        if self.evaluator.images is not self.data.source:
+            images = self.evaluator.images
+            lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]
         return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated)
 
 

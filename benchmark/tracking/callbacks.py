@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger
 
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.tracking.record import MONITORED
+from benchmark.tracking.record import MONITORED, is_monitored
 from leaderboards import schema, store
 
 
@@ -65,7 +65,7 @@ class EarlyRecord(Callback):
 
     def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Writes the record, unless this was the last round, after which the full record is written."""
-        if "monitor" in line and line["round"] < loop.rounds and loop.stop_reason() is None:
+        if is_monitored(line) and line["round"] < loop.rounds and loop.stop_reason() is None:
             self.on_pause(loop)
 
     def on_pause(self, loop: FederatedLoop) -> None:

@@ -51,7 +51,9 @@ def of_run(
     """
     source, points = data.source, curve(history)
     figures: dict[str, Callable[..., None]] = {
-        "partition": partial(bubble_chart, source.train.labels, data.parts, classes=source.classes),
+        "partition": partial(
+            bubble_chart, source.train.labels, data.parts, classes=source.classes, names=data.parts.names
+        ),
         "curves": partial(lines, "curves", history, title=title),
     }
     if points:
@@ -64,7 +66,7 @@ def of_run(
     for name, saved in arrays.items():
         if (points_2d := saved.get("embed")) is not None:
             file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
-            drawn = (points_2d["places"], points_2d["labels"], source.classes)
+            drawn = (points_2d["places"], points_2d["labels"], (source.probe or source).classes)
             figures[file] = partial(embedding, *drawn, title=f"t-SNE of test images, {subject}")
     return figures
 

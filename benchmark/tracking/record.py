@@ -71,6 +71,7 @@ def record(
             "clients": len(loop.clients),
             "participation": float(config.federation.participation),
             "batch_norm": config.federation.batch_norm,
+            **({"names": list(data.parts.names)} if data.parts.names else {}),
         },
         "settings": {
             key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
@@ -127,13 +128,18 @@ def server_training(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {key: sum(row[f"server_{key}"] for row in trained) for key in ("images", "seconds")}
 
 
+def is_monitored(row: Mapping[str, Any]) -> bool:
+    """Whether a round was monitored; without labels there is no accuracy among its numbers."""
+    return "monitor" in row or "effective_rank" in row
+
+
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     """The monitor's numbers by round, each with the seconds of training and the bytes up to then."""
     seconds, sent, points = 0.0, 0, []
     for row in history:
         seconds += row["seconds"]
         sent += sum(row["bytes_up"].values()) + sum(row["bytes_down"].values())
-        if "monitor" in row:
+        if is_monitored(row):
             numbers = {name: row[name] for name in MONITORED if name in row}
             points.append({"round": row["round"], "bytes": sent, "seconds": seconds, **numbers})
     return points

@@ -1,0 +1,200 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules import sources
+from datamodules.errors import DataError
+from tests.datamodules.own_data import make, picture, save
+
+
+def load(tmp_path: Path, name: str = "mine", **given):
+    return sources.load(name, root=tmp_path, cache=tmp_path / "cache", **given)
+
+
+def counts(names: np.ndarray | None) -> dict[str, int]:
+    return dict(zip(*np.unique(names, return_counts=True), strict=True))
+
+
+class TestLayouts:
+    def test_clients_and_classes(self, tmp_path):
+        make(tmp_path / "mine", "train test", "anna bert", "cat dog")
+        mine = load(tmp_path)
+        assert mine.classes == ("cat", "dog")
+        assert counts(mine.train.clients) == counts(mine.test.clients) == {"anna": 10, "bert": 10}
+        assert mine.train.labels.tolist() == ([0] * 5 + [1] * 5) * 2
+        assert mine.train.paths[0] == "anna/cat/0.png"
+        assert mine.notes == ()
+
+    def test_test_images_may_have_classes_and_no_clients(self, tmp_path):
+        make(tmp_path / "mine", "train", "anna bert", "cat dog")
+        make(tmp_path / "mine", "test", "cat dog")
+        mine = load(tmp_path, client_folders=True)
+        assert mine.test.clients is None
+        assert mine.test.labels.tolist() == [0] * 5 + [1] * 5
+
+    def test_clients_without_labels(self, tmp_path):
+        make(tmp_path / "mine", "train", "anna bert")
+        mine = load(tmp_path, client_folders=True)
+        assert not mine.labelled
+        assert counts(mine.train.clients) == {"anna": 4, "bert": 4}
+        assert counts(mine.test.clients) == {"anna": 1, "bert": 1}
+        assert mine.notes == (sources.HELD_OUT,)
+
+    def test_one_folder_of_images(self, tmp_path):
+        make(tmp_path / "mine", images=10)
+        mine = load(tmp_path)
+        assert (len(mine.train.labels), len(mine.test.labels), mine.labelled) == (8, 2, False)
+        assert mine.train.clients is None
+        assert not set(mine.train.paths.tolist()) & set(mine.test.paths.tolist())
+
+    def test_classes_without_train_and_test(self, tmp_path):
+        make(tmp_path / "mine", "cat dog", images=10)
+        mine = load(tmp_path)
+        assert mine.classes == ("cat", "dog")
+        assert np.bincount(mine.test.labels).tolist() == [2, 2]
+        assert mine.notes == (sources.HELD_OUT,)
+
+    def test_folders_need_not_be_classes(self, tmp_path):
+        make(tmp_path / "mine", "train test", "monday tuesday")
+        mine = load(tmp_path, labels=False)
+        assert not mine.labelled
+        assert len(mine.train.labels) == 10
+        assert mine.sha256 != load(tmp_path).sha256
+
+    def test_labelled_images_beside_them_are_for_the_protocols(self, tmp_path):
+        make(tmp_path / "mine", "train", "anna bert")
+        make(tmp_path / "mine", "probe", "train test", "cat dog")
+        mine = load(tmp_path, client_folders=True)
+        assert not mine.labelled
+        assert mine.probe.classes == ("cat", "dog")
+        assert len(mine.train.labels) + len(mine.test.labels) == 10
+        make(tmp_path / "whole", "anna bert")
+        make(tmp_path / "whole", "probe", "train test", "cat dog")
+        whole = load(tmp_path, "whole", client_folders=True)
+        assert counts(whole.train.clients) == {"anna": 4, "bert": 4}
+        assert whole.probe.labelled
+
+    def test_classes_that_test_lacks_are_named(self, tmp_path):
+        make(tmp_path / "mine", "train", "a b c d e f g h")
+        make(tmp_path / "mine", "test", "a b")
+        assert load(tmp_path).notes == ("test has no image of 6 of 8 classes: c, d, e, f, g, ...",)
+
+    def test_the_same_images_elsewhere_have_the_same_hash_and_another_client_another_cache(self, tmp_path):
+        make(tmp_path / "mine", "train", "anna bert")
+        before = load(tmp_path, client_folders=True)
+        (tmp_path / "mine" / "train" / "bert").rename(tmp_path / "mine" / "train" / "carl")
+        after = load(tmp_path, client_folders=True)
+        assert before.sha256 == after.sha256
+        assert counts(after.train.clients) == {"anna": 4, "carl": 4}
+
+    @pytest.mark.parametrize(
+        ("folders", "line"),
+        [
+            ((("test", "cat"),), "has test/ and no folder train/"),
+            ((("train", "cat"), ("train", "anna", "dog")), "lie at several depths"),
+            ((("train", "a", "b", "c"),), "lies too deep"),
+            ((("train", "cat dog"),), "if the folders in train/ are clients, set partition.name=folders"),
+            ((("train", "cat dog"), ("test", "cat cow")), "class 'cow' is in test and not in train"),
+        ],
+    )
+    def test_other_layouts_are_one_line(self, tmp_path, folders, line):
+        for levels in folders:
+            make(tmp_path / "mine", *levels)
+        with pytest.raises(DataError, match=line) as error:
+            load(tmp_path)
+        assert "\n" not in str(error.value)
+
+    def test_names_and_links_that_cannot_be(self, tmp_path):
+        make(tmp_path / "mine", "train", "cat dog")
+        (tmp_path / "mine" / "train" / ("x" * 201)).mkdir()
+        with pytest.raises(DataError, match="more than 200"):
+            load(tmp_path)
+        (tmp_path / "mine" / "train" / ("x" * 201)).rmdir()
+        (tmp_path / "mine" / "train" / "cat" / "up").symlink_to(tmp_path / "mine" / "train")
+        with pytest.raises(DataError, match="a link to a folder that it lies in"):
+            load(tmp_path)
+
+
+class TestTable:
+    def write(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "mine.csv").write_text(text)
+        for index in range(6):
+            if not (tmp_path / f"{index}.png").exists():
+                save(tmp_path / f"{index}.png")
+
+    def test_paths_labels_clients_and_splits(self, tmp_path):
+        rows = [f"{k}.png,{'cat' if k % 2 else 'dog'},c{k % 3},{'test' if k > 3 else 'train'}" for k in range(6)]
+        self.write(tmp_path, "\n".join(["path,label,client,split", *rows]))
+        mine = load(tmp_path)
+        assert mine.classes == ("cat", "dog")
+        assert mine.train.clients.tolist() == ["c0", "c1", "c2", "c0"]
+        assert mine.test.labels.tolist() == [1, 0]
+        before = mine.sha256
+        (tmp_path / "mine.csv").write_text((tmp_path / "mine.csv").read_text().replace("0.png,dog", "0.png,cat"))
+        assert load(tmp_path).sha256 != before
+
+    def test_paths_alone_are_images_without_labels(self, tmp_path):
+        self.write(tmp_path, "path\n" + "\n".join(f"{k}.png" for k in range(6)))
+        assert not load(tmp_path).labelled
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("file,label\n0.png,a", "no column 'path': the columns are path, and any of label, client, split"),
+            ("path,lable\n0.png,a", "a column 'lable'"),
+            ("path,label\n../0.png,a", "line 2: '../0.png' leads out of the folder"),
+            ("path,label\n/etc/passwd,a", "leads out of the folder"),
+            ("path,label\n0.png,a\n./0.png,a", "line 3: 0.png is listed twice"),
+            ("path,label\n9.png,a", "there is no image .*9.png"),
+            ("path,label\n0.png,a\n1.png,", "1.png of train has no label, others have"),
+            ("path,label\n0.png,a,b", "more values than columns"),
+            ("path,label\n0.png,a\x1b[2J", "characters that cannot be printed"),
+            ("path,split\n0.png,val", "split='val': give train or test"),
+            ("path\n", "lists no training image"),
+            ("", "no column 'path'"),
+            (f"path,client\n0.png,{'x' * 201}", "a name of more than 200 characters"),
+            ('path\n"0.png', "is no CSV file in UTF-8"),
+        ],
+    )
+    def test_hostile_tables_are_one_line(self, tmp_path, text, line):
+        self.write(tmp_path, text)
+        with pytest.raises(DataError, match=line) as error:
+            load(tmp_path)
+        assert "\n" not in str(error.value)
+
+    def test_a_table_that_is_no_text(self, tmp_path):
+        self.write(tmp_path, "")
+        (tmp_path / "mine.csv").write_bytes(b"\xff\xfe\x00\x01")
+        with pytest.raises(DataError, match="is no CSV file in UTF-8"):
+            load(tmp_path)
+
+
+class TestLimit:
+    def test_it_is_drawn_by_class_from_train_and_test(self, tmp_path):
+        make(tmp_path / "mine", "train test", "cat dog", images=20)
+        mine = load(tmp_path)
+        for limit in (0.5, 20):
+            part = sources.limited(mine, limit)
+            assert np.bincount(part.train.labels).tolist() == np.bincount(part.test.labels).tolist() == [10, 10]
+            assert part.sha256 == mine.sha256
+            assert np.array_equal(part.train.images, mine.train.images[part.rows])
+            assert part.train.paths.tolist() == mine.train.paths[part.rows].tolist()
+        assert part.notes == ("only 20 of 40 training and 20 of 40 test images (data.limit=20)",)
+
+    @pytest.mark.parametrize("limit", [0, -1, 41, 2.5])
+    def test_what_is_no_share_or_number(self, tmp_path, limit):
+        make(tmp_path / "mine", "train test", "cat dog", images=20)
+        with pytest.raises(DataError, match="give a share in"):
+            sources.limited(load(tmp_path), limit)
+
+
+def test_images_of_several_sizes_ask_for_one(tmp_path):
+    make(tmp_path / "mine", "train test", "cat dog")
+    save(tmp_path / "mine" / "test" / "dog" / "9.png", picture((6, 8)))
+    with pytest.raises(DataError, match=r"test/dog/9\.png is 8 x 6; set data\.image_size=N"):
+        load(tmp_path)
+    with pytest.raises(DataError, match=r"set data\.resize"):
+        load(tmp_path, image_size=4)
+    assert load(tmp_path, image_size=4, resize="pad").train.images.shape[1:] == (3, 4, 4)
+    assert load(tmp_path, image_size=4, resize="pad", channels=1).train.images.shape[1:] == (1, 4, 4)

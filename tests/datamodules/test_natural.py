@@ -1,0 +1,150 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules import natural
+from datamodules.errors import DataError, PartitionError
+
+PATHS = np.array([f"{label}/{k}.png" for label in "ab" for k in range(4)])
+
+
+def by_file(tmp_path: Path, text: str, name: str = "clients.csv", **given) -> natural.NamedPartition:
+    (tmp_path / name).write_text(text)
+    return natural.by_file(tmp_path / name, PATHS, len(PATHS), **given)
+
+
+def as_dict(made: natural.NamedPartition) -> dict[str, list[int]]:
+    return {name: part.tolist() for name, part in zip(made.names, made.parts, strict=True)}
+
+
+CSV = "path,client\n" + "\n".join(f"{path},{'zoe' if k % 3 else 'ann'}" for k, path in enumerate(PATHS))
+EXPECTED = {"ann": [0, 3, 6], "zoe": [1, 2, 4, 5, 7]}
+
+
+class TestFile:
+    def test_paths_indices_and_json_are_one_partition(self, tmp_path):
+        clients = ["zoe" if k % 3 else "ann" for k in range(8)]
+        assert as_dict(by_file(tmp_path, CSV)) == EXPECTED
+        assert as_dict(by_file(tmp_path, CSV.replace("\na/", "\ntrain/a/"))) == EXPECTED
+        rows = "\n".join(f"{client},{k}" for k, client in reversed(list(enumerate(clients))))
+        assert as_dict(by_file(tmp_path, "client,index\n" + rows)) == EXPECTED
+        assert as_dict(by_file(tmp_path, json.dumps(EXPECTED), "split.json")) == EXPECTED
+        named = {name: [str(PATHS[k]) for k in rows] for name, rows in EXPECTED.items()}
+        assert as_dict(by_file(tmp_path, json.dumps(named), "split.json")) == EXPECTED
+
+    def test_images_without_a_client_are_left_out_on_request_only(self, tmp_path):
+        text = CSV.rpartition("\n")[0]
+        with pytest.raises(PartitionError, match=r"1 of 8 training images have no client, the first is b/3\.png"):
+            by_file(tmp_path, text)
+        assert as_dict(by_file(tmp_path, text, partial=True)) == {"ann": [0, 3, 6], "zoe": [1, 2, 4, 5]}
+
+    def test_one_client_is_a_partition(self, tmp_path):
+        assert as_dict(by_file(tmp_path, CSV.replace("zoe", "ann"))) == {"ann": list(range(8))}
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            (CSV + "\na/0.png,ann", r"line 10: image a/0\.png is listed twice"),
+            (CSV + "\ntrain/a/0.png,zoe", r"listed twice: give it one client"),
+            (CSV + "\n../a/0.png,ann", "leads out of the folder"),
+            (CSV + "\n/etc/passwd,ann", "leads out of the folder"),
+            (CSV + "\na/9.png,ann", r"there is no training image a/9\.png: the first is a/0\.png"),
+            (CSV + "\na/9.png,", "client is empty"),
+            (CSV.replace("client", "site", 1), "no column 'client'"),
+            ("index,client\n8,ann", "index 8: there are training images 0 to 7"),
+            ("path,client\n", "8 of 8 training images have no client"),
+            (CSV.replace("ann", "a\x1bn"), "cannot be printed"),
+        ],
+    )
+    def test_hostile_tables_are_one_line(self, tmp_path, text, line):
+        with pytest.raises(DataError, match=line) as error:
+            by_file(tmp_path, text)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("content", "line"),
+        [
+            ("[", "is no JSON file"),
+            ("[1, 2]", "give {client: "),
+            ('{"ann": 3}', "give {client: "),
+            ('{"ann": []}', "client ann has no image"),
+            ('{"ann": [true]}', "is no path or index"),
+            ('{"ann": [1.5]}', "is no path or index"),
+            ('{"": [1]}', "no name of a client"),
+            ('{"ann": [1, 1]}', "image 1 is listed twice"),
+            ('{"ann": [-1]}', "index -1: there are training images 0 to 7"),
+            ("[" * 100_000, "is no JSON file"),
+        ],
+    )
+    def test_hostile_json_is_one_line(self, tmp_path, content, line):
+        with pytest.raises(PartitionError, match=line) as error:
+            by_file(tmp_path, content, "split.json")
+        assert "\n" not in str(error.value)
+
+    def test_a_file_that_is_not_there_and_data_without_files(self, tmp_path):
+        with pytest.raises(PartitionError, match="there is no such file"):
+            natural.by_file(tmp_path / "none.csv", PATHS, 8)
+        (tmp_path / "clients.csv").write_text(CSV)
+        with pytest.raises(PartitionError, match="the data have no files: give indices, 0 to 7"):
+            natural.by_file(tmp_path / "clients.csv", None, 8)
+
+
+class TestFolders:
+    def test_clients_are_in_the_order_of_their_names(self):
+        clients = np.array(["zoe", "ann", "zoe", "bob"])
+        assert as_dict(natural.by_folder(clients, "mine")) == {"ann": [1], "bob": [3], "zoe": [0, 2]}
+
+    def test_data_that_name_none(self):
+        with pytest.raises(PartitionError, match="data set mine names no clients"):
+            natural.by_folder(None, "mine")
+
+    def test_some_of_them_may_be_drawn(self):
+        whole = natural.by_folder(np.array(list("abcdefgh")), "mine")
+        drawn = natural.drawn(whole, 3, seed=1)
+        assert len(drawn.parts) == 3
+        assert as_dict(drawn).items() < as_dict(whole).items()
+        assert as_dict(natural.drawn(whole, 3, seed=1)) == as_dict(drawn) != as_dict(natural.drawn(whole, 3, seed=2))
+        assert natural.drawn(whole, None, seed=1) is whole
+        with pytest.raises(PartitionError, match=r"partition\.clients=9: the data name 8"):
+            natural.drawn(whole, 9, seed=1)
+
+
+LABELS = np.array([0, 1, 0, 1, 2, 2])
+
+
+class TestFunction:
+    def test_it_is_offered_what_it_takes(self):
+        def split(labels, seed, wanted, num_clients=None, paths=()):
+            assert (seed, wanted, num_clients, paths) == (3, "x", None, None)
+            return [np.flatnonzero(labels == label)[::-1] for label in range(3)]
+
+        offered = {"seed": 3, "num_clients": None, "paths": None, "clients": None}
+        made = natural.by_function(split, {"wanted": "x"}, LABELS, offered)
+        assert [part.tolist() for part in made.parts] == [[0, 2], [1, 3], [4, 5]]
+        assert made.names == ()
+
+    def test_it_may_name_its_clients(self):
+        made = natural.by_function(lambda labels: {"zoe": [5, 1], "ann": [0]}, {}, LABELS, {})
+        assert as_dict(made) == {"ann": [0], "zoe": [1, 5]}
+
+    @pytest.mark.parametrize(
+        ("made", "line"),
+        [
+            ([[0, 1], [1]], "image 1 has two clients, 0 and 1"),
+            ([[0, 0]], "image 0 has two clients"),
+            ([[9]], "indices out of 0 to 5"),
+            ([[-1]], "indices out of 0 to 5"),
+            ([[]], "give a list of indices"),
+            ([[0.5]], "give a list of indices"),
+            ([], "made no client"),
+        ],
+    )
+    def test_what_it_returns_is_checked(self, made, line):
+        with pytest.raises(PartitionError, match=line):
+            natural.by_function(lambda labels: made, {}, LABELS, {})
+
+    def test_its_errors_are_one_line(self):
+        with pytest.raises(PartitionError, match=r"TypeError: .*unexpected keyword argument 'alpha'"):
+            natural.by_function(lambda labels: [], {"alpha": 1}, LABELS, {})
