@@ -8,7 +8,7 @@ them, and `numpy.load` refuses objects.
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from datamodules import arrays, folders
+from datamodules import arrays, embedded, folders
 from datamodules.cache import SPLITS, Progress, Raw, opened
+from datamodules.embedded import SYNTHETIC, a_fifth
 from datamodules.errors import DataError
 from datamodules.partition import of_every_class
 from datamodules.sizes import fitting
 
 FORMAT = 4  # included in every key; increase it when the same request produces other content, or another layout
-SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
+EMBEDDED: dict[str, Callable[..., Raw]] = {
+    "digits": embedded.digits,
+    "domains": embedded.domains,
+    "synthetic": embedded.synthetic,
+}
+"""Name -> function that makes the images."""
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
@@ -90,7 +96,7 @@ def load(
     """Open a data set, decoding it into the cache the first time.
 
     Args:
-        name: `digits`, `synthetic`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
+        name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
             `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk), `root/<name>.csv`,
             `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: the folder for decoded arrays.
@@ -117,8 +123,7 @@ def load(
     folder = Path(root) / name
     kinds = {  # the first that is there
         "dataset": dataset is not None,
-        "digits": name == "digits",
-        "synthetic": name == "synthetic",
+        "embedded": name in EMBEDDED,
         "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
         "npy": (folder / "train_images.npy").is_file(),
         "folder": folder.is_dir(),
@@ -130,12 +135,12 @@ def load(
     _check_options(name, kind, options)
     if dataset is not None:
         read_raw, request["items"] = arrays.of_dataset(*dataset, name)
-    elif kind == "digits":
-        read_raw = _digits
-    elif kind == "synthetic":
+    elif name == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
         request |= settings
-        read_raw = partial(_synthetic, **settings)
+        read_raw = partial(embedded.synthetic, **settings)
+    elif kind == "embedded":
+        read_raw = EMBEDDED[name]
     elif kind in ("folder", "csv"):
         files = (
             folders.in_table(file)
@@ -198,11 +203,13 @@ def limited(source: Source, limit: float) -> Source:
 
 def _check_options(name: str, kind: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the source has not. Raises DataError."""
-    known = {"synthetic": tuple(SYNTHETIC), "huggingface": ("image", "label", "client")}.get(kind, ())
+    known = {"synthetic": tuple(SYNTHETIC), "huggingface": ("image", "label", "client")}.get(
+        name if name == "synthetic" else kind, ()
+    )
     if unknown := sorted(options.keys() - set(known)):
         which = f"its options are {', '.join(known)}" if known else f"only 'synthetic' has any: {', '.join(SYNTHETIC)}"
         raise DataError(f"{name!r} has no option {unknown[0]!r}; {which}")
-    for key, value in options.items() if kind == "synthetic" else ():
+    for key, value in options.items() if name == "synthetic" else ():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
 
@@ -233,7 +240,7 @@ def _with_test(raw: Raw) -> Raw:
         return raw
     labels = raw.labels["train"]
     clients = np.unique(raw.clients.get("train", [""]), return_inverse=True)[1]
-    test = _a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
+    test = a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
     if not test.any():
         raise DataError(
             "the images are too few to hold a fifth out as test: give test images, or at least three of a kind"
@@ -262,52 +269,10 @@ def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
     return [f"test has no image of {len(missing)} of {len(classes)} classes: {names}"] if missing else []
 
 
-def _a_fifth(groups: np.ndarray) -> np.ndarray:
-    """Whether each image is held out: a fifth of each group, drawn with seed 0."""
-    rng = np.random.default_rng(0)
-    test = np.zeros(len(groups), dtype=bool)
-    for group in range(groups.max() + 1):
-        members = np.flatnonzero(groups == group)
-        test[rng.permutation(members)[: round(len(members) / 5)]] = True
-    return test
-
-
-def _as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> Raw:
-    """Hold out a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
-    test = _a_fifth(labels)
-    split_images = {"train": images[~test], "test": images[test]}
-    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
-
-
-def _digits() -> Raw:
-    """Scikit-learn's 1,797 handwritten digits, 8 x 8, one channel, intensities 0..16 scaled to 0..255."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.rint(digits.images * 255 / 16).astype(np.uint8)[:, None]
-    return _as_raw(images, digits.target, tuple(map(str, digits.target_names)))
-
-
-def _synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> Raw:
-    """A smooth pattern of three waves per class and channel, with random contrast and pixel noise per example."""
-    if channels < 1 or classes < 1 or examples < 5 * classes:
-        counts = f"{examples} examples, {classes} classes, {channels} channels"
-        raise DataError(f"synthetic data of {counts}: give at least one channel, one class, five examples a class")
-    rng = np.random.default_rng(seed)
-    frequency = rng.integers(0, 3, (2, classes, channels, 3, 1, 1))
-    phase = rng.uniform(0, 2 * np.pi, (classes, channels, 3, 1, 1))
-    y, x = np.mgrid[:image_size, :image_size] * (2 * np.pi / image_size)
-    patterns = np.cos(frequency[0] * y + frequency[1] * x + phase).mean(axis=2)
-    labels = np.arange(examples) % classes
-    images = 128 + rng.uniform(60, 120, (examples, 1, 1, 1)) * patterns[labels]
-    images = np.rint(images + rng.normal(0, 25, images.shape)).clip(0, 255).astype(np.uint8)
-    return _as_raw(images, labels, tuple(map(str, range(classes))))
-
-
 def _archive(name: str, root: Path, download: bool) -> Raw:
     missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
     if name not in ARCHIVES:
-        choices = ", ".join(("digits", "synthetic", *ARCHIVES))
+        choices = ", ".join((*EMBEDDED, *ARCHIVES))
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 

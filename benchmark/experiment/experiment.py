@@ -32,6 +32,7 @@ from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
+from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
 
@@ -96,7 +97,7 @@ class Experiment:
                 "delete the folder"
             )
         self._refuse_changed_code(result)
-        self._refuse_changed_images(result)
+        images = self._refuse_changed_images(result)
         before, now = result["provenance"]["git"], commit()
         differs = before is not None and now is not None and not now.startswith(before)
         self.display.end(f"{self.name}: already done{f' at {before[:7]}' if differs else ''}, {file}")
@@ -106,7 +107,7 @@ class Experiment:
         if lacks_best_round(self.config, result):
             probe = self.config.evaluation.best_on_test
             self.display.print(f"it was not scored by {probe} after every round: delete it to run it again")
-        protocols = [find(name).id for name in expanded(self.config.evaluation.protocols, self.config.data.name)]
+        protocols = self._protocols(images)
         if missing := [name for name in protocols if name not in result["scores"]]:
             self.display.print(f"it has no {', '.join(missing)}: {self._advice(missing)}")
         return result
@@ -136,20 +137,27 @@ class Experiment:
                 "remove the folder, or give the new run a row= of its own"
             )
 
-    def _refuse_changed_images(self, result: schema.Record) -> None:
-        """ConfigError where the data set has other images or labels than those the record was made with."""
+    def _protocols(self, images: Source | None) -> list[str]:
+        """Ids of the protocols that the config asks for. images: of the run; None: not known yet."""
+        labelled = images is None or (images.probe or images).labelled
+        names = expanded(self.config.evaluation.protocols, self.config.data.name, labelled=labelled)
+        return [find(name).id for name in names]
+
+    def _refuse_changed_images(self, result: schema.Record) -> Source | None:
+        """The data set, None where it cannot be opened; ConfigError where it is not what the record was made with."""
         try:
             images = data.source(merge(self.config, ["data.download=false"]), self.display.decoding)
         except Exception as error:
             if exit_code(error) is None:
                 raise
             self.display.print(f"{self.name}: whether its images have changed cannot be checked: {message(error)}")
-            return
+            return None
         if images.sha256 != result["provenance"]["dataset"]:
             raise ConfigError(
                 f"{self.folder / 'result.json'} was made with other images or labels than data set {images.name} has "
                 "today: remove the folder, or give the new run a row= of its own"
             )
+        return images
 
     @contextmanager
     def open(self) -> Iterator[Run]:
@@ -166,11 +174,12 @@ class Experiment:
     def build(self) -> Run:
         """All objects of the run; an error of the user's where the config cannot be run. Nothing is written."""
         config = self.config
-        protocols = [find(name).id for name in expanded(config.evaluation.protocols, config.data.name)]
+        self._protocols(None)  # first: an unknown one is reported before images are decoded
         enable_garbage_collection()
         streams = Streams(config.seed)
         fabric = factory.fabric(config, self.processes)  # first: it sets the threads of what follows
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
+        protocols = self._protocols(images)
         method = factory.method(config, images)
         module = factory.data(config, images, method)
         clients = data.clients(config, method, module.parts, module.parts.names)

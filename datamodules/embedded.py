@@ -1,0 +1,92 @@
+"""Embedded and generated images, which need no file: digits, domains, synthetic."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from datamodules.cache import Raw
+from datamodules.errors import DataError
+
+SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
+"""Options of `synthetic` and their defaults."""
+DISPLAYS = 1500
+"""Images of the domain `display`."""
+SEGMENTS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
+"""Lit segments of a seven-segment display, by digit: a at the top, then clockwise, g in the middle."""
+
+
+def a_fifth(groups: np.ndarray) -> np.ndarray:
+    """Whether each image is held out: a fifth of each group, drawn with seed 0."""
+    rng = np.random.default_rng(0)
+    test = np.zeros(len(groups), dtype=bool)
+    for group in range(groups.max() + 1):
+        members = np.flatnonzero(groups == group)
+        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    return test
+
+
+def as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> Raw:
+    """A data set with a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
+    test = a_fifth(labels)
+    split_images = {"train": images[~test], "test": images[test]}
+    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
+
+
+def digits() -> Raw:
+    """Scikit-learn's 1,797 handwritten digits, 8 x 8, one channel, intensities 0..16 scaled to 0..255."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)[:, None]
+    return as_raw(images, digits.target, tuple(map(str, digits.target_names)))
+
+
+def synthetic(examples: int, classes: int, channels: int, seed: int, image_size: int) -> Raw:
+    """A smooth pattern of three waves per class and channel, with random contrast and pixel noise per example."""
+    if channels < 1 or classes < 1 or examples < 5 * classes:
+        counts = f"{examples} examples, {classes} classes, {channels} channels"
+        raise DataError(f"synthetic data of {counts}: give at least one channel, one class, five examples a class")
+    rng = np.random.default_rng(seed)
+    frequency = rng.integers(0, 3, (2, classes, channels, 3, 1, 1))
+    phase = rng.uniform(0, 2 * np.pi, (classes, channels, 3, 1, 1))
+    y, x = np.mgrid[:image_size, :image_size] * (2 * np.pi / image_size)
+    patterns = np.cos(frequency[0] * y + frequency[1] * x + phase).mean(axis=2)
+    labels = np.arange(examples) % classes
+    images = 128 + rng.uniform(60, 120, (examples, 1, 1, 1)) * patterns[labels]
+    images = np.rint(images + rng.normal(0, 25, images.shape)).clip(0, 255).astype(np.uint8)
+    return as_raw(images, labels, tuple(map(str, range(classes))))
+
+
+def domains() -> Raw:
+    """Two domains of ten digits, 8 x 8, five clients each: scikit-learn's handwriting, and seven-segment displays.
+
+    The training images name their client, `handwriting-0` to `display-4`, the test images their domain.
+    """
+    from sklearn.datasets import load_digits
+
+    written = load_digits()
+    rng = np.random.default_rng(0)
+    shown = np.arange(DISPLAYS) % 10
+    images = np.concatenate([np.rint(written.images * 255 / 16).astype(np.uint8), _displays(shown, rng)])[:, None]
+    labels = np.concatenate([written.target, shown])
+    names = np.repeat(["handwriting", "display"], [len(written.target), DISPLAYS])
+    raw = as_raw(images, labels, tuple("0123456789"))
+    test = a_fifth(labels)
+    numbers = rng.integers(0, 5, len(labels))
+    clients = [f"{name}-{number}" for name, number in zip(names[~test], numbers[~test], strict=True)]
+    return replace(raw, clients={"train": clients, "test": names[test].tolist()})
+
+
+def _displays(digits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Seven-segment displays `[N, 8, 8]` uint8, shifted by up to a pixel, of random brightness, with noise."""
+    lines: dict[str, tuple[int | slice, int | slice]] = {  # rows and columns of a 7 x 4 display
+        "a": (0, slice(0, 4)), "b": (slice(0, 4), 3), "c": (slice(3, 7), 3), "d": (6, slice(0, 4)),
+        "e": (slice(3, 7), 0), "f": (slice(0, 4), 0), "g": (3, slice(0, 4)),
+    }  # fmt: skip
+    images = np.zeros((len(digits), 8, 8))
+    shifts = rng.integers(0, [2, 5], (len(digits), 2))
+    for image, digit, (top, left) in zip(images, digits, shifts, strict=True):
+        for segment in SEGMENTS[digit]:
+            image[top : top + 7, left : left + 4][lines[segment]] = 1
+    bright = rng.uniform(90, 230, (len(digits), 1, 1))
+    return np.rint(images * bright + rng.normal(0, 20, images.shape)).clip(0, 255).astype(np.uint8)

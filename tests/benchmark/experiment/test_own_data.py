@@ -1,0 +1,284 @@
+"""Runs on data of a user's own: natural clients, images without labels, labelled images beside them, functions."""
+
+import csv
+import io
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch.utils.data import Dataset
+
+from benchmark.configuration.compose import compose, load
+from benchmark.configuration.identity import identity
+from benchmark.errors import ConfigError
+from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.progress import Display
+from datamodules.errors import PartitionError
+from datamodules.sources import HELD_OUT
+from tests.run_helpers import TINY, same
+
+CLIENTS = {"oslo": 30, "lima": 18, "rome": 12}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """Folders: `labelled` by class with clients.csv, `plain` by client, `probed` by client with labelled images."""
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+
+    def save(file, label):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 120, (8, 8, 3), dtype=np.uint8)
+        pixels[..., label] += 100
+        Image.fromarray(pixels).save(file)
+
+    rows = []
+    clients = itertools.cycle([name for name, count in CLIENTS.items() for _ in range(count // 6)])
+    for index in range(60):
+        label = index % 3
+        path, client = f"{'abc'[label]}/{index:02}.png", next(clients)
+        save(root / "labelled" / "train" / path, label)
+        save(root / "plain" / client / f"{index:02}.png", label)
+        save(root / "probed" / "train" / client / f"{index:02}.png", label)
+        rows.append((path, client))
+    for index in range(18):
+        label = index % 3
+        save(root / "labelled" / "test" / "abc"[label] / f"{index}.png", label)
+        save(root / "probed" / "probe" / ("test" if index % 2 else "train") / "abc"[label] / f"{index}.png", label)
+    with (root / "clients.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("path", "client"), *rows])
+    return root
+
+
+@pytest.fixture
+def experiment(images, tmp_path):
+    """Makes an experiment of the tiny scenario on one of the folders."""
+
+    def make(name, *overrides, method="fedavg", partition="file"):
+        words = [f"data.name={name}", f"data.root={images}", f"data.cache={tmp_path / 'cache'}"]
+        words += [f"output={tmp_path / 'runs'}", "logger=csv", "scenario=own", f"partition.name={partition}"]
+        words += [f"partition.path={images / 'clients.csv'}"] if partition == "file" else []
+        given = {word.partition("=")[0]: word for word in ("training.batch_size=8", *words, *overrides)}
+        console = Console(file=io.StringIO(), width=300)
+        return Experiment(compose(TINY, method, list(given.values())), Display(console))
+
+    return make
+
+
+class TestFile:
+    def test_clients_have_their_names_in_record_and_figure(self, experiment):
+        run = experiment("labelled")
+        record = run.execute()
+        assert record["federation"]["names"] == sorted(CLIENTS)
+        assert record["federation"]["clients"] == 3
+        assert (run.folder / "figures" / "partition.png").stat().st_size > 5000
+        with run.open() as opened:
+            assert [str(client) for client in opened.loop.clients] == [
+                f"client {k} ({name})" for k, name in enumerate(sorted(CLIENTS))
+            ]
+            assert [client.examples for client in opened.loop.clients] == [CLIENTS[name] for name in sorted(CLIENTS)]
+
+    @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedema", "orchestra", "fedsc", "ssd"])
+    def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(self, experiment, method, monkeypatch):
+        whole = experiment("labelled", "row=whole", method=method)
+        whole.execute()
+        half = experiment("labelled", "row=half", method=method)
+        with monkeypatch.context() as patch:
+            hook = Display.on_visit_end
+
+            def stopping(self, loop, *arguments):
+                if loop.round == 2:
+                    raise KeyboardInterrupt
+                hook(self, loop, *arguments)
+
+            patch.setattr(Display, "on_visit_end", stopping)
+            with pytest.raises(KeyboardInterrupt):
+                half.execute()
+        half.execute()
+        states = [
+            torch.load(run.folder / "checkpoint" / "state.pt", weights_only=True)["server"] for run in (whole, half)
+        ]
+        assert same(*states)
+
+    def test_its_content_is_part_of_the_run_and_its_path_is_not(self, experiment, images, tmp_path):
+        copy = tmp_path / "elsewhere.csv"
+        copy.write_bytes((images / "clients.csv").read_bytes())
+        one, other = experiment("labelled"), experiment("labelled", f"partition.path={copy}")
+        assert identity(one.config) == identity(other.config)
+        other.execute()
+        copy.write_text(copy.read_text().replace("oslo", "bern", 1))
+        changed = experiment("labelled", f"partition.path={copy}")
+        with pytest.raises(ConfigError, match=r"holds a run of another config \(partition\.sha256: "):
+            changed.execute()
+        (other.folder / "result.json").unlink()
+        resumed = Experiment(load_folder(other.folder), Display(Console(file=io.StringIO())), path=other.folder)
+        with pytest.raises(ConfigError, match=r"elsewhere\.csv has changed since this run began"):
+            resumed.execute()
+
+    def test_another_rule_takes_none_of_its_keys_along(self, experiment):
+        assert "clients" not in experiment("labelled").config.partition
+        back = compose(TINY, "fedavg", ["partition.name=iid", "partition.clients=4"])
+        assert set(back.partition) == {"name", "clients"}
+
+    def test_a_reference_has_all_images(self, experiment):
+        run = experiment("labelled", method="centralized")
+        federation = run.execute()["federation"]
+        assert federation["clients"] == 1
+        assert "names" not in federation
+
+    def test_a_limit_leaves_clients_their_part(self, experiment):
+        record = experiment("labelled", "data.limit=0.5").execute()
+        assert "only 30 of 60 training and 9 of 18 test images (data.limit=0.5)" in record["deviations"]
+        assert record["settings"]["data.limit"] == 0.5
+        assert set(record["federation"]["names"]) <= set(CLIENTS)
+
+    def test_a_client_of_one_image_is_named(self, experiment, images, tmp_path):
+        file = tmp_path / "clients.csv"
+        file.write_text((images / "clients.csv").read_text().replace("oslo", "bern", 1))
+        with pytest.raises(
+            PartitionError, match=r"client 0 \(bern\) holds 1 image, but training needs two: give it more"
+        ):
+            experiment("labelled", f"partition.path={file}").execute()
+
+    @pytest.mark.parametrize(
+        ("overrides", "line"),
+        [
+            (["partition.path=none.csv"], r"partition\.path=none\.csv: there is no such file"),
+            (["partition.clients=9"], r"partition\.clients=9: the data name 3"),
+            (["partition.alpha=1"], r"unknown key 'partition\.alpha'"),
+            (["partition.partial=3"], r"partition\.partial=3: file takes true or false"),
+        ],
+    )
+    def test_what_cannot_be_meant(self, experiment, overrides, line):
+        with pytest.raises((ConfigError, PartitionError), match=line):
+            experiment("labelled", *overrides).execute()
+
+
+class TestWithoutLabels:
+    def test_folders_are_clients_and_their_images_train_without_labels(self, experiment):
+        protocols = "evaluation.protocols=[geometry/v1,label-free/v1]"
+        record = experiment("plain", protocols, "evaluation.every=1", partition="folders").execute()
+        assert record["federation"]["names"] == sorted(CLIENTS)
+        assert set(record["scores"]) == {"geometry/v1", "label-free/v1"}
+        assert HELD_OUT in record["deviations"]
+        assert record["best"] is None
+        assert [point["round"] for point in record["curve"]] == [1, 2, 3]
+        assert "monitor" not in record["curve"][0]
+        assert record["curve"][0]["effective_rank"] > 1
+
+    @pytest.mark.parametrize("protocol", ["linear/v1", "knn/v1", "semi/v1", "clusters/v1"])
+    def test_protocols_of_labels_are_refused_before_the_training(self, experiment, protocol, monkeypatch):
+        monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained"))
+        with pytest.raises(ConfigError, match=f"{protocol} uses labels, and plain has no two classes: put labelled"):
+            experiment("plain", f"evaluation.protocols=[{protocol}]", partition="folders").execute()
+
+    def test_so_are_rules_and_objectives_of_labels(self, experiment):
+        protocols = "evaluation.protocols=[geometry/v1]"
+        with pytest.raises(ConfigError, match=r"partition\.name=dirichlet divides by label, and plain has none"):
+            experiment("plain", protocols, "data.labels=false", "partition.clients=3", partition="dirichlet").execute()
+        with pytest.raises(ConfigError, match="objective=supervised trains on labels, and plain has no two classes"):
+            experiment("plain", protocols, "objective=supervised", partition="folders").execute()
+
+    def test_all_stands_for_what_needs_no_labels(self, experiment):
+        record = experiment("plain", "evaluation.protocols=[all]", partition="folders").execute()
+        assert {"geometry/v1", "label-free/v1", "spectrum/v1", "transfer-digits/v1"} <= set(record["scores"])
+        assert not {"linear/v1", "knn/v1"} & set(record["scores"])
+
+    @pytest.mark.parametrize("given", [("probed",), ("plain", "data.probe=labelled")])
+    def test_labelled_images_beside_them_are_scored(self, experiment, given):
+        name, *overrides = given
+        run = experiment(name, *overrides, "evaluation.every=3", partition="folders")
+        record = run.execute()
+        assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
+        assert 0 <= record["best"]["value"] <= 100
+        (line,) = (line for line in record["deviations"] if line.startswith("scored on the labelled images of "))
+        assert ("probe" if name == "probed" else "labelled") in line
+
+
+class TestDomains:
+    def test_scores_are_by_domain(self, tmp_path):
+        words = [f"output={tmp_path}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "federation.rounds=1"]
+        run = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO())))
+        record = run.execute()
+        scores = record["scores"]["clients/v1"]
+        assert scores["clients"] == 2
+        domains = scores["accuracy_display"], scores["accuracy_handwriting"]
+        assert scores["accuracy"] == pytest.approx(sum(domains) / 2)
+        assert scores["accuracy_worst_tenth"] == min(domains)
+        assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
+
+    def test_images_without_clients_have_no_such_scores(self, experiment):
+        with pytest.raises(
+            ConfigError, match="clients/v1: it scores clients or domains apart, and the test images name"
+        ):
+            experiment("labelled", "evaluation.protocols=[clients/v1]").execute()
+
+
+class Blocks(Dataset):
+    """Images of three shades, and their labels."""
+
+    def __init__(self, split="train", count=60):
+        self.targets = [k % 3 for k in range(count if split == "train" else 18)]
+        self.rng = np.random.default_rng(split == "train")
+        self.images = self.rng.integers(0, 80, (len(self.targets), 8, 8, 3), dtype=np.uint8)
+        self.images += np.array(self.targets, dtype=np.uint8)[:, None, None, None] * 80
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return self.images[index], self.targets[index]
+
+
+def by_turns(labels, seed, num_clients=None, first="a"):
+    """Every third image to a client; the first is called `first`."""
+    return {name: np.arange(k, len(labels), 3) for k, name in enumerate((first, "b", "c"))}
+
+
+class TestClasses:
+    HERE = __name__
+
+    def test_a_dataset_and_a_partition_by_import_path(self, experiment):
+        words = (f"data.class={self.HERE}.Blocks", "data.options.count=30", f"partition.class={self.HERE}.by_turns")
+        run = experiment("blocks", *words, "partition.first=z", partition="null")
+        record = run.execute()
+        assert record["federation"]["names"] == ["b", "c", "z"]
+        named = [line.partition(" ")[0] for line in record["deviations"]]
+        assert {f"{self.HERE}.Blocks", f"{self.HERE}.by_turns"} <= set(named)
+        assert record["settings"]["data.class"] == f"{self.HERE}.Blocks"
+        assert load(run.folder / "config.yaml").data["class"] == f"{self.HERE}.Blocks"
+
+    def test_a_folder_that_names_them_has_to_be_trusted(self, experiment):
+        run = experiment("blocks", f"data.class={self.HERE}.Blocks", partition="iid")
+        run.execute()
+        with pytest.raises(ConfigError, match=r"names code from outside the suite \(data\.class="):
+            load_folder(run.folder)
+        assert identity(load_folder(run.folder, trust=True)) == identity(run.config)
+
+    def test_its_name_is_that_of_the_class_unless_given(self):
+        config = compose(TINY, "fedavg", [f"data.class={self.HERE}.Blocks"])
+        assert (config.data.name, dict(config.data.options)) == ("blocks", {})
+        back = compose(TINY, "fedavg", ["data.name=digits"])
+        assert "class" not in back.data
+
+    @pytest.mark.parametrize(
+        ("overrides", "line"),
+        [
+            (["data.class=nowhere.X"], "is its folder in PYTHONPATH"),
+            (["data.class=5"], "data.class=5: give a text or null"),
+            (["partition.class=nowhere.split"], "is its folder in PYTHONPATH"),
+            ([f"partition.class={__name__}.by_turns", "partition.second=1"], "unexpected keyword argument 'second'"),
+        ],
+    )
+    def test_what_is_no_such_class(self, experiment, overrides, line):
+        with pytest.raises((ConfigError, PartitionError), match=line):
+            experiment("labelled", *overrides, partition="null").execute()
