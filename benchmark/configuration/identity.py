@@ -14,7 +14,8 @@ RUNTIME = (
 
 NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
-    "training.smallest_batch": None,
+    "training.smallest_batch": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
+    "encoder.weights": None,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 
@@ -41,6 +42,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
         if key not in outside
         and not key.startswith(("evaluation.", "authors."))
         and (key not in NEWER or NEWER[key] != value)
+        and f"{key}_sha256" not in flat  # a file is its content, wherever it lies
     }
 
 

@@ -22,6 +22,7 @@ from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
+from benchmark.experiment.initial_weights import fetch_weights, refuse_download
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
@@ -170,6 +171,7 @@ class Experiment:
         streams = Streams(config.seed)
         fabric = factory.fabric(config, self.processes)  # first: it sets the threads of what follows
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
+        rank_zero_first(fabric, partial(fetch_weights, config))
         method = factory.method(config, images)
         module = factory.data(config, images, method)
         clients = data.clients(config, method, module.parts)
@@ -260,6 +262,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))
+        refuse_download(before, str(file))
         refuse_links(path)
     config = merge(before, overrides)
     changed = differences(before, config)
