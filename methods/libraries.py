@@ -10,7 +10,7 @@ Decisions
 import difflib
 import importlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,7 +22,17 @@ from torchvision import models
 
 from methods.validation import MethodError
 
-LOADING = ("weights", "pretrained", "checkpoint", "cache_dir", "progress", "url", "file", "features_only", "out_indices")
+LOADING = (
+    "weights",
+    "pretrained",
+    "checkpoint",
+    "cache_dir",
+    "progress",
+    "url",
+    "file",
+    "features_only",
+    "out_indices",
+)
 """Beginnings of arguments that fetch or read files, or return other things than features."""
 HEAD = ("num_classes", "in_chans")
 """Arguments that this module sets itself."""
@@ -86,9 +96,7 @@ def timm_model(
         options["img_size"] = image_size
     if in_channels != 3:
         options["in_chans"] = in_channels
-    network = _build(
-        "timm", name, lambda: timm.create_model(name, pretrained=False, num_classes=0, **options), options
-    )
+    network = _build("timm", name, lambda: timm.create_model(name, pretrained=False, num_classes=0, **options), options)
     classifier = network.pretrained_cfg.get("classifier") or ""
     return network, LibraryModel("timm", name, options, classifier if isinstance(classifier, str) else classifier[0])
 
@@ -114,7 +122,7 @@ def remove_classifier(network: nn.Module) -> str:
     return layers[last][0]
 
 
-def width(network: nn.Module, name: str, in_channels: int, image_size: int) -> int:
+def measured_width(network: nn.Module, name: str, in_channels: int, image_size: int) -> int:
     """Number of features of an image, by a forward pass that changes neither the network nor a random generator.
 
     Raises MethodError: the network cannot read such images, or returns no `[B, dim]`.
@@ -141,11 +149,11 @@ def width(network: nn.Module, name: str, in_channels: int, image_size: int) -> i
 def torchvision_weights(name: str, weights: str) -> Any:
     """The entry of torchvision's enumeration of a model's weights; MethodError where there is none of that name."""
     _check_name("torchvision", name, models.list_models(module=models))
-    entries = models.get_model_weights(name)
-    if weights not in entries.__members__:
+    entries = {entry.name: entry for entry in models.get_model_weights(name)}  # without the alias DEFAULT, which moves
+    if weights not in entries:
         raise MethodError(
             f"encoder.weights={weights}: torchvision has no such weights of {name}; choose "
-            f"{', '.join(entries.__members__) or 'a file'}"
+            f"{', '.join(entries) or 'a file'}"
         )
     return entries[weights]
 
@@ -167,8 +175,7 @@ def _checked(library: str, name: str, options: Mapping[str, Any]) -> dict[str, A
     """A copy of the options; MethodError for one that could load something, or that this module sets."""
     for key, value in options.items():
         if key in HEAD:
-            raise MethodError(f"encoder.{key}: {library}'s {name} is built without classifier for the run's images: "
-                              "leave it out")  # fmt: skip
+            raise MethodError(f"encoder.{key}: {library}'s {name} is built without classifier: leave it out")
         if key.startswith(LOADING):
             raise MethodError(
                 f"encoder.{key}: {library}'s {name} is built without weights: leave it out; encoder.weights loads some"
@@ -189,7 +196,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | None)
 
 
-def _build(library: str, name: str, build: Any, options: Mapping[str, Any]) -> nn.Module:
+def _build(library: str, name: str, build: Callable[[], Any], options: Mapping[str, Any]) -> Any:
     """What a library's constructor returns; MethodError where it refuses the options, by an error of any type."""
     try:
         return build()

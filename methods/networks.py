@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision import models
 
-from methods.libraries import LibraryModel, timm_model, torchvision_model, width
+from methods.libraries import LibraryModel, measured_width, timm_model, torchvision_model
 from methods.validation import MethodError, choose
 
 
@@ -138,7 +138,7 @@ def torchvision(*, name: str, in_channels: int = 3, image_size: int = 224, **opt
         options: keyword arguments of the model's constructor, such as `width_mult` of mobilenet_v3_small.
     """
     network, model = torchvision_model(name, in_channels, image_size, options)
-    return Encoder(network, width(network, name, in_channels, image_size), model)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
 
 
 def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: Any) -> Encoder:
@@ -151,7 +151,7 @@ def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: A
         options: keyword arguments of `timm.create_model`, such as `drop_path_rate`.
     """
     network, model = timm_model(name, in_channels, image_size, options)
-    return Encoder(network, width(network, name, in_channels, image_size), model)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
 
 
 def convnet(

@@ -12,9 +12,9 @@ LARS. You, Gitman, Ginsburg: Large Batch Training of Convolutional Networks (201
 Decisions
 - The norm below the weights' is that of the gradient with its weight decay, norm(g + beta w), as in the codes of SimCLR
   and BYOL; the paper adds the two norms.
-- The learning rate is outside momentum, as in torch.optim.SGD and BYOL's code. Under one rate a visit, both are equal.
-- Parameters of fewer than two dimensions (of normalisation layers, and biases) take a plain step, as in both codes. These
-  codes also leave them out of weight decay: `optimizer.decay_norms_and_biases=false`.
+- The learning rate is outside momentum, as in torch.optim.SGD. Under one rate a visit it is the paper's update.
+- Parameters of fewer than two dimensions (of normalisation layers, and biases) take a plain step, as in both codes.
+  These leave them out of weight decay as well: `optimizer.decay_norms_and_biases=false`.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,7 +50,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; returns what `closure` does, the loss, if there is one. No value of a tensor is waited for."""
         loss = None
         if closure is not None:

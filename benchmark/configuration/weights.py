@@ -63,7 +63,7 @@ def pin(config: DictConfig) -> DictConfig:
     """
     if not any(section.get("weights") or section.get("weights_sha256") for _, section in encoder_sections(config)):
         return config
-    pinned = OmegaConf.create(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    pinned: Any = OmegaConf.create(OmegaConf.to_container(config))
     for where, section in encoder_sections(pinned):
         file = weights_file(section, where)
         if file is None:

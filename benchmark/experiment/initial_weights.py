@@ -49,9 +49,11 @@ def start_from_weights(encoder: nn.Module, section: Mapping[str, Any], where: st
 def fetch_weights(config: DictConfig) -> None:
     """Lets torchvision fetch the weights that encoders start from by name, where they are not there.
 
-    Raises ConfigError: they cannot be fetched, or the file has not the hash that is in its name.
+    Raises ConfigError: the normalisation is not set, they cannot be fetched, or their hash is not that in their name.
     """
-    for key, entry in _named_weights(config):
+    for where, section, entry in _named_weights(config):
+        key = f"{where}.weights={section.weights}"
+        _require_normalisation(section, where, config.views, None)
         file = hub_file(entry)
         try:
             torch.hub.load_state_dict_from_url(entry.url, progress=False, check_hash=True, weights_only=True)
@@ -69,17 +71,19 @@ def refuse_download(config: DictConfig, source: str) -> None:
 
     source: of the config, for the message.
     """
-    for key, entry in _named_weights(config):
+    for where, section, entry in _named_weights(config):
         if not (file := hub_file(entry)).is_file():
-            raise ConfigError(f"{source}: {key} would fetch {file.name}, which is not in {file.parent}: add trust=true")
+            raise ConfigError(
+                f"{source}: {where}.weights={section.weights} would fetch {file.name}, which is not in {file.parent}: "
+                "add trust=true if you want that"
+            )
 
 
-def _named_weights(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """(key=value, torchvision's entry) of the weights that a config names instead of a file."""
+def _named_weights(config: DictConfig) -> Iterator[tuple[str, DictConfig, Any]]:
+    """(dotted key, section, torchvision's entry) of the encoders whose weights have a name instead of a file."""
     for where, section in encoder_sections(config):
         if section.get("weights") is not None and weights_file(section, where) is None:
-            entry = torchvision_weights(section.get("name"), section.weights)
-            yield f"{where}.weights={section.weights}", entry
+            yield where, section, torchvision_weights(section.get("name"), section.weights)
 
 
 def read_state(file: Path, label: str) -> dict[str, Tensor]:
@@ -119,7 +123,8 @@ def load_state(encoder: nn.Module, state: Mapping[str, Tensor], label: str) -> N
     shapes = [
         f"{name} {list(value.shape)} instead of {list(own[name].shape)}"
         for name, value in state.items()
-        if name in own and (value.shape != own[name].shape or value.is_floating_point() != own[name].is_floating_point())
+        if name in own
+        and (value.shape != own[name].shape or value.is_floating_point() != own[name].is_floating_point())
     ]
     problems = {"missing": missing, "unexpected": unexpected, "of another shape or type": shapes}
     if lines := [f"{what}: {_some(names)}" for what, names in problems.items() if names]:
@@ -135,9 +140,7 @@ def _classifier(encoder: nn.Module) -> tuple[str, ...]:
     return (f"{removed}.weight", f"{removed}.bias") if removed else ()
 
 
-def _require_normalisation(
-    section: Mapping[str, Any], where: str, views: Mapping[str, Any], file: Path | None
-) -> None:
+def _require_normalisation(section: Mapping[str, Any], where: str, views: Mapping[str, Any], file: Path | None) -> None:
     """ConfigError where the config does not say how images are normalised for these weights."""
     lacking = [f"views.{name}" for name in ("mean", "std") if name not in views]
     if not lacking:

@@ -109,7 +109,7 @@ class TestMistakes:
             (["tune", "fedavg", "digits"], "give the scenario first, digits fedavg"),
             (["run", TINY, "fedavg", "seed", "=", "1"], "one word with an equals sign, as in seed=1"),
             (["run", TINY, "fedavg", "seed:1"], "one word with an equals sign, as in seed=1"),
-            (["run", TINY, "fedavg", "--seed=1"], "overrides have no dashes: seed=VALUE"),
+            (["run", TINY, "fedavg", "--seed=1"], "overrides have no dashes: seed=1"),
             (["run", TINY, "fedavg", "accelerator=gpu"], "(did you mean 'cuda'?)"),
             (["run", "suite=digits", "methods=sdd"], "(did you mean 'ssd'?)"),
             (["run", str(ROOT), "fedavg"], "a folder, not a scenario: name a scenario, and give images by data.root="),
