@@ -104,7 +104,7 @@ class Scaffold(FederatedMethod):
                 "SCAFFOLD under momentum needs one learning rate within a visit: set schedule.per=round or "
                 "optimizer.momentum=0"
             )
-        if not visit.lr_sum:
+        if not visit.lr_sum and self.settings["initial_lr"]:
             raise MethodError(
                 "SCAFFOLD divides by the sum of a visit's learning rates, which is 0 at the start of a warm-up: train "
                 "more steps a visit, or set schedule.per=round"
