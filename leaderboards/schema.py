@@ -90,7 +90,15 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     # names: of the clients, where the data name them
     "federation": _object(clients=Count, participation=Number, batch_norm=str, names=NotRequired[list[str]]),
     "settings": dict[str, Any],  # dotted key -> value, of everything that defines the run except the seed
-    "provenance": _object(**ORIGIN, config=str, dataset=str, partition=str, libraries=dict[str, str], python=str),
+    "provenance": _object(
+        **ORIGIN,
+        config=str,
+        dataset=str,
+        partition=str,
+        libraries=dict[str, str],
+        python=str,
+        weights=NotRequired[dict[str, str]],  # key of the config -> sha256 of the file that an encoder started from
+    ),
     "evaluated": dict[str, _object(**ORIGIN)],  # type: ignore[misc]  # protocol id -> code, machine and date
     "deviations": list[str],
 }

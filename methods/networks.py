@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, Self
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision import models
 
+from methods.libraries import LibraryModel, measured_width, timm_model, torchvision_model
 from methods.validation import MethodError, choose
 
 
@@ -29,12 +30,16 @@ def _group_norm(channels: int) -> nn.GroupNorm:
 
 
 class Encoder(nn.Module):
-    """A backbone with flat output of `dim` features an image."""
+    """A backbone with flat output of `dim` features an image.
 
-    def __init__(self, backbone: nn.Module, dim: int) -> None:
+    model: the library's model that the backbone is, without its classifier; None: it is none.
+    """
+
+    def __init__(self, backbone: nn.Module, dim: int, model: LibraryModel | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.dim = dim
+        self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
         """`[B, C, H, W]` float -> `[B, dim]`."""
@@ -81,6 +86,8 @@ def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, init: str, in
     choose("encoder.init", init, "torchvision", "default")
     network: Any = build(weights=None, norm_layer=normalisation(norm))
     dim, network.fc = network.fc.in_features, nn.Identity()
+    is_torchvisions = stem == "imagenet" and norm == "batch" and in_channels == 3
+    model = LibraryModel("torchvision", build.__name__, {}, "fc") if is_torchvisions else None
     if stem == "cifar":
         # small images: no stride and no pooling before the first block
         network.conv1 = nn.Conv2d(in_channels, 64, 3, stride=1, padding=1, bias=False)
@@ -96,7 +103,7 @@ def _resnet(build: Callable[..., nn.Module], stem: str, norm: str, init: str, in
                 layer.reset_parameters()
     elif stem == "cifar" or in_channels != 3:
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    return Encoder(network, dim)
+    return Encoder(network, dim, model)
 
 
 def resnet18(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
@@ -109,17 +116,42 @@ def resnet18(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvisi
             large).
         in_channels: channels of the images.
     """
-    return _resnet(torchvision.models.resnet18, stem, norm, init, in_channels)
+    return _resnet(models.resnet18, stem, norm, init, in_channels)
 
 
 def resnet34(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
     """ResNet-34 (He et al. 2016), 512 features; arguments as for `resnet18`."""
-    return _resnet(torchvision.models.resnet34, stem, norm, init, in_channels)
+    return _resnet(models.resnet34, stem, norm, init, in_channels)
 
 
 def resnet50(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvision", in_channels: int = 3) -> Encoder:
     """ResNet-50 (He et al. 2016), 2048 features; arguments as for `resnet18`."""
-    return _resnet(torchvision.models.resnet50, stem, norm, init, in_channels)
+    return _resnet(models.resnet50, stem, norm, init, in_channels)
+
+
+def torchvision(*, name: str, in_channels: int = 3, image_size: int = 224, **options: Any) -> Encoder:
+    """A classification model of torchvision without its classifier, with its own random initial weights.
+
+    Args:
+        name: as `torchvision.models.list_models()` has it.
+        in_channels: channels of the images, 3. image_size: their side in pixels, by which the width is measured.
+        options: keyword arguments of the model's constructor, such as `width_mult` of mobilenet_v3_small.
+    """
+    network, model = torchvision_model(name, in_channels, image_size, options)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
+
+
+def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: Any) -> Encoder:
+    """A model of timm (an optional requirement) without classifier, with its own random initial weights.
+
+    Args:
+        name: as `timm.list_models()` has it.
+        in_channels: channels of the images. image_size: their side in pixels; a model built for one size is built for
+            it, and the width is measured by it.
+        options: keyword arguments of `timm.create_model`, such as `drop_path_rate`.
+    """
+    network, model = timm_model(name, in_channels, image_size, options)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
 
 
 def convnet(

@@ -104,6 +104,11 @@ class Scaffold(FederatedMethod):
                 "SCAFFOLD under momentum needs one learning rate within a visit: set schedule.per=round or "
                 "optimizer.momentum=0"
             )
+        if not visit.lr_sum and self.settings["initial_lr"]:
+            raise MethodError(
+                "SCAFFOLD divides by the sum of a visit's learning rates, which is 0 at the start of a warm-up: train "
+                "more steps a visit, or set schedule.per=round"
+            )
         divisor = visit.lr_sum / visit.steps * effective_steps(momentum, visit.steps)
         # c_i+ - c_i = -c + (x - y) / divisor, and delta_w is y - x
         delta_c = trees.map(lambda c, change: -c - change / divisor, visit.message["c"], trees.select(delta_w, c_i))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
 from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
-from benchmark.cli.runs import evaluate, resume, run, tune
+from benchmark.cli.runs import evaluate, export, resume, run, tune
 from benchmark.cli.session import Session
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   python -m benchmark run digits ssd method.alpha=5         one key changed
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
+  python -m benchmark export runs/digits/ssd/seed1 encoder.pt   the run's encoder, for torch, torchvision or timm
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
   python -m benchmark board                                 the committed results, and leaderboards/README.md
@@ -37,7 +38,10 @@ EXAMPLES = """examples:
   python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
 
 RESUME_HINT = "every finished round is safe: run the same command again to resume"
-INTERRUPTED_HINTS = {"evaluate": "the record is as it was: run the same command again to measure"}
+INTERRUPTED_HINTS = {
+    "evaluate": "the record is as it was: run the same command again to measure",
+    "export": "a file is written whole or not at all: run the same command again",
+}
 """What an interrupted command has left, and what to do, where it is not rounds."""
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
@@ -47,6 +51,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     ),
     "resume": (resume, "RUN_DIR [trust=true]"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
+    "export": (export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "campaign": (campaign, CAMPAIGN),
     "board": (board, "[collect=RUNS] [folder=BOARD]"),
@@ -104,8 +109,8 @@ class _Parser(argparse.ArgumentParser):
         """Ends the program."""
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
-        if dashed := re.search(r"unrecognized arguments: --(\w[\w.]*)", message):
-            message += f" (overrides have no dashes: {dashed[1]}=VALUE)"
+        if dashed := re.search(r"unrecognized arguments: --(\w[\w.]*)(?:[ =](\w\S*))?", message):
+            message += f" (overrides have no dashes: {dashed[1]}={dashed[2] or 'VALUE'})"
         _print_error(f"error: {message}; see `python -m benchmark --help`")
         self.exit(2)
 

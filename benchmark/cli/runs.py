@@ -1,8 +1,11 @@
-"""The commands that train or evaluate: run, resume, evaluate, tune."""
+"""The commands that train, evaluate or export: run, resume, evaluate, export, tune."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -11,6 +14,10 @@ from benchmark.cli.session import Session
 from benchmark.configuration.compose import compose, parse
 from benchmark.configuration.overrides import exactly, is_true, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
+
+if TYPE_CHECKING:
+    from benchmark.experiment.run import Run
+    from benchmark.tracking.progress import Display
 
 
 def run(words: list[str], session: Session) -> None:
@@ -81,15 +88,49 @@ def resume(words: list[str], session: Session) -> None:
 def evaluate(words: list[str], session: Session) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark.configuration.suites import listed
-    from benchmark.distributed.launch import launched_layout
-    from benchmark.experiment.experiment import Experiment, load_folder
 
     names, overrides = split(words)
     (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers] [trust=true]", 1)
     given, rest = take_keys(overrides, "protocols", "trust")
-    if "devices" not in parse(rest) and launched_layout() is None:
-        rest.append("devices=1")  # further ranks would only wait: one process has all the cores
-    config = load_folder(Path(path), rest, trust=is_true(given, "trust"))
+    with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
+        evaluated = finished.evaluate(listed(given.get("protocols") or list(finished.config.evaluation.protocols)))
+        scores = evaluated.record["scores"]
+        display.scores(finished.name, {name: scores[name] for name in evaluated.protocols})
+        finished.finish(evaluated)
+        seconds = evaluated.record["seconds"]["evaluation"]
+        display.print(f"in {path}/result.json; figures in {path}/figures  ({seconds:.0f} s)")
+
+
+def export(words: list[str], session: Session) -> None:
+    """Write a finished run's encoder to a file for plain torch, torchvision, timm or ONNX."""
+    from benchmark.distributed.collectives import on_rank_zero
+    from benchmark.experiment.export import export_encoder
+    from leaderboards import store
+
+    names, overrides = split(words)
+    usage = "export RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
+    path, target = exactly(names, usage)
+    given, rest = take_keys(overrides, "format", "encoder", "trust")
+    with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
+        result = finished.folder / "result.json"
+        if not result.exists():
+            raise ConfigError(f"{path} has no scores yet: evaluate it first with `evaluate {shlex.quote(path)}`")
+        file = Path(target).expanduser()
+        options = {"format": given.get("format"), "name": given.get("encoder")}
+        write = partial(export_encoder, finished, store.read(result), file, **options)
+        name = on_rank_zero(finished.fabric, write)
+        display.print(f"encoder {name} of {finished.name}: {file}, described by {file}.json")
+
+
+@contextmanager
+def _finished(path: str, overrides: list[str], trust: bool, session: Session) -> Iterator[tuple["Run", "Display"]]:
+    """A run folder's run with the state after its last round, and the display; ConfigError where it is unfinished."""
+    from benchmark.distributed.launch import launched_layout
+    from benchmark.experiment.experiment import Experiment, load_folder
+
+    if "devices" not in parse(overrides) and launched_layout() is None:
+        overrides = [*overrides, "devices=1"]  # further ranks would only wait: one process has all the cores
+    config = load_folder(Path(path), overrides, trust=trust)
     processes = session.launch([config])
     with session.display() as display:
         experiment = Experiment(config, display, processes, path=Path(path))
@@ -104,14 +145,9 @@ def evaluate(words: list[str], session: Session) -> None:
                 )
             if loop.round < loop.rounds and loop.stop_reason() is None:
                 done = f"{loop.round} of {loop.rounds} rounds"
-                command = f"resume {shlex.quote(path)}{' trust=true' if given.get('trust') else ''}"
+                command = f"resume {shlex.quote(path)}{' trust=true' if trust else ''}"
                 raise ConfigError(f"{path} has done {done}: finish it first with `{command}`")
-            evaluated = finished.evaluate(listed(given.get("protocols") or list(config.evaluation.protocols)))
-            scores = evaluated.record["scores"]
-            display.scores(experiment.name, {name: scores[name] for name in evaluated.protocols})
-            finished.finish(evaluated)
-        seconds = evaluated.record["seconds"]["evaluation"]
-        display.print(f"in {path}/result.json; figures in {path}/figures  ({seconds:.0f} s)")
+            yield finished, display
 
 
 def tune(words: list[str], session: Session) -> None:

@@ -24,6 +24,7 @@ from benchmark.configuration.identity import identity
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.schema import Config, validate
 from benchmark.configuration.typecheck import check_plain, describe, fits, nearest
+from benchmark.configuration.weights import pin
 from benchmark.errors import ConfigError, UnusedKeyError
 
 HINTS = get_type_hints(Config)
@@ -75,6 +76,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
+    config, requested = pin(config), pin(requested)
     config.scenario = str(command_line.get("scenario") or variant(_stem(scenario), changed, requested, rows=False))
     config.row = str(command_line.get("row") or variant(label, changed, requested, rows=True))
     validate(config)
@@ -230,14 +232,17 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
                 del section[name]
 
     for name in ("optimizer", "server_optimizer", "encoder", "method"):
-        drop(config[name], layer.get(name), "class", ("name",))
+        drop(config[name], layer.get(name), "class", ("name",) if name == "method" else ())
+    drop(config["encoder"], layer.get("encoder"), "name", ("class",))  # another of a library's models
     drop(config["data"], layer.get("data"), "name", config["data"].keys() - {"options", "class"})
     if isinstance(data := layer.get("data"), Mapping) and data.get("class") not in (None, config["data"].get("class")):
         config["data"]["name"] = str(data["class"]).rpartition(".")[2].lower()
         config["data"].pop("options", None)
     drop(config["public"], layer.get("public"), "name")
     for kind, encoder in layer.get("federation", {}).get("encoders", {}).items():
-        drop(config["federation"]["encoders"].get(kind, {}), encoder, "class", ("clients",))
+        before = config["federation"]["encoders"].get(kind, {})
+        drop(before, encoder, "class", ("clients",))
+        drop(before, encoder, "name", ("clients", "class"))
     if isinstance(layer.get("partition"), Mapping):
         partitions.drop_replaced(config["partition"], layer["partition"])
     training = layer.get("training", {})

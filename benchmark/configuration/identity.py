@@ -15,7 +15,8 @@ RUNTIME = (
 NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
     "training.smallest_batch": None, "data.resize": None, "data.channels": None, "data.limit": None,
-    "data.labels": True, "data.probe": None,
+    "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
+    "encoder.weights": None,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 
@@ -42,6 +43,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
         if key not in outside
         and not key.startswith(("evaluation.", "authors."))
         and (key not in NEWER or NEWER[key] != value)
+        and f"{key}_sha256" not in flat  # a file is its content, wherever it lies
     }
 
 

@@ -46,6 +46,9 @@ SHIPPED = ("methods.", "torch.optim.")
 RESERVED = ("addons", "optimizer", "schedule", "clip_norm", "batch_norm", "server_optimizer")
 """Arguments of a method that other sections set."""
 
+OFFERED = ("in_channels", "image_size", "num_classes")
+"""Arguments that the run fills in from its data set."""
+
 
 def construct(
     section: Mapping[str, Any],
@@ -64,9 +67,11 @@ def construct(
         reserved: arguments that other sections set; this one may not.
     """
     target = locate(section, where)
-    values = {key: value for key, value in section.items() if key not in ("class", "name")}
+    outside = ("class", "name") if where in ("method", "objective") else ("class",)  # there it names the config's file
+    values = {key: value for key, value in section.items() if key not in outside}
     known = {name: p.annotation for name, p in arguments(target).items() if name not in (reserved or {})}
-    check(values, known, where, section["class"])
+    declared = {key: value for key, value in values.items() if key in known or not takes_any(target)}
+    check(declared, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in values}
     check(extra, known, "heads" if where == "objective" else where, section["class"])
     try:
@@ -159,7 +164,8 @@ def arguments(target: Any) -> dict[str, inspect.Parameter]:
     Of constructors that are no modules (torch's optimisers) all arguments count.
     """
     if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        return {name: p for name, p in _parameters(target).items() if name not in ("self", "params")}
+        parameters = {name: p for name, p in _parameters(target).items() if name not in ("self", "params")}
+        return {name: p for name, p in parameters.items() if not takes_any(target) or p.kind is not p.VAR_KEYWORD}
     keywords: dict[str, inspect.Parameter] = {}
     for cls in target.__mro__:
         if "__init__" in vars(cls):
@@ -168,6 +174,12 @@ def arguments(target: Any) -> dict[str, inspect.Parameter]:
             if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
                 break
     return keywords
+
+
+def takes_any(target: Any) -> bool:
+    """Whether a function passes keyword arguments that it does not declare on, to something that checks them."""
+    kinds = {p.kind for p in inspect.signature(target).parameters.values()} if inspect.isfunction(target) else set()
+    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _parameters(function: Any) -> dict[str, inspect.Parameter]:
@@ -186,7 +198,7 @@ def defaults(config: DictConfig) -> dict[str, Any]:
         for name, parameter in arguments(locate(section, where)).items():
             default = parameter.default
             is_plain = default is None or isinstance(default, bool | int | float | str)
-            if is_plain and name not in (*section, *config.heads, *RESERVED, "in_channels", "num_classes"):
+            if is_plain and name not in (*section, *config.heads, *RESERVED, *OFFERED):
                 unset[f"{where}.{name}"] = default
     return unset
 

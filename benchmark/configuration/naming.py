@@ -27,17 +27,28 @@ def changes_name(key: str) -> bool:
 def variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
     """The name with the changes of the command line in the sections of a row, or in those of a scenario."""
     keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
-    words = [f"{key.removeprefix('method.')}={_short(_value(config, key))}" for key in keys]
+    words = [f"{key.removeprefix('method.')}={_short(_by_content(config, key))}" for key in keys]
     full = "+".join((name, *words))
     if len(full) <= LONGEST:
         return full
     return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
 
 
-def _value(config: DictConfig, key: str) -> Any:
-    """The value of a key; of a path, the file's name."""
-    value = OmegaConf.select(config, key)
-    return Path(value).stem if key == "partition.path" and isinstance(value, str) else value
+def _by_content(config: DictConfig, key: str) -> Any:
+    """A key's value, in which the beginning of its hash stands for the path of a file of weights, and the file's name
+    for that of a file of clients."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            plain = {name: replaced(inner) for name, inner in value.items()}
+            if "weights_sha256" in plain:
+                plain["weights"] = plain["weights_sha256"][:12]
+            return plain
+        return value
+
+    if key == "partition.path":
+        return Path(str(config.partition.get("path"))).stem
+    return OmegaConf.select(OmegaConf.create(replaced(OmegaConf.to_container(config, resolve=True))), key)
 
 
 def _short(value: Any) -> str:

@@ -92,6 +92,8 @@ class ScheduleConfig:
     """constant | cosine | cosine_twice (each round's step of the cosine counts twice, as in FedSC's code) | step."""
     per: str = "round"
     """round: one rate a round | step: it moves within a visit."""
+    warmup: float = 0.0
+    """Share of the run, in [0, 1), in which the rate first rises linearly from 0; not under cosine_twice."""
     milestones: list[float] = field(default_factory=lambda: [0.6, 0.8])
     """step: progress in [0, 1] after which the rate drops."""
     gamma: float = 0.1
@@ -137,11 +139,15 @@ class Config:
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
+    """A network and its arguments. weights: what it starts from, a file or, for methods.networks.torchvision, a name
+    such as IMAGENET1K_V1; weights_sha256: the file's content, set by the run."""
     heads: dict[str, Any] = field(default_factory=dict)
     """Heads of every objective that has them: widths of projector and predictor; head_norm, last_norm."""
     objective: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
+    """An optimiser and its arguments. decay_norms_and_biases: false takes parameters of fewer than two dimensions (of
+    normalisation layers, and biases) out of its weight decay; true by default."""
     server_optimizer: dict[str, Any] = field(default_factory=dict)
     """Server's optimiser on the clients' mean, a class of `methods.server`; empty: the mean replaces the weights."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -220,6 +226,16 @@ def validate(config: DictConfig) -> None:
         )
     if config.schedule.name == "cosine_twice" and config.schedule.per == "step":
         raise ConfigError("schedule.name=cosine_twice: its rate is that of a round: leave schedule.per=round")
+    if not 0 <= config.schedule.warmup < 1:
+        raise ConfigError(f"schedule.warmup={config.schedule.warmup}: give a share of the run in [0, 1), such as 0.1")
+    if config.schedule.per == "round" and 0 < config.schedule.warmup * config.federation.rounds < 1:
+        least = 1 / config.federation.rounds
+        raise ConfigError(
+            f"schedule.warmup={config.schedule.warmup} ends within the first round, which has one rate: give at least "
+            f"{least:.3g}, or set schedule.per=step"
+        )
+    if config.schedule.warmup and config.schedule.name == "cosine_twice":
+        raise ConfigError("schedule.name=cosine_twice: it has no warm-up: leave schedule.warmup out, or choose cosine")
     if late := [progress for progress in config.schedule.milestones if not 0 <= progress <= 1]:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:

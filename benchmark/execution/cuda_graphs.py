@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from methods import trees
 from methods.base import FederatedMethod
+from methods.optimizers import LARS
 
 SHAPES = 4
 """Largest number of batch shapes that are recorded: clients may end in many sizes of short batches."""
@@ -133,7 +134,7 @@ class RecordedSteps:
 def _starts_at_zero(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a fresh state of the optimiser is all zeros."""
     plain = all(not group.get("dampening") for group in optimizer.param_groups)
-    return plain and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+    return plain and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, LARS)
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> Any:

@@ -26,7 +26,7 @@ class ParallelExecutor:
     """Assigns clients to lanes in turn; replies come in the order of the clients, as from the sequential executor.
 
     Phases that do not train, and networks with dropout (whose draws would depend on the lanes), run sequentially. Steps
-    of optimisers other than SGD, Adam and AdamW are not recorded.
+    of optimisers other than SGD, Adam, AdamW and LARS are not recorded.
 
     Args:
         reference: sequential executor; its model is copied for each lane.

@@ -23,6 +23,7 @@ from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
+from benchmark.experiment.initial_weights import fetch_weights, refuse_download
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
@@ -180,6 +181,7 @@ class Experiment:
         fabric = factory.fabric(config, self.processes)  # first: it sets the threads of what follows
         images = rank_zero_first(fabric, lambda: data.source(config, self.display.decoding))
         protocols = self._protocols(images)
+        rank_zero_first(fabric, partial(fetch_weights, config))
         method = factory.method(config, images)
         module = factory.data(config, images, method)
         clients = data.clients(config, method, module.parts, module.parts.names)
@@ -276,6 +278,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))
+        refuse_download(before, str(file))
         refuse_links(path)
     config = merge(before, overrides)
     changed = differences(before, config)

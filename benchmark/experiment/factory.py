@@ -18,7 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.instantiate import arguments, check, construct, locate, named_classes
+from benchmark.configuration.instantiate import SHIPPED, arguments, check, construct, locate, named_classes
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
 from benchmark.errors import ConfigError
@@ -28,30 +28,50 @@ from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
+from benchmark.experiment.initial_weights import start_from_weights
 from benchmark.federation.accountant import DELTA, PrivacyAccountant
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from methods.base import Client, FederatedMethod, Objective
+from methods.optimizers import decay_matrices_only
+
+DECAY_ALL = "decay_norms_and_biases"
+"""Key of the section `optimizer` that its class does not have."""
 
 
 def schedule(config: DictConfig) -> Callable[[float], float]:
-    """A function from progress in [0, 1] to the factor on the learning rate."""
+    """A function from progress in [0, 1] to the factor on the learning rate.
+
+    During warm-up the factor rises linearly from 0 to 1. A round with one rate has that of its middle: the first round
+    would make no step otherwise. A cosine follows over the rest of the run; milestones stay where they are.
+    """
+    rounds, warmup = config.federation.rounds, config.schedule.warmup
     milestones, gamma = list(config.schedule.milestones), config.schedule.gamma
+    middle = 0.5 / max(1, rounds) if config.schedule.per == "round" else 0.0
 
     def cosine(progress: float) -> float:
         return (1 + math.cos(math.pi * progress)) / 2
 
     def cosine_twice(progress: float) -> float:
-        return cosine(progress) ** 2 / cosine(progress - 1 / config.federation.rounds) if progress else 1.0
+        return cosine(progress) ** 2 / cosine(progress - 1 / rounds) if progress else 1.0
 
-    return {
+    factor = {
         "constant": lambda progress: 1.0,
         "cosine": cosine,
         "cosine_twice": cosine_twice,
         "step": lambda progress: gamma ** sum(progress >= milestone for milestone in milestones),
     }[config.schedule.name]
+    if not warmup:
+        return factor
+
+    def warmed_up(progress: float) -> float:
+        if progress < warmup:
+            return min(1.0, (progress + middle) / warmup) * (1.0 if factor is cosine else factor(progress))
+        return factor((progress - warmup) / (1 - warmup) if factor is cosine else progress)
+
+    return warmed_up
 
 
 def recipe(config: DictConfig, images: Source) -> Recipe:
@@ -94,7 +114,16 @@ def method_over(
     if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(cls, "accepts"):
         cls.accepts(loss)  # first: a wrong pair is a better message than a wrong argument
     with isolated(Streams(config.seed).seed_for("init"), torch.device("cpu")):
-        encoder = construct(architecture, where, offered={"in_channels": images.train.images.shape[1]})
+        built_from = {key: value for key, value in architecture.items() if key not in ("weights", "weights_sha256")}
+        size = recipe(config, images).size
+        if built_from.get("image_size", size) != size and built_from["class"].startswith(SHIPPED):
+            raise ConfigError(
+                f"{where}.image_size={built_from['image_size']}: the run's images have a side of {size} pixels: leave "
+                "it out, or set data.image_size"
+            )
+        offered = {"in_channels": images.train.images.shape[1], "image_size": size}
+        encoder = construct(built_from, where, offered=offered)
+        start_from_weights(encoder, architecture, where, sections["views"])
         if not isinstance(getattr(encoder, "dim", None), int):
             raise ConfigError(
                 f"{where}: {architecture['class']} makes a {type(encoder).__name__} without `dim`, the width of "
@@ -124,9 +153,17 @@ def method_over(
 
 def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
     """A function from parameters to an optimiser; its arguments and a step are tried now, not at the first visit."""
+    settings = {key: value for key, value in section.items() if key != DECAY_ALL}
+    decays_all = section.get(DECAY_ALL, True)
+    check({DECAY_ALL: decays_all}, {DECAY_ALL: bool}, "optimizer", "the suite")
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
-    made = construct(section, "optimizer", [weight])
+    made = construct(settings, "optimizer", [weight])
+    if not decays_all and not made.defaults.get("weight_decay"):
+        raise ConfigError(
+            f"optimizer.{DECAY_ALL}=false: there is no weight decay that it could leave out: set "
+            "optimizer.weight_decay above 0, or leave it out"
+        )
     for group in made.param_groups:
         if "capturable" in group:  # refused on a CPU, where this trial is
             group["capturable"] = False
@@ -134,7 +171,8 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
         made.step()
     except (RuntimeError, TypeError, OverflowError) as error:  # some want a closure, some sparse gradients
         raise ConfigError(f"optimizer.class={section['class']} can make no step here: {error}") from error
-    return partial(locate(section, "optimizer"), **{key: value for key, value in section.items() if key != "class"})
+    make = partial(locate(section, "optimizer"), **{key: value for key, value in settings.items() if key != "class"})
+    return make if decays_all else lambda parameters: make(decay_matrices_only(parameters))
 
 
 def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:

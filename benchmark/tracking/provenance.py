@@ -17,8 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate, named_classes
+from benchmark.configuration.weights import encoder_sections, sha256, weights_file
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
+from methods.libraries import hub_file, torchvision_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
@@ -36,9 +38,22 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         "dataset": data.source.sha256,
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
+        **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "python": platform.python_version(),
     }
+
+
+def weights_hashes(config: DictConfig) -> dict[str, str]:
+    """Dotted key -> sha256 of the file of weights that an encoder started from; none for random initial weights."""
+    hashes = {}
+    for where, section in encoder_sections(config):
+        if section.get("weights") is not None:
+            key = f"{where}.weights"
+            is_file = weights_file(section, where) is not None
+            named = None if is_file else hub_file(torchvision_weights(section.name, section.weights))
+            hashes[key] = section.weights_sha256 if named is None else sha256(named, key)
+    return hashes
 
 
 def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]:

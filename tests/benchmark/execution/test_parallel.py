@@ -41,6 +41,8 @@ class TestRecordings:
             ("federation.batch_norm=local",),
             ("optimizer.nesterov=true",),
             ("optimizer.momentum=0.0",),
+            ("optimizer.decay_norms_and_biases=false", "optimizer.weight_decay=0.1", "schedule.warmup=0.5"),
+            ("optimizer={class: methods.optimizers.LARS, lr: 5.0, weight_decay: 0.01}", "schedule.per=step"),
             ("objective=byol", "objective.momentum=0.9"),
             ("objective.stateful=true", "objective=byol", "objective.first_target=online"),
             ("objective=supervised",),

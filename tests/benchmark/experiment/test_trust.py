@@ -1,10 +1,12 @@
 """A run folder that somebody else made: its config is read, but names no code that would run unasked."""
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from benchmark.cli.main import main
@@ -115,6 +117,9 @@ def test_code_from_outside_is_refused_before_it_is_imported(
         ("encoder", "torch.optim.swa_utils.update_bn"),
         ("encoder", "methods.networks._resnet"),
         ("encoder", "methods.networks.torch.hub.load"),
+        ("encoder", "methods.networks.models.resnet18"),
+        ("encoder", "methods.networks.torchvision_model"),
+        ("encoder", "methods.libraries.import_timm"),
         ("optimizer", "torch.optim.lr_scheduler.LRScheduler"),
         ("server_optimizer", "methods.fedavg.FedAvg"),
     ],
@@ -128,6 +133,37 @@ def test_a_class_of_another_kind_is_refused_before_anything_is_called(
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert (err.count("\n"), f"{where}.class={path}" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ({"name": "resnet18", "pretrained": True}, "encoder.pretrained: torchvision's resnet18"),
+        ({"name": "resnet18", "weights_backbone": "DEFAULT"}, "encoder.weights_backbone"),
+        ({"name": "resnet18", "norm_layer": "https://example.org/x.pt"}, "no address and no path"),
+        ({"name": "https://example.org/x"}, "torchvision has no model of this name"),
+        ({"name": "resnet18", "weights": "https://example.org/x.pt"}, "nothing is fetched from an address"),
+        ({"name": "resnet18", "weights": "IMAGENET1K_V1"}, "would fetch resnet18-f37072fd.pth"),
+    ],
+)
+def test_no_argument_of_an_encoder_fetches_or_loads(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    section: dict,
+    line: str,
+) -> None:
+    reached: list[object] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda *given: reached.append(given))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    name_class(folder, "encoder", "methods.networks.torchvision", **section)
+    (folder / "result.json").unlink()
+    capsys.readouterr()
+    assert main(["resume", str(folder)]) == 2
+    err = capsys.readouterr().err
+    assert (err.count("\n"), line in err) == (1, True), err
+    assert reached == []
 
 
 @pytest.mark.parametrize("link", ["checkpoint/memory", "result.json.tmp", "lock", "figures/curves.png"])

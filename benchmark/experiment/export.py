@@ -1,0 +1,145 @@
+"""Export of a finished run's encoder: a file of weights or an ONNX graph, and a JSON file that describes it.
+
+The names of the weights are those of the encoder's backbone: where the encoder is a model of torchvision or timm, they
+are that library's own. docs/export.md has the format, and the lines that load it.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from copy import deepcopy
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from benchmark.configuration.identity import identity
+from benchmark.configuration.instantiate import arguments, locate
+from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.weights import sha256
+from benchmark.errors import ConfigError
+from benchmark.experiment.run import Run
+from leaderboards.schema import Record
+from methods.networks import Encoder
+
+FORMATS = ("torch", "safetensors", "onnx")
+RECORDED = ("scenario", "row", "seed", "method", "objective", "rounds", "provenance", "deviations")
+"""Fields of the run's record that the description repeats."""
+LEFT_OUT = ("class", "clients", "weights", "weights_sha256")
+"""Keys of an encoder's section that are no arguments of its class."""
+
+
+def export_encoder(run: Run, record: Record, file: Path, *, format: str | None = None, name: str | None = None) -> str:
+    """Writes an encoder of a finished run to `file`, and its description to `file`.json; both replace older files.
+
+    Args:
+        run: restored. record: its own.
+        format: one of FORMATS; None: by the file's ending, torch for any other than .safetensors and .onnx.
+        name: as `record["encoders"]` has it; None: the global one, or the only one.
+
+    Returns the name of the encoder. Raises ConfigError: no such format or encoder, or a package is missing.
+    """
+    format = format or {".onnx": "onnx", ".safetensors": "safetensors"}.get(file.suffix, "torch")
+    if format not in FORMATS:
+        raise ConfigError(f"format={format}: choose {', '.join(FORMATS)}{nearest(str(format), FORMATS)}")
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
+    exported = run.loop.export()
+    name = _chosen(name, exported)
+    encoder = deepcopy(run.evaluator.encoder(exported[name], recalibrated=run.recalibrated, kind=name)).cpu()
+    recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
+    beside, card, text = (file.with_name(f"{file.name}{ending}") for ending in (".new", ".json", ".json.new"))
+    try:
+        _write(encoder, beside, format, torch.zeros(2, channels, recipe.size, recipe.size))
+        description = {
+            "format": format,
+            "sha256": sha256(beside, "FILE"),
+            "encoder": name,
+            "architecture": architecture(run, encoder, name),
+            "input": {"channels": channels, "size": recipe.size, "mean": recipe.mean, "std": recipe.std},
+            "features": encoder.dim,
+            "run": {
+                "identity": identity(run.config),
+                **{key: record[key] for key in RECORDED},
+                "scores": record["encoders"].get(name, record["scores"]),
+            },
+        }
+        text.write_text(json.dumps(description, indent=1, default=list) + "\n", encoding="utf-8")
+        os.replace(beside, file)
+        os.replace(text, card)
+    finally:
+        beside.unlink(missing_ok=True)
+        text.unlink(missing_ok=True)
+    return name
+
+
+def architecture(run: Run, encoder: nn.Module, name: str) -> dict[str, Any]:
+    """What builds the encoder: its class and arguments, and its library's model where it is one."""
+    kinds = run.config.federation.encoders
+    section: Any = OmegaConf.to_container(kinds.get(name, run.config.encoder), resolve=True)
+    given = {key: value for key, value in section.items() if key not in LEFT_OUT}
+    filled_in = {"in_channels": run.data.source.train.images.shape[1], "image_size": run.data.recipe.size}
+    takes = arguments(locate(section, "encoder"))
+    given = {**{key: value for key, value in filled_in.items() if key in takes}, **given}
+    model = encoder.model if isinstance(encoder, Encoder) else None
+    return {"class": section["class"], "arguments": given, "model": model and model._asdict()}
+
+
+def _chosen(name: str | None, exported: Mapping[str, Any]) -> str:
+    """The encoder's name; ConfigError where it is not among those of the run, or has to be chosen."""
+    if name is None and len(exported) == 1:
+        return next(iter(exported))
+    if name is None and "global" in exported:
+        return "global"
+    if str(name) not in exported:
+        listed = ", ".join(list(exported)[:8]) + (", ..." if len(exported) > 8 else "")
+        given = "it has several encoders" if name is None else f"encoder={name}{nearest(str(name), exported)}"
+        raise ConfigError(f"{given}: choose one of this run's: encoder=NAME of {listed}")
+    return str(name)
+
+
+def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) -> None:
+    """Writes the weights, or the graph. images: `[2, C, H, W]`, of which a graph takes the shape but for the batch."""
+    state = (encoder.backbone if isinstance(encoder, Encoder) else encoder).state_dict()
+    # a view would be written with all of the tensor that it is a part of
+    state = {key: value.detach().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
+    try:
+        if format == "torch":
+            torch.save(state, file)
+        elif format == "safetensors":
+            from safetensors.torch import save
+
+            file.write_bytes(save(state))
+        else:
+            _write_onnx(encoder, file, images)
+    except ImportError as error:
+        raise ConfigError(
+            f"format={format} needs the package {error.name}: install this suite with its extra: "
+            "pip install -e '.[export]'"
+        ) from error
+
+
+def _write_onnx(encoder: nn.Module, file: Path, images: torch.Tensor) -> None:
+    """Writes an ONNX graph from `images` `[batch, C, H, W]` to `features` `[batch, dim]`, by torch's exporter."""
+    import onnxscript  # noqa: F401  # torch's exporter needs it; the error names it
+
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")  # of the exporter, about itself
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            encoder,
+            (images,),
+            file,
+            dynamo=True,
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            verbose=False,
+        )
