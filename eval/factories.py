@@ -31,6 +31,7 @@ class Protocol:
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
         requires: "", "encoder_inputs", "held_out" (and "encoder_inputs"), "local_models", "projector", "views" or
             "target NAME": the input besides features.
+        uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder.
     """
 
@@ -43,6 +44,7 @@ class Protocol:
     lower: tuple[str, ...] = ()
     higher: tuple[str, ...] = ()
     requires: str = ""
+    uses_views: bool = False
     long: bool = False
 
     def run(self, subject: Subject, generator: torch.Generator) -> dict[str, float]:
@@ -94,11 +96,15 @@ def compute_projected(subject: Subject, generator: torch.Generator, **settings: 
 
 
 COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
-    "linear": lambda subject, generator, probe: linear_probe(subject.features, probe, generator),
+    "linear": lambda subject, generator, probe: linear_probe(
+        subject.features, probe, generator, on_progress=subject.on_progress
+    ),
     "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
-    "sweep": lambda subject, generator, **settings: swept_probe(subject.features, generator=generator, **settings),
+    "sweep": lambda subject, generator, **settings: swept_probe(
+        subject.features, generator=generator, on_progress=subject.on_progress, **settings
+    ),
     "augmented": lambda subject, generator, **settings: augmented_probe(
-        subject.features, subject.inputs, generator=generator, **settings
+        subject.features, subject.inputs, generator=generator, on_progress=subject.on_progress, **settings
     ),
     "knn": lambda subject, generator, **settings: knn(subject.features, **settings),
     "knn_by_k": lambda subject, generator, **settings: knn_by_k(subject.features, **settings),

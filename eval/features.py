@@ -89,7 +89,12 @@ class Features:
 
 @torch.no_grad()  # inference mode would yield tensors that no later gradient may touch
 def extract(
-    encoder: nn.Module, images: Images, prepare: Prepare, batch_size: int = 512, device: Device | None = None
+    encoder: nn.Module,
+    images: Images,
+    prepare: Prepare,
+    batch_size: int = 512,
+    device: Device | None = None,
+    on_batch: Callable[[int], None] = lambda _: None,
 ) -> Tensor:
     """Representations `[N, d]` float32 of all images, in their order, on the device.
 
@@ -98,6 +103,7 @@ def extract(
         images: uint8; an array is read in slices, so a memory map never enters memory whole.
         prepare: applied to each uint8 batch on the device.
         device: None: where the encoder's first parameter is.
+        on_batch: called after each batch with its number of images.
 
     Raises EvalError: a module is in train mode, the images are not uint8 or none, or the output is not `[B, d]`.
     """
@@ -112,6 +118,7 @@ def extract(
         if h.ndim != 2:
             raise EvalError(f"the encoder returns shape {list(h.shape)}: give one that returns [B, d]")
         outputs.append(h.float())
+        on_batch(len(h))
     return torch.cat(outputs)
 
 

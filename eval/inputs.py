@@ -72,6 +72,7 @@ class Subject:
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
+        on_progress: called now and then with the fraction of the protocol's work that is done.
     """
 
     features: Features
@@ -80,6 +81,7 @@ class Subject:
     local_models: Callable[[int], ModelComparison] | None = None
     projector: nn.Module | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
+    on_progress: Callable[[float], None] = lambda fraction: None
 
     def __post_init__(self) -> None:
         for split in ("train", "test") if self.encoder_inputs is not None else ():

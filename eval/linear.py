@@ -1,7 +1,8 @@
 """Linear probes: softmax regression on frozen features, by the optimiser of a paper or to convergence."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,10 @@ from eval.inputs import Crop, EncoderInputs
 from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+
+SHARED_STEP = 2e8
+"""Floating-point operations of a step, about 2 ms of a core, from which CPU threads share it. In a smaller step they
+gain little, and where another process has one of the cores they wait for it at each of some fifteen operations."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ def fit_linear(
     *,
     rates: Sequence[float] = (),
     embed: Callable[[Tensor], Tensor] | None = None,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
     """Train a linear classifier on features by minibatches, or several at once that differ in their learning rate.
 
@@ -118,6 +124,7 @@ def fit_linear(
         generator: draws the initial parameters and the orders; its device need not be the features'.
         rates: learning rates, one classifier each, instead of the probe's; all start alike and see the same batches.
         embed: row numbers `[B]` -> features `[B, d]`, recomputed for every batch; None: rows of `train_x`.
+        on_progress: called after each epoch with the fraction that is done.
 
     Returns:
         weight `[C, d]`, bias `[C]`, after the last epoch; with R rates `[R C, d]` and `[R C]`, the classes of the first
@@ -138,35 +145,63 @@ def fit_linear(
     adam = probe.optimizer == "adam"
     optimizer = _Adam(parameters) if adam else _SGD(parameters, probe.momentum, probe.nesterov)
     order = torch.arange(n, device=train_x.device)
-    for epoch in range(probe.epochs):
-        if probe.shuffle:
-            order = sample(n, n, generator, train_x.device)
-        for start in range(0, n, probe.batch_size):
-            rows = order[start : start + probe.batch_size]
-            x = train_x.index_select(0, rows) if embed is None else embed(rows)
-            gradient_of(x, train_y.index_select(0, rows), weight, bias, gradient, heads)
-            if probe.weight_decay:
-                gradient.add_(parameters, alpha=probe.weight_decay)
-            optimizer.step(gradient, probe.learning_rate(epoch + start / n), scale)
+    operations = 4 * heads * num_classes * width * min(n, probe.batch_size)  # of the step's two matrix products
+    with _one_thread(embed is None and train_x.device.type == "cpu" and operations < SHARED_STEP):
+        for epoch in range(probe.epochs):
+            if probe.shuffle:
+                order = sample(n, n, generator, train_x.device)
+            for start in range(0, n, probe.batch_size):
+                rows = order[start : start + probe.batch_size]
+                x = train_x.index_select(0, rows) if embed is None else embed(rows)
+                gradient_of(x, train_y.index_select(0, rows), weight, bias, gradient, heads)
+                if probe.weight_decay:
+                    gradient.add_(parameters, alpha=probe.weight_decay)
+                optimizer.step(gradient, probe.learning_rate(epoch + start / n), scale)
+            on_progress((epoch + 1) / probe.epochs)
     return weight, bias
 
 
+@contextmanager
+def _one_thread(small: bool) -> Iterator[None]:
+    """Computes every operation on one thread where the steps are small."""
+    before = torch.get_num_threads()
+    try:
+        if small:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def linear_probe(
-    features: Features, probe: Probe, generator: torch.Generator, embed: Callable[[Tensor], Tensor] | None = None
+    features: Features,
+    probe: Probe,
+    generator: torch.Generator,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, float]:
-    """Accuracy in percent on the whole test set after the last epoch; nothing is selected. embed: see `fit_linear`."""
+    """Accuracy in percent on the whole test set after the last epoch; nothing is selected.
+
+    embed, on_progress: see `fit_linear`.
+    """
     x, y = features.train_x, features.train_y
-    classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed)
+    classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed, on_progress=on_progress)
     return {"accuracy": accuracy(_predict(features.test_x, *classifier), features.test_y)}
 
 
 def swept_probe(
-    features: Features, probe: Probe, generator: torch.Generator, rates: Sequence[float], fraction: float = 0.1
+    features: Features,
+    probe: Probe,
+    generator: torch.Generator,
+    rates: Sequence[float],
+    fraction: float = 0.1,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, float]:
     """The probe at several rates at once; the rate is chosen on a held-out slice of train, never on test.
 
     Args:
         rates: tried; of equally accurate ones the smallest is chosen. fraction: of each class, held out.
+        on_progress: see `fit_linear`.
 
     Returns:
         "accuracy": percent on the whole test set, by the chosen classifier, trained on the rest of train; "rate".
@@ -174,7 +209,7 @@ def swept_probe(
     fit, held_out = holdout(features.train_y, fraction, seed_of(generator))
     rates, classes = sorted(rates), features.num_classes
     x, y = features.train_x, features.train_y
-    weight, bias = fit_linear(x[fit], y[fit], classes, probe, generator, rates=rates)
+    weight, bias = fit_linear(x[fit], y[fit], classes, probe, generator, rates=rates, on_progress=on_progress)
     classifiers = list(zip(weight.split(classes), bias.split(classes), strict=True))
     scores = [accuracy(_predict(x[held_out], *classifier), y[held_out]) for classifier in classifiers]
     best = scores.index(max(scores))
@@ -182,14 +217,23 @@ def swept_probe(
 
 
 def augmented_probe(
-    features: Features, inputs: EncoderInputs, probe: Probe, crop: Crop, generator: torch.Generator
+    features: Features,
+    inputs: EncoderInputs,
+    probe: Probe,
+    crop: Crop,
+    generator: torch.Generator,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, float]:
     """As `linear_probe`, but every training image is cropped and flipped anew in every epoch.
 
-    The encoder stays frozen and in eval mode; test images are not augmented.
+    The encoder stays frozen and in eval mode; test images are not augmented. on_progress: see `fit_linear`.
     """
     return linear_probe(
-        features, probe, generator, lambda rows: inputs.encoder(inputs.batch(rows, crop, generator)).float()
+        features,
+        probe,
+        generator,
+        lambda rows: inputs.encoder(inputs.batch(rows, crop, generator)).float(),
+        on_progress,
     )
 
 

@@ -23,7 +23,7 @@ from eval.features import EvalError, Features, accuracy, extract, holdout, recal
 from eval.geometry import effective_rank, uniformity_parts
 from eval.inputs import Crop, EncoderInputs, ModelComparison, Subject
 from eval.knn import knn_predict
-from eval.protocol import PROTOCOLS, evaluate
+from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
 from methods.maths import alignment
 
@@ -112,14 +112,17 @@ class Evaluator:
         protocols: Sequence[str],
         local_models: LocalModels | None = None,
         on_start: Callable[[str], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
         projector: nn.Module | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
-        local_models: for drift. on_start: called with the name of each step as it begins. arrays: is filled with those
-        that figures are drawn from. failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
+        local_models: for drift. on_start: called with the name of each step as it begins.
+        on_progress: called with the fraction of a long step that is done.
+        arrays: is filled with those that figures are drawn from.
+        failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
         projector: of this encoder; or None.
         """
         if not protocols:
@@ -128,7 +131,7 @@ class Evaluator:
         source, encoder = self.data.source, deepcopy(encoder)  # a client's weights would change the resident model's
         targets = {name: self.other(name) for name in transfer_targets(protocols)}
         subject = Subject(
-            features=self._all_features(encoder),
+            features=self._all_features(encoder, any(find(name).uses_views for name in protocols), on_progress),
             encoder_inputs=EncoderInputs(
                 encoder=encoder,
                 train=source.train.images,
@@ -140,6 +143,7 @@ class Evaluator:
             local_models=None if local_models is None else partial(self._compare, local_models),
             projector=projector,
             save_arrays=({} if arrays is None else arrays).__setitem__,
+            on_progress=on_progress,
         )
         scored = evaluate(
             subject, protocols, lambda protocol: self.streams.generator(f"evaluation/{protocol}"), on_start, failed
@@ -184,19 +188,30 @@ class Evaluator:
             if not math.isnan(value)
         }
 
-    def _all_features(self, encoder: nn.Module) -> Features:
-        """Features of the run's own data set with their clients, and of two views of some training images."""
-        chosen = self._sample(len(self.holders), VIEWS, "alignment")
-        first, second = (self._view(encoder, chosen, name) for name in ("view_a", "view_b"))
-        return replace(
-            self._features(encoder, self.data.source),
-            train_clients=torch.from_numpy(self.holders).to(self.device),
-            view_a=first,
-            view_b=second,
-            view_clients=torch.from_numpy(self.holders[chosen]).to(self.device),
-        )
+    def _all_features(self, encoder: nn.Module, views: bool, on_progress: Callable[[float], None]) -> Features:
+        """Features of the run's own data set with their clients, and, if a protocol uses them, of two views of some
+        training images."""
+        source = self.data.source
+        chosen = self._sample(len(self.holders), VIEWS if views else 0, "alignment")
+        total, done = len(source.train.labels) + len(source.test.labels) + 2 * len(chosen), 0
 
-    def _features(self, encoder: nn.Module, source: Source) -> Features:
+        def on_batch(images: int) -> None:
+            nonlocal done
+            done += images
+            on_progress(done / total)
+
+        features = replace(
+            self._features(encoder, source, on_batch), train_clients=torch.from_numpy(self.holders).to(self.device)
+        )
+        if not views:
+            return features
+        first, second = (self._view(encoder, chosen, name, on_batch) for name in ("view_a", "view_b"))
+        clients = torch.from_numpy(self.holders[chosen]).to(self.device)
+        return replace(features, view_a=first, view_b=second, view_clients=clients)
+
+    def _features(
+        self, encoder: nn.Module, source: Source, on_batch: Callable[[int], None] = lambda _: None
+    ) -> Features:
         """Features of a whole data set, its images converted to the encoder's number of channels."""
         channels = self.data.source.train.images.shape[1]
 
@@ -204,9 +219,9 @@ class Evaluator:
             return self._plain(with_channels(images, channels))
 
         return Features(
-            train_x=self._extract(encoder, source.train.images, prepare),
+            train_x=self._extract(encoder, source.train.images, prepare, on_batch),
             train_y=torch.from_numpy(source.train.labels).to(self.device),
-            test_x=self._extract(encoder, source.test.images, prepare),
+            test_x=self._extract(encoder, source.test.images, prepare, on_batch),
             test_y=torch.from_numpy(source.test.labels).to(self.device),
             num_classes=len(source.classes),
         )
@@ -241,15 +256,23 @@ class Evaluator:
         order = torch.randperm(total, generator=self.streams.generator(purpose))
         return np.sort(order[:limit].numpy())
 
-    def _view(self, encoder: nn.Module, chosen: np.ndarray, name: str) -> Tensor:
+    def _view(
+        self, encoder: nn.Module, chosen: np.ndarray, name: str, on_batch: Callable[[int], None] = lambda _: None
+    ) -> Tensor:
         drawn = partial(augment, recipe=self.data.recipe, generator=self.streams.generator(name))
-        return self._extract(encoder, self.data.source.train.images[chosen], drawn)
+        return self._extract(encoder, self.data.source.train.images[chosen], drawn, on_batch)
 
-    def _extract(self, encoder: nn.Module, images: np.ndarray, prepare: Callable[[Tensor], Tensor]) -> Tensor:
-        layout = self.data.layout
-        return extract(
-            encoder, images, lambda x: prepare(x).contiguous(memory_format=layout), self.batch_size, self.device
-        )
+    def _extract(
+        self,
+        encoder: nn.Module,
+        images: np.ndarray,
+        prepare: Callable[[Tensor], Tensor],
+        on_batch: Callable[[int], None] = lambda _: None,
+    ) -> Tensor:
+        def prepared(batch: Tensor) -> Tensor:
+            return prepare(batch).contiguous(memory_format=self.data.layout)
+
+        return extract(encoder, images, prepared, self.batch_size, self.device, on_batch)
 
     def _plain(self, images: Tensor) -> Tensor:
         return plain(images, self.data.recipe)

@@ -147,12 +147,12 @@ class Run:
             )
         scores, failed = dict[str, Scores](), dict[str, str]()
         for name, weights in exported.items():
-            with self.display.counting(f"evaluating {name}", len(protocols) + 1) as on_start:
+            with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
                 arrays = self.arrays.setdefault(name, {})
                 scores[name] = self.evaluator.scores(
-                    encoder, protocols, local_models, on_start, arrays, failed, projector=projector
+                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector=projector
                 )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}

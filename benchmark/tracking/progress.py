@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,21 +100,10 @@ class Display(Callback):
             self.bars.update(self.rounds, description=self.name)
 
     @contextmanager
-    def counting(self, activity: str, total: int) -> Iterator[Callable[[str], None]]:
-        """Counts the steps of a long activity; yields a function to call with the name of each as it begins."""
-        begun = 0
-
-        def on_start(name: str) -> None:
-            nonlocal begun
-            self.bars.update(
-                self.clients, description=f"{activity}: {name}", completed=begun, total=total, visible=True, note=""
-            )
-            begun += 1
-            if not self.live:
-                self.print(f"{self.name}: {activity}: {name}")
-
+    def counting(self, activity: str, total: int) -> Iterator["Steps"]:
+        """Counts the steps of a long activity."""
         try:
-            yield on_start
+            yield Steps(self, activity, total)
         finally:
             self.bars.update(self.clients, visible=False)
 
@@ -156,6 +145,39 @@ class Display(Callback):
         if not self.live and (time.monotonic() - self.last_line > LINE_INTERVAL or is_last):
             self.last_line = time.monotonic()
             self.print(f"{self.name}: round {line['round']}/{loop.rounds}  {loss}{self.monitor}  {speed}")
+
+
+class Steps:
+    """Steps of a long activity on a display; called with the name of each as it begins."""
+
+    def __init__(self, display: Display, activity: str, total: int) -> None:
+        self.display, self.activity, self.total = display, activity, total
+        self.started, self.name, self.last_line = 0, "", 0.0
+
+    def __call__(self, name: str) -> None:
+        """Starts a step."""
+        self.started, self.name, self.last_line = self.started + 1, name, time.monotonic()
+        self._update(0, "")
+        if not self.display.live:
+            self.display.print(f"{self.display.name}: {self.activity}: {name}")
+
+    def progress(self, fraction: float) -> None:
+        """Moves the bar to the fraction of the step that is done; elsewhere a line every `LINE_INTERVAL` seconds."""
+        self._update(fraction, f"{100 * fraction:.0f} %")
+        if not self.display.live and fraction < 1 and time.monotonic() - self.last_line > LINE_INTERVAL:
+            self.last_line = time.monotonic()
+            self.display.print(f"{self.display.name}: {self.activity}: {self.name} {100 * fraction:.0f} %")
+
+    def _update(self, fraction: float, note: str) -> None:
+        description, completed = f"{self.activity}: {self.name}", self.started - 1 + fraction
+        self.display.bars.update(
+            self.display.clients,
+            description=description,
+            completed=completed,
+            total=self.total,
+            visible=True,
+            note=note,
+        )
 
 
 class _Bars(Progress):

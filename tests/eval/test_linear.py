@@ -229,3 +229,36 @@ def test_lbfgs_probe_prefers_the_largest_of_equal_strengths():
 def test_impossible_probes_are_errors(settings, message):
     with pytest.raises(EvalError, match=message):
         Probe(**({"optimizer": "adam", "lr": 1e-3, "epochs": 1, "batch_size": 1} | settings))
+
+
+@pytest.mark.parametrize(("shared_step", "threads"), [(1e12, 1), (0, 2)])
+def test_a_small_step_is_computed_on_one_thread_and_a_large_one_on_all(monkeypatch, shared_step, threads):
+    used = set()
+    monkeypatch.setattr("eval.linear.SHARED_STEP", shared_step)
+    monkeypatch.setattr("eval.linear.gradient_of", lambda *_: used.add(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    x, y = draw()
+    fit_linear(x, y, 4, Probe("sgd", lr=0.1, epochs=1, batch_size=32), seeded())
+    assert used == {threads}
+    assert torch.get_num_threads() == 2
+
+
+def test_a_probe_that_encodes_every_batch_keeps_all_threads(monkeypatch):
+    used = set()
+    monkeypatch.setattr("eval.linear.SHARED_STEP", 1e12)
+    torch.set_num_threads(2)
+    x, y = draw()
+
+    def embed(rows):
+        used.add(torch.get_num_threads())
+        return x[rows]
+
+    fit_linear(x, y, 4, Probe("sgd", lr=0.1, epochs=1, batch_size=32), seeded(), embed=embed)
+    assert used == {2}
+
+
+def test_the_fraction_of_epochs_done_is_reported():
+    x, y = draw()
+    done = []
+    fit_linear(x, y, 4, Probe("sgd", lr=0.1, epochs=4, batch_size=32), seeded(), on_progress=done.append)
+    assert done == [0.25, 0.5, 0.75, 1.0]

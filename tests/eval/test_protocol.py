@@ -181,7 +181,8 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     named, unnamed = {}, []
 
     def record(*arguments, **settings):
-        settings.pop("generator", None)
+        for name in ("generator", "on_progress"):
+            settings.pop(name, None)
         named.update(flat(settings))
         for argument in arguments:
             if isinstance(argument, Probe | FineTuning):
