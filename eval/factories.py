@@ -8,6 +8,7 @@ import torch
 
 from eval.clustering import clusters
 from eval.drift import drift
+from eval.features import class_subset
 from eval.finetune import semi
 from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
@@ -98,6 +99,9 @@ def compute_projected(subject: Subject, generator: torch.Generator, **settings: 
 COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "linear": lambda subject, generator, probe: linear_probe(
         subject.features, probe, generator, on_progress=subject.on_progress
+    ),
+    "linear_subset": lambda subject, generator, probe, per_class: linear_probe(
+        class_subset(subject.features, per_class, generator), probe, generator, on_progress=subject.on_progress
     ),
     "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
     "sweep": lambda subject, generator, **settings: swept_probe(

@@ -1,7 +1,7 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -160,6 +160,20 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
     fit = torch.ones(len(labels), dtype=torch.bool)
     fit[held_out] = False
     return fit.nonzero()[:, 0].to(labels.device), held_out.to(labels.device)
+
+
+def class_subset(features: Features, per_class: int, generator: torch.Generator) -> Features:
+    """The features with at most `per_class` random training rows of each class; without views.
+
+    generator: on the CPU.
+
+    Raises EvalError: `per_class` is below 1.
+    """
+    if per_class < 1:
+        raise EvalError(f"{per_class} training rows of each class were asked for: give at least 1")
+    rows = sample_classes(features.train_y, lambda size: min(size, per_class), generator).to(features.train_x.device)
+    training = {name: getattr(features, name)[rows] for name in ("train_x", "train_y", "train_clients")}
+    return replace(features, **training, view_a=None, view_b=None, view_clients=None)
 
 
 def sample_classes(labels: Tensor, count: Callable[[int], int], generator: torch.Generator) -> Tensor:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
+from eval.features import EvalError, Features, accuracy, class_subset, extract, holdout, recalibrate
 
 
 def plain(batch):
@@ -168,3 +168,17 @@ def test_features_that_do_not_fit_are_errors(changes, message):
     Features(**arguments())
     with pytest.raises(EvalError, match=message):
         Features(**arguments(**changes))
+
+
+def test_a_class_subset_has_as_many_rows_of_each_class_as_asked_for_or_all():
+    labels = torch.tensor([0] * 30 + [1] * 5 + [2] * 12)
+    x = torch.arange(47.0)[:, None].expand(-1, 3)
+    whole = Features(train_x=x, train_y=labels, test_x=x, test_y=labels, num_classes=3, view_a=x, view_b=x)
+    subset, other = (class_subset(whole, 8, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert subset.train_y.bincount().tolist() == [8, 5, 8]
+    assert torch.equal(labels[subset.train_x[:, 0].long()], subset.train_y)
+    assert not torch.equal(subset.train_x, other.train_x)
+    assert subset.view_a is None
+    assert len(subset.test_x) == 47
+    with pytest.raises(EvalError, match="give at least 1"):
+        class_subset(whole, 0, torch.Generator())

@@ -58,6 +58,7 @@ SEMI_ORCHESTRA = SEMI | {
 # Lines are only added: a protocol with other numbers is a new version, beside the old one.
 PINNED = {
     "linear/v1": ADAM,
+    "linear-quick/v1": ADAM | {"epochs": 100, "per_class": 100},
     "linear-lbfgs/v1": {"strengths": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), "fraction": 0.1},
     "linear-fedx/v1": ADAM | {"lr": 1e-3, "epochs": 100, "batch_size": 64, "weight_decay": 1e-6},
     "linear-ssd/v1": ADAM,
@@ -191,6 +192,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
                 unnamed.append(argument)
         return {}
 
+    monkeypatch.setattr(factories, "class_subset", lambda features, per_class, _: record(per_class) or features)
     probes = "augmented_probe lbfgs_probe linear_probe swept_probe"
     for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum scores_of".split():
         monkeypatch.setattr(factories, function, record)
