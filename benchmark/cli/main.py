@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
+from benchmark.cli.comparison import USAGE as COMPARE
+from benchmark.cli.comparison import compare
 from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, resume, run, tune
 from benchmark.cli.session import Session
@@ -27,6 +29,7 @@ EXAMPLES = """examples:
   python -m benchmark run digits ssd method.alpha=5         one key changed
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
+  python -m benchmark compare runs/digits/*/seed0           scores, curves and costs side by side
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
   python -m benchmark board                                 the committed results, and leaderboards/README.md
@@ -47,6 +50,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     ),
     "resume": (resume, "RUN_DIR [trust=true]"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
+    "compare": (compare, COMPARE),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "campaign": (campaign, CAMPAIGN),
     "board": (board, "[collect=RUNS] [folder=BOARD]"),
