@@ -15,7 +15,7 @@ from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
 from benchmark.cli.comparison import USAGE as COMPARE
 from benchmark.cli.comparison import compare
-from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
+from benchmark.cli.reports import BOARD_USAGE, board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, resume, run, tune
 from benchmark.cli.session import Session
 from benchmark.configuration.typecheck import nearest
@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
   python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark board collect=runs                    your runs' board, in runs-board
   python -m benchmark publish                               the same as a dashboard for Weights & Biases
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
@@ -53,7 +54,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "compare": (compare, COMPARE),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "campaign": (campaign, CAMPAIGN),
-    "board": (board, "[collect=RUNS] [folder=BOARD]"),
+    "board": (board, BOARD_USAGE),
     "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
     "regress": (regress, "[table=FILE] | capture=true"),
     "parity": (parity, "FILE... [accelerator=cpu|cuda]"),

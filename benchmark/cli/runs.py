@@ -94,7 +94,7 @@ def evaluate(words: list[str], session: Session) -> None:
     with session.display() as display:
         experiment = Experiment(config, display, processes, path=Path(path))
         display.begin(experiment.name)
-        with experiment.open() as finished:
+        with experiment.open(training=False) as finished:
             loop = finished.loop
             loop.restore()
             if not loop.checkpoint.file.exists() and loop.rounds and (finished.folder / "result.json").exists():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmark.tracking.comparison import RunContent
 from eval.protocol import PROTOCOLS
@@ -18,9 +18,18 @@ MOST_PROTOCOLS = 3
 """Most protocols whose accuracy is drawn; the table has all."""
 LABEL = 0.052
 """Least distance of two labels, over the height of the axes."""
-POINTS = {"text.parse_math": False, "font.family": "DejaVu Sans", "font.size": 9, "text.color": INK}
-POINTS |= {"axes.edgecolor": GREY, "axes.labelcolor": INK, "xtick.color": GREY, "ytick.color": GREY}
-POINTS |= {"xtick.labelcolor": INK, "ytick.labelcolor": INK}
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
 
 Curve = Mapping[float, float]
 """Round -> value."""
@@ -38,7 +47,7 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
     accuracies = _accuracies(runs)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # settings of the user's machine have no effect
-        matplotlib.rcParams.update(POINTS)
+        matplotlib.rcParams.update(STYLE)
         rows = len(accuracies) * (len(runs) + 1)
         height = max(3.4, 0.28 * len(runs) + 1.4, 0.24 * rows + 1)
         widths = [4.4] * len(drawn) + [4.0] * bool(accuracies)
@@ -58,9 +67,11 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
         figure.savefig(path, dpi=150)
 
 
-def _styles(count: int) -> list[tuple[str, str]]:
+def _styles(count: int) -> list[tuple[str, Any]]:
     """A colour and a line style for each run."""
-    pairs = [(colour, style) for style in ("-", (0, (4, 2)), (0, (1, 1.5))) for colour in COLOURS]
+    pairs: list[tuple[str, Any]] = [
+        (colour, style) for style in ("-", (0, (4, 2)), (0, (1, 1.5))) for colour in COLOURS
+    ]
     return list(islice(cycle(pairs), count))
 
 

@@ -102,7 +102,9 @@ def test_what_cannot_be_compared_is_one_line(folders, words, message, capsys):
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("line", ["5", '{"round": 1}', '{"round": "x", "seconds": 1, "bytes_up": {}, "bytes_down": {}}'])
+@pytest.mark.parametrize(
+    "line", ["5", '{"round": 1}', '{"round": "x", "seconds": 1, "bytes_up": {}, "bytes_down": {}}']
+)
 def test_a_line_that_is_no_round_is_named_with_its_file(folders, tmp_path, line):
     (tmp_path / "config.yaml").write_text((folders[0] / "config.yaml").read_text())
     (tmp_path / "rounds.jsonl").write_text(line + "\n")
