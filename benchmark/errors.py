@@ -64,6 +64,11 @@ class RankError(UserError):
     """Ranks that cannot connect to each other."""
 
 
+def count(number: int, noun: str) -> str:
+    """A number and its noun, which has an s but after 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write where there is no room; Python does not name the file in them."""
 

@@ -11,7 +11,7 @@ SHOWN = 20
 """Clients whose accuracies are metrics of their own; of more there are the mean, the worst tenth and the spread."""
 
 
-def by_client(subject: Subject, generator: torch.Generator, probe: Probe) -> dict[str, float]:
+def by_client(subject: Subject, probe: Probe, generator: torch.Generator) -> dict[str, float]:
     """Test accuracy of a linear probe in percent: mean over clients, mean of the worst tenth, spread, each client.
 
     A client counts once, however many test images it has; test images of no client are left out.

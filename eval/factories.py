@@ -106,7 +106,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "linear_subset": lambda subject, generator, probe, per_class: linear_probe(
         class_subset(subject.features, per_class, generator), probe, generator, on_progress=subject.on_progress
     ),
-    "by_client": by_client,
+    "by_client": lambda subject, generator, probe: by_client(subject, probe, generator),
     "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
     "sweep": lambda subject, generator, **settings: swept_probe(
         subject.features, generator=generator, on_progress=subject.on_progress, **settings

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmark.campaign.jobs import Job, State, Status, read_lines, read_sessions
+from benchmark.campaign.jobs import Job, State, Status, read_sessions
+from benchmark.tracking.jsonl import read_lines
 from leaderboards import schema, store
 
 STARTUP = 5.0

@@ -4,7 +4,6 @@ A run's state follows from its folder alone: its record, its rounds, its lock, a
 for each time that a campaign ran it.
 """
 
-import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
 from benchmark.experiment.lock import is_locked
+from benchmark.tracking.jsonl import read_lines
 from leaderboards import schema, store
 from leaderboards.papers import tables
 from leaderboards.papers.tables import Published
@@ -209,12 +209,3 @@ def append_session(folder: Path, session: Mapping[str, Any]) -> None:
     """Add a line to a run folder's `sessions.jsonl`."""
     with (folder / SESSIONS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(session) + "\n")
-
-
-def read_lines(file: Path) -> list[dict[str, Any]]:
-    """Values of a JSON lines file; a line that a power cut left incomplete is skipped."""
-    values = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        with contextlib.suppress(ValueError):
-            values.append(json.loads(line))
-    return values

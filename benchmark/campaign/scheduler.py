@@ -20,7 +20,7 @@ from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
 from benchmark.distributed.launch import cohort
-from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL
+from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL, count
 from benchmark.experiment.data import source
 from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
 from benchmark.tracking.progress import Display
@@ -257,7 +257,7 @@ class Scheduler:
     def stop(self) -> None:
         """End every command: ask it to stop, kill it after STOP_TIMEOUT or at a second Ctrl-C."""
         if self.running:
-            self.display.print(f"ending {len(self.running)} runs; their finished rounds are safe")
+            self.display.print(f"ending {count(len(self.running), 'run')}; their finished rounds are safe")
         for running in self.running:
             running.ask_to_stop()
         kill_at = time.monotonic() + STOP_TIMEOUT

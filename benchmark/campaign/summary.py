@@ -8,6 +8,7 @@ from rich.table import Column, Table
 
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.jobs import Job, State, Status
+from benchmark.errors import count
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -46,7 +47,7 @@ def progress(jobs: Sequence[Job], states: Sequence[State], estimates: Estimates,
     if seconds or not unknown:
         phrases.append(f"{format_seconds(seconds / devices)} of work left{f' on {devices} devices' * (devices > 1)}")
     if unknown:
-        phrases.append(f"{unknown} runs not yet timed here")
+        phrases.append(f"{count(unknown, 'run')} not yet timed here")
     return ", ".join(phrases)
 
 

@@ -71,7 +71,7 @@ def campaign(words: list[str], session: Session) -> None:
         for line in summary.summary(jobs, before, after, estimates(), devices):
             display.print(line)
         if any(state.rounds for state in after):
-            display.print(f"python -m benchmark board collect={output} takes them onto the board")
+            display.print(f"python -m benchmark board collect={output} makes a board of them")
     if scheduler.failed:
         raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
 

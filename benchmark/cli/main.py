@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
-from benchmark.cli.reports import board, listing, parity, privacy, publish, regress
+from benchmark.cli.comparison import USAGE as COMPARE
+from benchmark.cli.comparison import compare
+from benchmark.cli.reports import BOARD_USAGE, board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, export, resume, run, tune
 from benchmark.cli.session import Session
 from benchmark.configuration.typecheck import nearest
@@ -28,9 +30,11 @@ EXAMPLES = """examples:
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark export runs/digits/ssd/seed1 encoder.pt   the run's encoder, for torch, torchvision or timm
+  python -m benchmark compare runs/digits/*/seed0           scores, curves and costs side by side
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
   python -m benchmark board                                 the committed results, and leaderboards/README.md
+  python -m benchmark board collect=runs                    your runs' board, in runs-board
   python -m benchmark publish                               the same as a dashboard for Weights & Biases
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
@@ -52,9 +56,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "resume": (resume, "RUN_DIR [trust=true]"),
     "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
     "export": (export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
+    "compare": (compare, COMPARE),
     "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
     "campaign": (campaign, CAMPAIGN),
-    "board": (board, "[collect=RUNS] [folder=BOARD]"),
+    "board": (board, BOARD_USAGE),
     "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
     "regress": (regress, "[table=FILE] | capture=true"),
     "parity": (parity, "FILE... [accelerator=cpu|cuda]"),

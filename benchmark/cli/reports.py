@@ -1,5 +1,6 @@
 """Commands that make no run: board, publish, regress, parity, privacy, list."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,20 +12,23 @@ from benchmark.cli.session import Session
 from benchmark.configuration.files import available, summary
 from benchmark.configuration.overrides import only_keys, split
 from benchmark.configuration.typecheck import nearest
-from benchmark.errors import ConfigError, DepartureError
+from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Groups of shipped configs, in the order of `list`."""
+REPOSITORY, INTO = Path("leaderboards"), "repository"
+"""Folder of the committed board, and the value of `into` that stands for it."""
+BOARD_USAGE = "[collect=RUNS [into=repository]] [folder=BOARD]"
 
 
 def board(words: list[str], session: Session) -> None:
-    """Print the committed results, write them into pages and site; collect=RUNS adds finished runs first."""
+    """Print the committed results and write their pages; collect=RUNS: a board of your runs, beside them."""
     from leaderboards import generate, rank, store
 
-    options = only_keys(words, "board takes collect=RUNS and folder=BOARD", "collect", "folder")
+    options = only_keys(words, f"board takes {BOARD_USAGE}", "collect", "folder", "into")
     options = {key: str(value) for key, value in options.items()}
-    folder = Path(options.get("folder", "leaderboards"))
-    docs = None if "folder" in options else Path("docs")  # the pages of this checkout are of its own board only
+    folder = _board_folder(options)
+    docs = Path("docs") if folder == REPOSITORY else None  # the pages of this checkout are of its own board only
     if "collect" in options:
         records = store.collect(Path(options["collect"]))
         added = store.additions(folder / "results", records)
@@ -32,13 +36,34 @@ def board(words: list[str], session: Session) -> None:
         for file, record in added.items():
             store.write(file, record)
         early = sum(not rank.finished(record) for record in records)
-        line = f"{len(records)} runs in {options['collect']} taken into {folder / 'results'}"
+        line = f"{count(len(records), 'run')} in {options['collect']} taken into {folder / 'results'}"
         session.console.print(Text(f"{line}, {early} of them not over" if early else line))
     results = store.collect(folder / "results")
     generate.write(results, folder, docs=docs)
     show(results, session.console)
     pages = f"{folder / 'README.md'}, {folder / 'site' / 'index.html'}{f', the tables in {docs}' if docs else ''}"
-    session.console.print(Text(f"{len(results)} records, written into {pages}"))
+    session.console.print(Text(f"{count(len(results), 'record')}, written into {pages}"))
+
+
+def _board_folder(options: Mapping[str, str]) -> Path:
+    """The folder of a board: this checkout's, the user's own, or one beside the collected runs."""
+    if options.get("into", INTO) != INTO:
+        raise ConfigError(f"into={options['into']}: give into={INTO} for the pages of this checkout, or folder=BOARD")
+    if {"into", "folder"} <= options.keys():
+        raise ConfigError(f"into={INTO} and folder={options['folder']} both say where the board is: give one of them")
+    if "folder" in options:
+        return Path(options["folder"])
+    if "collect" not in options:
+        return REPOSITORY
+    if "into" in options:
+        if not (REPOSITORY / "results").is_dir():
+            raise ConfigError(f"into={INTO}: there is no {REPOSITORY / 'results'} here: run this from a checkout")
+        return REPOSITORY
+    runs = Path(options["collect"])
+    runs = runs if runs.name not in ("", "..") else runs.resolve()
+    if not runs.name:
+        raise ConfigError(f"collect={options['collect']}: there is no folder beside it: give folder=BOARD")
+    return runs.with_name(f"{runs.name}-board")
 
 
 def privacy(words: list[str], session: Session) -> None:
@@ -68,7 +93,7 @@ def privacy(words: list[str], session: Session) -> None:
     privacy.write(folder / privacy.SHEET, privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods)))
     generate.write(store.collect(folder / "results"), folder, guide.parent)
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
-    session.console.print(f"{len(methods)} methods in {pages}", highlight=False)
+    session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 
 
 def publish(words: list[str], session: Session) -> None:
@@ -84,7 +109,9 @@ def publish(words: list[str], session: Session) -> None:
     with session.display() as display:
         display.begin("publish")
         runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)
-        display.print(f"{runs} runs and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb")
+        display.print(
+            f"{count(runs, 'run')} and the leaderboard are in {output}; look at them by: wandb leet {output}/wandb"
+        )
         project = options.get("project", "fulcrum")
         display.print(wandb_dashboard.upload(records, output, project, options.get("entity")))
 
@@ -107,7 +134,9 @@ def regress(words: list[str], session: Session) -> None:
     if "table" in options:
         Path(str(options["table"])).write_text(regression.table(lines), encoding="utf-8")
     if lines:
-        raise ConfigError(f"{len(lines)} numbers moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}")
+        raise ConfigError(
+            f"{count(len(lines), 'number')} moved, the first {lines[0].what}: {lines[0].old}, now {lines[0].new}"
+        )
 
 
 def parity(words: list[str], session: Session) -> None:
@@ -144,7 +173,7 @@ def parity(words: list[str], session: Session) -> None:
         generate.write(store.collect(folder / "results"), folder, page.parent)
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
-    session.console.print(f"{len(cases)} files, none of which the suite departs from", highlight=False)
+    session.console.print(f"{count(len(cases), 'file')}, none of which the suite departs from", highlight=False)
 
 
 def listing(words: list[str], session: Session) -> None:

@@ -52,6 +52,7 @@ def run(words: list[str], session: Session) -> None:
 
 def _configs(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
+    from benchmark.configuration.rows import row_line
     from benchmark.configuration.suites import listed, suite
 
     names, overrides = split(words)
@@ -62,10 +63,12 @@ def _configs(words: list[str]) -> tuple[list[DictConfig], bool]:
         raise ConfigError(f"give seeds={options['seed']} instead of seed={options['seed']}: these are runs of several")
     if name is None:
         scenario, method = scenario_and_method(names, "run SCENARIO METHOD [key=value ...]")
+        method, *line = row_line(scenario, method)
         if seeds is None:
-            return [compose(scenario, method, overrides)], several
+            return [compose(scenario, method, overrides, line)], several
         rest = [override for override in overrides if not override.startswith("seeds=")]
-        return [compose(scenario, method, [*rest, f"seed={seed}"]) for seed in dict.fromkeys(listed(seeds))], several
+        each = [f"seed={seed}" for seed in dict.fromkeys(listed(seeds))]
+        return [compose(scenario, method, [*rest, seed], line) for seed in each], several
     if names:
         clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
         raise ConfigError(f"{clash}; to choose some of a suite's methods, give methods=A,B")
@@ -135,7 +138,7 @@ def _finished(path: str, overrides: list[str], trust: bool, session: Session) ->
     with session.display() as display:
         experiment = Experiment(config, display, processes, path=Path(path))
         display.begin(experiment.name)
-        with experiment.open() as finished:
+        with experiment.open(training=False) as finished:
             loop = finished.loop
             loop.restore()
             if not loop.checkpoint.file.exists() and loop.rounds and (finished.folder / "result.json").exists():

@@ -42,9 +42,16 @@ USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temp
 """Keys of sections without a schema that are most often looked for in other sections."""
 
 
-def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """The config of one run from a scenario, a method and `key=value` overrides."""
+def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Iterable[str] = ()) -> DictConfig:
+    """The config of one run from a scenario, a method and `key=value` overrides.
+
+    line: overrides that belong to a named row; of a key that both have, the other override is used. Its `row` and
+    `scenario` are names to which the changes by the others are added.
+    """
     overrides = list(overrides)
+    given = {override.partition("=")[0] for override in overrides}
+    line = [override for override in line if override.partition("=")[0] not in given]
+    named, overrides = parse(line), [*line, *overrides]
     command_line = parse(overrides)
     training = command_line.get("training")
     if isinstance(training, Mapping) and {"steps", "epochs"} <= set(training):
@@ -77,8 +84,12 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = ()) -> DictCo
     except OmegaConfBaseException as error:
         raise ConfigError(_short_error(error)) from error
     config, requested = pin(config), pin(requested)
-    config.scenario = str(command_line.get("scenario") or variant(_stem(scenario), changed, requested, rows=False))
-    config.row = str(command_line.get("row") or variant(label, changed, requested, rows=True))
+    for name, made, rows in (("scenario", _stem(scenario), False), ("row", label, True)):
+        if official := named.get(name):
+            others = [key for key in changed if key in given]
+            config[name] = variant(str(official), others, command_line, requested, rows)
+        else:
+            config[name] = str(command_line.get(name) or variant(made, changed, command_line, requested, rows))
     validate(config)
     _refuse_unused(config, changed)
     return config

@@ -1,7 +1,7 @@
 """Names of scenarios, rows, runs and their folders; a changed run is not named like the official one."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +24,56 @@ def changes_name(key: str) -> bool:
     return key not in (*unnamed, "objective", "objective.name") and section not in unnamed
 
 
-def variant(name: str, changed: Iterable[str], config: DictConfig, *, rows: bool) -> str:
-    """The name with the changes of the command line in the sections of a row, or in those of a scenario."""
+def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:
+    """The name with the changes of the command line in the sections of a row, or in those of a scenario.
+
+    command_line: what was given. config: has its values in the types of their keys.
+    """
     keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
-    words = [f"{key.removeprefix('method.')}={_short(_by_content(config, key))}" for key in keys]
+    words = [f"{key.removeprefix('method.')}={_short(_value(command_line, config, key))}" for key in keys]
     full = "+".join((name, *words))
     if len(full) <= LONGEST:
         return full
     return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
 
 
-def _by_content(config: DictConfig, key: str) -> Any:
-    """A key's value, in which the beginning of its hash stands for the path of a file of weights, and the file's name
-    for that of a file of clients."""
+def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any:
+    """A key's value; of a mapping, the keys that the command line has.
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, dict):
-            plain = {name: replaced(inner) for name, inner in value.items()}
-            if "weights_sha256" in plain:
-                plain["weights"] = plain["weights_sha256"][:12]
-            return plain
-        return value
+    The beginning of its hash stands for the path of a file of weights, its name for that of a file of clients.
+    """
+
+    def by_content(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        plain = {name: by_content(inner) for name, inner in value.items()}
+        return plain | ({"weights": plain["weights_sha256"][:12]} if "weights_sha256" in plain else {})
 
     if key == "partition.path":
         return Path(str(config.partition.get("path"))).stem
-    return OmegaConf.select(OmegaConf.create(replaced(OmegaConf.to_container(config, resolve=True))), key)
+    asked: Any = command_line
+    value = by_content(OmegaConf.to_container(config, resolve=True))
+    for name in key.split("."):
+        asked, value = (content.get(name) if isinstance(content, Mapping) else None for content in (asked, value))
+    return _restricted(value, asked)
+
+
+def _restricted(value: Any, asked: Any) -> Any:
+    """Of a mapping the keys that another one has, however deep; any other value is unchanged."""
+    if not isinstance(value, Mapping) or not isinstance(asked, Mapping):
+        return value
+    return {key: _restricted(value[key], inner) for key, inner in asked.items() if key in value}
 
 
 def _short(value: Any) -> str:
+    """A value in the letters of a name; of a mapping the name of its class, and its keys with their values."""
+    if isinstance(value, Mapping) and value and not OmegaConf.is_config(value):
+        return "-".join(
+            str(item).rpartition(".")[2]
+            if key == "class"
+            else f"{key}{'-' if isinstance(item, Mapping) else '='}{_short(item).strip('_')}"
+            for key, item in value.items()
+        )
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     text = "null" if plain is None else str(plain).replace(" ", "")
     return "".join(letter if letter.isalnum() or letter in ".-_" else "_" for letter in text)

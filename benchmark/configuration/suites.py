@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read
 from benchmark.configuration.naming import folder
+from benchmark.configuration.rows import row_line
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError, UnusedKeyError
 
@@ -18,7 +19,8 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
 
     Args:
         name: of the suite. replaced: `methods`, `seeds` or `scenarios` in place of the suite's; a method may be the
-            name of a row of the suite. methods=all: the suite's, those under `more`, and all other shipped methods.
+            name of a row, of this suite or as `rows.row_line` has it. methods=all: the suite's, those under `more`, and
+            all other shipped methods.
         overrides: for every run.
     """
     content = read("suite", str(name))
@@ -72,6 +74,8 @@ def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario
         return methods
     lines = {_composed(scenario, line).row: line for line in rows}
     for name in names:
+        if name not in lines and (words := row_line(scenario.split()[0], name)) != [name]:
+            lines[name] = " ".join(words)
         if name not in lines:
             known = dict.fromkeys([*lines, *shipped])
             problem = f"unknown row {name!r} of suite {suite}{nearest(name, known)}"
@@ -82,7 +86,7 @@ def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario
 def _composed(setting: str, line: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The config of a scenario line and a method line of a suite."""
     scenario, method, *line_overrides = joined(setting, line)
-    return compose(scenario, method, [*line_overrides, *overrides])
+    return compose(scenario, method, overrides, line_overrides)
 
 
 def joined(setting: str, line: str) -> list[str]:

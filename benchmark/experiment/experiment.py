@@ -161,9 +161,12 @@ class Experiment:
         return images
 
     @contextmanager
-    def open(self) -> Iterator[Run]:
-        """Builds the run, writes its config to its folder, and locks the folder until the context ends."""
-        run = self.build()
+    def open(self, *, training: bool = True) -> Iterator[Run]:
+        """Builds the run, writes its config to its folder, and locks the folder until the context ends.
+
+        training: see `build`.
+        """
+        run = self.build(training=training)
         with names_full_disk(self.folder), lock_folder(self.folder, run.fabric):
             with raise_on_all_ranks(run.fabric):
                 self.refuse_changed_config()  # again: another process may have been first
@@ -172,8 +175,11 @@ class Experiment:
                     save(merge(self.config, ["minutes=null"]), file)
             yield run
 
-    def build(self) -> Run:
-        """All objects of the run; an error of the user's where the config cannot be run. Nothing is written."""
+    def build(self, *, training: bool = True) -> Run:
+        """All objects of the run; an error of the user's where the config cannot be run. Nothing is written.
+
+        training: whether it is to be trained: then the data sets that its protocols transfer to have to be there now.
+        """
         config = self.config
         self._protocols(None)  # first: an unknown one is reported before images are decoded
         enable_garbage_collection()
@@ -207,7 +213,7 @@ class Experiment:
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
         other = cache(partial(data.load_matching, config, images))
-        for name in transfer_targets(protocols):
+        for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
         if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):
             raise ConfigError(drift_unavailable(loop))

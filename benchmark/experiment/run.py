@@ -1,7 +1,7 @@
 """A run: the objects of one experiment, all built, and what is done with them: train, evaluate, record."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
@@ -88,11 +88,15 @@ class Run:
             self.display.print(f"{self.name}: ends after round {self.loop.round}: {reason}")
 
     def evaluate(self, protocols: Iterable[str]) -> Evaluated:
-        """Scores every exported encoder; `result.json`'s scores of other protocols stay."""
+        """Scores every exported encoder; `result.json`'s scores of other protocols stay.
+
+        A protocol on a data set that cannot be read is left out, with a line. Raises ConfigError: all are.
+        """
         started = time.perf_counter()
         labelled = self.evaluator.images.labelled
         ids = expanded(protocols, self.config.data.name, self.inputs(), labelled=labelled)
         self.check_inputs(ids)
+        ids = self._with_targets(ids)
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
         local_models = None
@@ -115,6 +119,31 @@ class Run:
             probe = self.config.evaluation.best_on_test
             self.display.print(f"it has no {probe} {BEST}: some of its rounds were not scored by {probe}")
         return Evaluated(result, ids, failed)
+
+    def _with_targets(self, protocols: list[str]) -> list[str]:
+        """The protocols whose data sets can be read; prints a line for each other one, or raises it where all are."""
+        unreadable = on_rank_zero(self.fabric, lambda: dict(self._unreadable_targets(protocols)))
+        lines = {
+            name: f"{name} cannot be measured: {unreadable[target]}"
+            for name in protocols
+            for target in transfer_targets([name])
+            if target in unreadable
+        }
+        if lines and len(lines) == len(protocols):
+            raise ConfigError("; ".join(lines.values()))
+        for line in lines.values():
+            self.display.print(line)
+        return [name for name in protocols if name not in lines]
+
+    def _unreadable_targets(self, protocols: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Data sets that protocols transfer to and that cannot be read, with the reason."""
+        for target in transfer_targets(protocols):
+            try:
+                self.evaluator.other(target)
+            except Exception as error:
+                if exit_code(error) is None:
+                    raise
+                yield target, message(error)
 
     def inputs(self) -> set[str]:
         """Those of the optional inputs of protocols that this run has."""

@@ -14,6 +14,7 @@ from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.overrides import is_true, take_keys
+from benchmark.configuration.rows import row_line
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message
 from benchmark.experiment.experiment import Experiment
@@ -57,10 +58,11 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
         raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
     ranges = [override for override in overrides if "," in override and "[" not in override]
     fixed = [override for override in overrides if override not in ranges]
-    base = compose(scenario, method, fixed)
+    method, *line = row_line(scenario, method)
+    base = compose(scenario, method, fixed, line)
     spans = [
         override.partition("=")[::2]
-        for override in ranges or _default_grid(base, {override.partition("=")[0] for override in fixed})
+        for override in ranges or _default_grid(base, {override.partition("=")[0] for override in [*fixed, *line]})
     ]
     output = Path(base.output).expanduser()
     output = output.with_name(f"{output.name}-tune")
@@ -72,7 +74,7 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
         [f"{key}={value}" for (key, _), value in zip(spans, values, strict=True)]
         for values in itertools.product(*(values.split(",") for _, values in spans))
     ]
-    configs = [merge(compose(scenario, method, [*fixed, *point]), extra) for point in points]
+    configs = [merge(compose(scenario, method, [*fixed, *point], line), extra) for point in points]
     first: dict[str, list[str]] = {}
     for point, config in zip(points, configs, strict=True):
         if (twin := first.setdefault(identity(config), point)) is not point:

@@ -73,6 +73,7 @@ PINNED = {
     "linear-orchestra/v1": ORCHESTRA | {"crop": ((0.5, 1.0), (3 / 4, 4 / 3), 0.5, "bilinear")},
     "linear-orchestra/v2": ORCHESTRA | {"crop": ((0.5, 1.0), (3 / 4, 4 / 3), 0.5, "bicubic")},
     "linear-flesd/v1": FLESD | {"crop": ((0.08, 1.0), (3 / 4, 4 / 3), 0.5, "bilinear")},
+    "clients/v1": ADAM,
     "knn/v1": {"k": 200, "temperature": 0.1},
     "knn-by-k/v1": {"ks": (10, 20, 100, 200), "temperature": 0.1},
     "projected/v1": ADAM | {"k": 200, "temperature": 0.1, "max_points": 10_000},
@@ -146,7 +147,10 @@ def subject(features):
         return x.sub(x.min()).mul(4).to(torch.uint8).view(-1, 1, 1, 5).numpy()
 
     return Subject(
-        features=replace(features, train_clients=torch.arange(60) % 5 - 1),
+        features=replace(
+            features, train_clients=torch.arange(60) % 5 - 1, test_clients=torch.arange(len(features.test_x)) % 3 - 1
+        ),
+        client_names=("north", "south"),
         encoder_inputs=EncoderInputs(
             encoder=encoder.eval(),
             train=images(features.train_x),
@@ -188,12 +192,12 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
         for argument in arguments:
             if isinstance(argument, Probe | FineTuning):
                 named.update(asdict(argument))
-            elif not isinstance(argument, Features | EncoderInputs | torch.Tensor | torch.Generator):
+            elif not isinstance(argument, Features | Subject | EncoderInputs | torch.Tensor | torch.Generator):
                 unnamed.append(argument)
         return {}
 
     monkeypatch.setattr(factories, "class_subset", lambda features, per_class, _: record(per_class) or features)
-    probes = "augmented_probe lbfgs_probe linear_probe swept_probe"
+    probes = "augmented_probe by_client lbfgs_probe linear_probe swept_probe"
     for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum scores_of".split():
         monkeypatch.setattr(factories, function, record)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))

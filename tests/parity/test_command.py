@@ -37,7 +37,7 @@ def test_a_file_that_is_met(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert "float32, round 1: weights " in out
     assert "BEYOND" not in out
-    assert out.endswith("1 files, none of which the suite departs from\n")
+    assert out.endswith("1 file, none of which the suite departs from\n")
 
 
 def test_a_file_that_is_not_met_is_named_with_its_first_differences(

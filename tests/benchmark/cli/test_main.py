@@ -567,7 +567,7 @@ class TestTime:
         folder = tmp_path / "boards"
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert code == 0
-        assert "1 runs in" in out
+        assert "1 run in" in out
         assert "1 of them not over" in out
         assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (folder / "README.md").read_text()
 
@@ -664,6 +664,34 @@ class TestBoard:
         shutil.rmtree(tmp_path / "runs")
         assert call("board", f"folder={folder}")[0] == 0
         assert (folder / "README.md").read_bytes() == page
+
+    def test_collected_runs_have_a_board_beside_them_and_the_repository_is_as_it_was(self, call, tmp_path, monkeypatch):
+        checkout = tmp_path / "checkout"
+        (checkout / "leaderboards" / "results").mkdir(parents=True)
+        monkeypatch.chdir(checkout)
+        assert call("run", TINY, "fedavg")[0] == 0
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}")
+        assert code == 0
+        assert "1 run in" in out
+        assert (tmp_path / "runs-board" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
+        assert "fedavg" in (tmp_path / "runs-board" / "README.md").read_text()
+        assert not [file for file in checkout.rglob("*") if file.is_file()]
+
+    def test_collected_runs_go_into_the_repository_where_that_is_asked_for(self, call, tmp_path, monkeypatch):
+        for folder in (tmp_path / "leaderboards" / "results", tmp_path / "docs"):
+            folder.mkdir(parents=True)
+        (tmp_path / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
+        monkeypatch.chdir(tmp_path)
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert call("board", f"collect={tmp_path / 'runs'}", "into=repository")[0] == 0
+        assert (tmp_path / "leaderboards" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
+
+    def test_where_a_board_cannot_be_is_one_line(self, refused, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert "give into=repository" in refused("board", "collect=runs", "into=here")
+        assert "give one of them" in refused("board", "into=repository", "folder=mine")
+        assert "run this from a checkout" in refused("board", "collect=runs", "into=repository")
+        assert "give folder=BOARD" in refused("board", "collect=/")
 
     def test_what_the_board_would_refuse_is_not_taken_in(self, call, refused, tmp_path):
         folder = tmp_path / "boards"
@@ -976,3 +1004,34 @@ class TestTune:
         line = refused("tune", TINY, "fedavg", "federation.participation=0.5,abc", "federation.rounds=1")
         assert "federation.participation" in line
         assert not list(tmp_path.rglob("config.yaml"))
+
+
+class TestTransfer:
+    """Protocols on a data set that is not on this machine."""
+
+    MISSING = "transfer-cifar10/v1"
+
+    def test_the_other_protocols_are_scored_and_the_missing_data_set_is_named(self, call, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        before = store.read(folder / "result.json")["scores"]
+        where = f"data.root={tmp_path / 'nothing'}"
+        code, out, _ = call("evaluate", str(folder), f"protocols=spectrum/v1,{self.MISSING}", where)
+        assert code == 0
+        (line,) = [line for line in out.splitlines() if self.MISSING in line]
+        assert "cannot be measured: " in line
+        assert "cifar10" in line
+        assert store.read(folder / "result.json")["scores"].keys() == before.keys() | {"spectrum/v1"}
+
+    def test_where_nothing_can_be_scored_the_command_fails(self, call, refused, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        before = (folder / "result.json").read_bytes()
+        where = f"data.root={tmp_path / 'nothing'}"
+        assert self.MISSING in refused("evaluate", str(folder), f"protocols={self.MISSING}", where)
+        assert (folder / "result.json").read_bytes() == before
+
+    def test_a_run_stops_before_it_trains(self, refused, tmp_path):
+        where = f"data.root={tmp_path / 'nothing'}"
+        assert "cifar10" in refused("run", TINY, "fedavg", f"evaluation.protocols=[knn/v1,{self.MISSING}]", where)
+        assert not (tmp_path / "runs").exists()

@@ -472,3 +472,31 @@ def test_every_shipped_config_composes_and_names_itself():
         locate(composed.objective, "objective")
     for group in ("scenario", "method", "objective", "suite"):
         assert all(summary(group, name) for name in available(group))
+
+
+@pytest.mark.parametrize(
+    ("override", "scenario", "row"),
+    [
+        ("encoder={class: methods.networks.vit, depth: 2}", "digits+encoder=vit-depth=2", "fedavg"),
+        (
+            "federation.encoders={small: {class: methods.networks.vit, clients: [1, 2]}}",
+            "digits+federation.encoders=small-vit-clients=1_2",
+            "fedavg",
+        ),
+        ("encoder={width: 8}", "digits+encoder=width=8", "fedavg"),
+        ("optimizer={class: torch.optim.Adam, lr: 0.1}", "digits", "fedavg+optimizer=Adam-lr=0.1"),
+        ("optimizer.class=torch.optim.Adam", "digits", "fedavg+optimizer.class=torch.optim.Adam"),
+        ("objective.projector=[64,64]", "digits", "fedavg+objective.projector=_64_64_"),
+    ],
+)
+def test_a_mapping_is_named_by_its_class_and_its_values(override, scenario, row):
+    config = compose("digits", "fedavg", [override])
+    assert (config.scenario, config.row) == (scenario, row)
+
+
+def test_row_and_scenario_name_the_folder_and_nothing_is_added():
+    changes = ["method.class=methods.fedprox.FedProx", "method.mu=1", "optimizer={class: torch.optim.Adam, lr: 0.1}"]
+    changes += ["encoder={class: methods.networks.vit, depth: 2}", "partition.alpha=3", "heads.projector=[8,8]"]
+    changes += ["federation.rounds=1", "training.steps=2", "objective=byol", "objective.temperature=null"]
+    config = compose("digits", "fedavg", [*changes[:-1], "row=mine", "scenario=yours", "seed=4"])
+    assert folder(config).parts[-3:] == ("yours", "mine", "seed4")

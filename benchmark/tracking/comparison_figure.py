@@ -1,0 +1,162 @@
+"""One figure of several runs: their curves over rounds and their accuracies, each labelled where it is drawn."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.tracking.comparison import RunContent
+from eval.protocol import PROTOCOLS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
+"""Distinguishable by colour-blind readers (Okabe & Ito 2008), on white; further runs have them again, dashed."""
+INK, GREY, GRID = "#222222", "#777777", "#e6e6e3"
+MOST_PROTOCOLS = 3
+"""Most protocols whose accuracy is drawn; the table has all."""
+LABEL = 0.052
+"""Least distance of two labels, over the height of the axes."""
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+
+Curve = Mapping[float, float]
+"""Round -> value."""
+
+
+def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
+    """Draw loss and monitor over rounds and the accuracies of the runs, as far as any run has them."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    losses = [{line["round"]: line["loss"] for line in run.history if line.get("loss") is not None} for run in runs]
+    monitor = [{point["round"]: point["monitor"] for point in run.points} for run in runs]
+    curves = {"mean local loss (comparable within one objective)": losses, "monitor: kNN accuracy (%)": monitor}
+    drawn = {label: values for label, values in curves.items() if any(values)}
+    accuracies = _accuracies(runs)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # settings of the user's machine have no effect
+        matplotlib.rcParams.update(STYLE)
+        rows = len(accuracies) * (len(runs) + 1)
+        height = max(3.4, 0.28 * len(runs) + 1.4, 0.24 * rows + 1)
+        widths = [4.4] * len(drawn) + [4.0] * bool(accuracies)
+        figure = Figure(figsize=(sum(widths) or 4, height), layout="constrained")
+        axes = list(figure.subplots(1, max(1, len(widths)), squeeze=False, width_ratios=widths or [1])[0])
+        for each in axes:
+            each.spines[["top", "right"]].set_visible(False)
+            each.set_axisbelow(True)
+        for each, (label, values) in zip(axes, drawn.items(), strict=False):
+            _draw_curves(each, values, labels, label)
+        if accuracies:
+            _draw_accuracies(axes[-1], accuracies, labels)
+        if not widths:
+            axes[0].set_axis_off()
+            axes[0].text(0.5, 0.5, "no run has a finished round or a score", ha="center", color=GREY)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+
+
+def _styles(count: int) -> list[tuple[str, Any]]:
+    """A colour and a line style for each run."""
+    pairs: list[tuple[str, Any]] = [
+        (colour, style) for style in ("-", (0, (4, 2)), (0, (1, 1.5))) for colour in COLOURS
+    ]
+    return list(islice(cycle(pairs), count))
+
+
+def _draw_curves(axes: "Axes", curves: Sequence[Curve], labels: Sequence[str], ylabel: str) -> None:
+    """Lines over rounds, each with its run's name at its end."""
+    from matplotlib.ticker import MaxNLocator
+
+    styles = _styles(len(curves))
+    for values, (colour, style) in zip(curves, styles, strict=True):
+        axes.plot(list(values), list(values.values()), linestyle=style, color=colour, linewidth=1.6)
+        if values:
+            axes.plot(max(values), values[max(values)], "o", color=colour, markersize=4)
+    last = max(max(values) for values in curves if values)
+    first = min(min(values) for values in curves if values)
+    axes.set_xlim(first - 0.02 * max(last - first, 1), last + 0.02 * max(last - first, 1))
+    axes.margins(y=0.06)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set(xlabel="round", ylabel=ylabel)
+    low, high = axes.get_ylim()
+    ends = {run: (values[max(values)] - low) / (high - low) for run, values in enumerate(curves) if values}
+    for run, height in zip(ends, spread(list(ends.values()), LABEL), strict=True):
+        text, (colour, _) = _short(labels[run]), styles[run]
+        at = (max(curves[run]), curves[run][max(curves[run])])
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+        axes.annotate(
+            text, at, xytext=(1.04, height), textcoords="axes fraction", va="center", color=colour, arrowprops=line
+        )
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved apart until neighbours are at least `gap` from each other, in their order."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    groups: list[tuple[float, list[int]]] = []  # centre, members
+    for index in order:
+        groups.append((heights[index], [index]))
+        while len(groups) > 1:
+            (below, lower), (above, upper) = groups[-2:]
+            if above - below >= gap * (len(lower) + len(upper)) / 2:
+                break
+            members = [*lower, *upper]
+            groups[-2:] = [(sum(heights[member] for member in members) / len(members), members)]
+    moved = list(heights)
+    for centre, members in groups:
+        for position, member in enumerate(members):
+            moved[member] = centre + gap * (position - (len(members) - 1) / 2)
+    return moved
+
+
+def _accuracies(runs: Sequence[RunContent]) -> dict[str, list[float | None]]:
+    """Protocol -> accuracy of each run in percent, for the first protocols that any run has."""
+    measured = {protocol for run in runs for protocol, metrics in run.scores.items() if "accuracy" in metrics}
+    protocols = [known for known in PROTOCOLS if known in measured]
+    return {
+        protocol: [run.scores.get(protocol, {}).get("accuracy") for run in runs]
+        for protocol in protocols[:MOST_PROTOCOLS]
+    }
+
+
+def _draw_accuracies(axes: "Axes", accuracies: Mapping[str, Sequence[float | None]], labels: Sequence[str]) -> None:
+    """A row of points for each run under each protocol, with its value."""
+    styles, y = _styles(len(labels)), 0
+    values = [value for row in accuracies.values() for value in row if value is not None]
+    margin = max(1.0, 0.12 * (max(values) - min(values)))
+    for protocol, row in accuracies.items():
+        axes.text(0, y, protocol, transform=axes.get_yaxis_transform(), va="center", weight="bold")
+        best = max(value for value in row if value is not None)
+        for run, value in enumerate(row):
+            y += 1
+            colour, _ = styles[run]
+            axes.axhline(y, color=GRID, linewidth=0.8)
+            text = "not measured" if value is None else f"{value:.1f}"
+            weight = "bold" if value == best and len(row) > 1 else "normal"
+            if value is not None:
+                axes.plot(value, y, "o", color=colour, markersize=6)
+            axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", color=INK, weight=weight)
+        y += 1
+    positions = [group * (len(labels) + 1) + 1 + run for group in range(len(accuracies)) for run in range(len(labels))]
+    axes.set_yticks(positions, [_short(label) for label in labels] * len(accuracies))
+    for tick, (colour, _) in zip(axes.get_yticklabels(), styles * len(accuracies), strict=True):
+        tick.set_color(colour)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set(xlim=(min(values) - margin, max(values) + margin), ylim=(y - 0.4, -0.6), xlabel="accuracy on test (%)")
+
+
+def _short(label: str, most: int = 34) -> str:
+    return label if len(label) <= most else f"{label[: most // 2 - 1]}…{label[-most // 2 :]}"

@@ -1,0 +1,74 @@
+"""Rows by name: the same row and identity as a suite's run of it."""
+
+import pytest
+import yaml
+
+from benchmark.cli.main import main
+from benchmark.configuration import files
+from benchmark.configuration.compose import compose
+from benchmark.configuration.identity import identity
+from benchmark.configuration.rows import row_line
+from benchmark.configuration.suites import suite
+from benchmark.errors import ConfigError
+from benchmark.experiment.tuning import parse_grid
+
+
+def by_name(scenario, name, *overrides):
+    method, *line = row_line(scenario, name)
+    return compose(scenario, method, overrides, line)
+
+
+@pytest.mark.parametrize("scenario", ["digits", "cifar10-micro", "cifar10-mini"])
+def test_every_row_of_a_suite_is_found_by_its_name(scenario):
+    for config in suite(scenario, {"seeds": 0}, []):
+        named = by_name(scenario, config.row)
+        assert named.row == config.row
+        assert identity(named) == identity(config)
+
+
+def test_a_method_and_an_objective_are_a_row_without_a_suite():
+    assert row_line("digits", "fedprox-byol") == ["fedprox", "objective=byol"]
+    assert row_line("digits", "fedprox-nosuch") == ["fedprox-nosuch"]
+    assert row_line("digits", "fedu-fedx") == ["fedu-fedx"]  # a method of its own
+    assert row_line("digits", "mine.yaml") == ["mine.yaml"]
+
+
+def test_a_changed_row_does_not_have_the_name_of_the_shipped_one():
+    assert by_name("cifar10-micro", "ssd-pd", "method.alpha=7").row == "ssd-pd+alpha=7"
+    assert by_name("cifar10-micro", "ssd-pd", "method.dsr_weight=0.5").row == "ssd-pd+dsr_weight=0.5"
+    assert by_name("cifar10-micro", "ssd-pd", "method.alpha=7", "row=mine").row == "mine"
+    assert by_name("cifar10-micro", "ssd-pd", "partition.alpha=1").scenario == "cifar10-micro+partition.alpha=1"
+    changed, *_ = suite("ssd", {"methods": "ssd-pd", "seeds": 0}, ["method.alpha=7"])
+    assert changed.row == "ssd-pd+alpha=7"
+
+
+def test_a_suite_takes_names_of_rows_that_it_does_not_list():
+    (config,) = suite("digits", {"methods": "fedprox-byol", "seeds": 0}, [])
+    assert (config.row, config.objective["name"]) == ("fedprox-byol", "byol")
+
+
+def test_tune_takes_the_name_of_a_row():
+    grid = parse_grid("cifar10-micro", "ssd-pd", ["optimizer.lr=0.01,0.02"])
+    assert grid.base.row == "ssd-pd"
+    assert grid.base.method["dsr_weight"] == 0
+    assert [config.row for config in grid.configs] == ["ssd-pd+optimizer.lr=0.01", "ssd-pd+optimizer.lr=0.02"]
+
+
+def test_a_name_of_several_rows_is_refused_unless_one_is_of_this_scenario(monkeypatch, tmp_path):
+    (tmp_path / "suite").mkdir()
+    for stem, scenario, alpha in (("one", "digits", 1), ("two", "cifar10-micro", 2)):
+        lines = {"scenarios": [scenario], "methods": [f"ssd method.alpha={alpha} row=mine"], "seeds": [0]}
+        (tmp_path / "suite" / f"{stem}.yaml").write_text(yaml.safe_dump(lines))
+    (tmp_path / "method").symlink_to(files.CONFIGS / "method")
+    (tmp_path / "objective").symlink_to(files.CONFIGS / "objective")
+    monkeypatch.setattr(files, "CONFIGS", tmp_path)
+    assert row_line("digits", "mine") == ["ssd", "method.alpha=1", "row=mine"]
+    with pytest.raises(ConfigError, match=r"'mine' is the name of several rows: .*\(suite one\); .*\(suite two\)"):
+        row_line("cifar10-mini", "mine")
+
+
+def test_an_unknown_row_is_one_line_with_a_near_name(capsys):
+    assert main(["run", "digits", "fedvag-byol"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: unknown method 'fedvag-byol'")
+    assert line.count("\n") == 1

@@ -1,0 +1,127 @@
+"""Runs side by side, from their folders alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from benchmark.cli.main import main
+from benchmark.errors import ConfigError
+from benchmark.tracking.comparison import common_folder, names, read_run, tables
+from benchmark.tracking.comparison_figure import draw, spread
+from tests.run_helpers import TINY
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two finished runs that differ in a method's setting, and one that ended after its first round."""
+    output = tmp_path_factory.mktemp("runs")
+    common = ["logger=csv", "devices=1", "threads=1", f"output={output}", f"data.cache={output}/cache"]
+    common += ["evaluation.every=1", "evaluation.protocols=[linear/v1,knn/v1,geometry/v1]"]
+    for method in (["fedavg"], ["fedprox", "method.mu=0.5"]):
+        assert main(["run", TINY, *method, *common]) == 0
+    assert main(["run", TINY, "fedavg", "seed=1", *common]) == 0
+    done = sorted(output.glob("*/*/seed0"))
+    early = next(output.glob("*/fedavg/seed1"))
+    (early / "result.json").unlink()
+    lines = (early / "rounds.jsonl").read_text().splitlines()
+    (early / "rounds.jsonl").write_text(lines[0] + "\n")
+    return [*done, early]
+
+
+def text(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_scores_curves_costs_and_settings_of_runs_are_printed_side_by_side(folders, capsys):
+    assert main(["compare", *map(str, folders[:2])]) == 0
+    printed = text(capsys)
+    for word in ("linear/v1 accuracy higher", "alignment lower", "monitor: kNN", "sent by clients MB", "method.mu 0.5"):
+        assert word in printed
+    assert (folders[0].parent.parent / "compare.png").is_file()
+
+
+def test_the_best_of_a_row_is_marked_in_the_better_direction(folders):
+    runs = [read_run(folder) for folder in folders[:2]]
+    scores = [
+        {"linear/v1": {"accuracy": 50.0}, "geometry/v1": {"alignment": 0.5}},
+        {"linear/v1": {"accuracy": 60.0}, "geometry/v1": {"alignment": 0.25}, "knn/v1": {"accuracy": 40.0}},
+    ]
+    runs = [replace(run, record={**run.record, "scores": each}) for run, each in zip(runs, scores, strict=True)]
+    table, *_ = tables(runs, names(runs))
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[0] == ["linear/v1", "knn/v1", ""]
+    assert cells[3] == ["50", "", "0.5"]
+    assert cells[4] == ["60*", "40", "0.25*"]
+
+
+def test_an_unfinished_run_has_its_rounds_and_no_scores(folders, capsys, tmp_path):
+    assert main(["compare", *map(str, folders), f"output={tmp_path / 'figures'}"]) == 0
+    printed = text(capsys)
+    assert f"1 of {read_run(folders[2]).config.federation.rounds}" in printed
+    assert f"figure: {tmp_path / 'figures' / 'compare.png'}" in printed
+    with Image.open(tmp_path / "figures" / "compare.png") as image:
+        assert image.width > image.height
+
+
+def test_runs_without_any_round_make_a_figure_that_says_so(folders, tmp_path):
+    empty = [replace(read_run(folder), history=[], record={}, points=[]) for folder in folders[:2]]
+    draw(empty, ["a", "b"], tmp_path / "empty.png")
+    draw([read_run(folder) for folder in folders[:2]], ["a", "b"], tmp_path / "full.png")
+    with Image.open(tmp_path / "empty.png") as one, Image.open(tmp_path / "full.png") as other:
+        assert one.size[0] < other.size[0]
+
+
+def test_a_name_has_what_tells_runs_apart(folders):
+    first, second, third = (read_run(folder) for folder in folders)
+    assert names([first, second]) == ["fedavg", "fedprox+mu=0.5"]
+    assert names([first, third]) == ["fedavg seed 0", "fedavg seed 1"]
+    assert names([first, first]) == [str(first.folder)] * 2
+
+
+def test_the_figure_lies_in_the_folder_that_holds_all_runs(folders):
+    first, second, third = (read_run(folder) for folder in folders)
+    assert common_folder([first, third]).resolve() == folders[0].parent.resolve()
+    assert common_folder([first, second]).resolve() == folders[0].parent.parent.resolve()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{0}"], "with two run folders or more"),
+        (["{0}", "{0}"], "is named twice"),
+        (["{0}", "nowhere"], "nowhere is not a run folder"),
+        (["{0}", "{1}", "seed=1"], "with two run folders or more"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(folders, words, message, capsys):
+    assert main(["compare", *(word.format(*folders) for word in words)]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["5", '{"round": 1}', '{"round": "x", "seconds": 1, "bytes_up": {}, "bytes_down": {}}']
+)
+def test_a_line_that_is_no_round_is_named_with_its_file(folders, tmp_path, line):
+    (tmp_path / "config.yaml").write_text((folders[0] / "config.yaml").read_text())
+    (tmp_path / "rounds.jsonl").write_text(line + "\n")
+    with pytest.raises(ConfigError, match="has a line that is no round"):
+        read_run(tmp_path)
+
+
+def test_a_damaged_record_is_one_line(folders, tmp_path, capsys):
+    for name in ("config.yaml", "rounds.jsonl"):
+        (tmp_path / name).write_text((folders[0] / name).read_text())
+    (tmp_path / "result.json").write_text(json.dumps({"schema": 1}))
+    assert main(["compare", str(folders[0]), str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_labels_are_moved_apart_in_their_order():
+    assert spread([0.0, 0.5, 1.0], 0.1) == [0.0, 0.5, 1.0]
+    moved = spread([0.52, 0.5, 0.5, 0.9], 0.1)
+    assert moved[1] < moved[2] < moved[0] < moved[3]
+    assert min(b - a for a, b in zip(sorted(moved), sorted(moved)[1:], strict=False)) >= 0.1 - 1e-9

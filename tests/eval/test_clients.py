@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from eval.clients import by_client
+from eval.features import Features
+from eval.inputs import Subject
+from eval.linear import Probe, linear_probe
+from eval.protocol import EvalError, evaluate
+
+PROBE = Probe(optimizer="adam", lr=0.003, epochs=30, batch_size=32)
+
+
+def stream():
+    return torch.Generator().manual_seed(0)
+
+
+def subject(clients: list[int], names: tuple[str, ...]) -> Subject:
+    """Two classes that a line separates; the test rows of client 1 have the wrong labels."""
+    x = torch.randn(80, 4, generator=stream())
+    y = (x[:, 0] > 0).long()
+    owners = torch.tensor(clients)
+    test_y = torch.where(owners == 1, 1 - y[: len(clients)], y[: len(clients)])
+    features = Features(
+        train_x=x, train_y=y, test_x=x[: len(clients)], test_y=test_y, num_classes=2, test_clients=owners
+    )
+    return Subject(features=features, client_names=names)
+
+
+def test_each_client_counts_once_whatever_its_size():
+    scores = by_client(subject([0] * 30 + [1] * 10, ("north", "south")), PROBE, stream())
+    assert scores["accuracy_north"] > 90
+    assert scores["accuracy_south"] < 10
+    assert scores["accuracy"] == pytest.approx((scores["accuracy_north"] + scores["accuracy_south"]) / 2)
+    assert scores["accuracy_worst_tenth"] == scores["accuracy_south"]
+    assert scores["spread"] == pytest.approx((scores["accuracy_north"] - scores["accuracy_south"]) / 2)
+    assert scores["clients"] == 2
+
+
+def test_one_client_is_the_probe_itself():
+    one = subject([0] * 40, ("all",))
+    assert by_client(one, PROBE, stream())["accuracy"] == pytest.approx(
+        linear_probe(one.features, PROBE, stream())["accuracy"]
+    )
+
+
+def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():
+    scores = by_client(subject(list(range(40)), tuple(map(str, range(40)))), PROBE, stream())
+    assert set(scores) == {"accuracy", "accuracy_worst_tenth", "spread", "clients"}
+    assert scores["accuracy_worst_tenth"] <= 25  # of four clients, one of which has the wrong label
+
+
+def test_rows_of_no_client_and_clients_without_rows_are_left_out():
+    scores = by_client(subject([0] * 20 + [-1] * 20, ("north", "south")), PROBE, stream())
+    assert scores["clients"] == 1
+    assert "accuracy_south" not in scores
+
+
+def test_features_that_name_no_clients_are_refused():
+    with pytest.raises(EvalError, match="clients/v1 requires more than features: it scores clients or domains apart"):
+        evaluate(subject([-1] * 20, ()), ["clients/v1"])
