@@ -127,30 +127,16 @@ def export(words: list[str], session: Session) -> None:
 
 @contextmanager
 def _finished(path: str, overrides: list[str], trust: bool, session: Session) -> Iterator[tuple["Run", "Display"]]:
-    """A run folder's run with the state after its last round, and the display; ConfigError where it is unfinished."""
+    """A run folder's run with the state after its last round, and the display."""
+    from benchmark.api import opened
     from benchmark.distributed.launch import launched_layout
-    from benchmark.experiment.experiment import Experiment, load_folder
+    from benchmark.experiment.experiment import load_folder
 
     if "devices" not in parse(overrides) and launched_layout() is None:
         overrides = [*overrides, "devices=1"]  # further ranks would only wait: one process has all the cores
-    config = load_folder(Path(path), overrides, trust=trust)
-    processes = session.launch([config])
-    with session.display() as display:
-        experiment = Experiment(config, display, processes, path=Path(path))
-        display.begin(experiment.name)
-        with experiment.open(training=False) as finished:
-            loop = finished.loop
-            loop.restore()
-            if not loop.checkpoint.file.exists() and loop.rounds and (finished.folder / "result.json").exists():
-                raise ConfigError(
-                    f"{path} has its record, but its encoder is gone with {loop.checkpoint.file}: restore that file, "
-                    "or delete result.json and resume to train again"
-                )
-            if loop.round < loop.rounds and loop.stop_reason() is None:
-                done = f"{loop.round} of {loop.rounds} rounds"
-                command = f"resume {shlex.quote(path)}{' trust=true' if trust else ''}"
-                raise ConfigError(f"{path} has done {done}: finish it first with `{command}`")
-            yield finished, display
+    processes = session.launch([load_folder(Path(path), overrides, trust=trust)])
+    with session.display() as display, opened(path, display, overrides, trust=trust, processes=processes) as finished:
+        yield finished, display
 
 
 def tune(words: list[str], session: Session) -> None:

@@ -8,9 +8,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Mapping
 from contextlib import redirect_stdout
-from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -50,9 +48,7 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
         raise ConfigError(f"format={format}: choose {', '.join(FORMATS)}{nearest(str(format), FORMATS)}")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
-    exported = run.loop.export()
-    name = _chosen(name, exported)
-    encoder = deepcopy(run.evaluator.encoder(exported[name], recalibrated=run.recalibrated, kind=name)).cpu()
+    name, encoder = run.exported_encoder(name)
     recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
     beside, card, text = (file.with_name(f"{file.name}{ending}") for ending in (".new", ".json", ".json.new"))
     try:
@@ -89,19 +85,6 @@ def architecture(run: Run, encoder: nn.Module, name: str) -> dict[str, Any]:
     given = {**{key: value for key, value in filled_in.items() if key in takes}, **given}
     model = encoder.model if isinstance(encoder, Encoder) else None
     return {"class": section["class"], "arguments": given, "model": model and model._asdict()}
-
-
-def _chosen(name: str | None, exported: Mapping[str, Any]) -> str:
-    """The encoder's name; ConfigError where it is not among those of the run, or has to be chosen."""
-    if name is None and len(exported) == 1:
-        return next(iter(exported))
-    if name is None and "global" in exported:
-        return "global"
-    if str(name) not in exported:
-        listed = ", ".join(list(exported)[:8]) + (", ..." if len(exported) > 8 else "")
-        given = "it has several encoders" if name is None else f"encoder={name}{nearest(str(name), exported)}"
-        raise ConfigError(f"{given}: choose one of this run's: encoder=NAME of {listed}")
-    return str(name)
 
 
 def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) -> None:

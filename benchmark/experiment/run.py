@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 from lightning.fabric import Fabric
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
+from torch import nn
 
+from benchmark.configuration.typecheck import nearest
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
@@ -144,6 +147,20 @@ class Run:
                 if exit_code(error) is None:
                     raise
                 yield target, message(error)
+
+    def exported_encoder(self, name: str | None = None) -> tuple[str, nn.Module]:
+        """The name of an encoder that the method leaves, and a copy of it on the CPU in eval mode, as it is evaluated.
+
+        name: of the encoder; None: the global one, or the only one. Raises ConfigError: the run has none of this name.
+        """
+        exported = self.loop.export()
+        chosen = name or ("global" if "global" in exported or not exported else next(iter(exported)))
+        if chosen not in exported or (name is None and chosen != "global" and len(exported) > 1):
+            listed = ", ".join(list(exported)[:8]) + (", ..." if len(exported) > 8 else "")
+            problem = "it has several encoders" if name is None else f"encoder={name}{nearest(str(name), exported)}"
+            raise ConfigError(f"{problem}: choose one of this run's: encoder=NAME of {listed or 'none'}")
+        encoder = self.evaluator.encoder(exported[chosen], recalibrated=self.recalibrated, kind=chosen)
+        return chosen, deepcopy(encoder).cpu()
 
     def inputs(self) -> set[str]:
         """Those of the optional inputs of protocols that this run has."""

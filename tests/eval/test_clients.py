@@ -7,7 +7,7 @@ from eval.inputs import Subject
 from eval.linear import Probe, linear_probe
 from eval.protocol import EvalError, evaluate
 
-PROBE = Probe(optimizer="adam", lr=0.003, epochs=30, batch_size=32)
+PROBE = Probe(optimizer="adam", lr=0.01, epochs=200, batch_size=32)
 
 
 def stream():
@@ -46,7 +46,7 @@ def test_one_client_is_the_probe_itself():
 def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():
     scores = by_client(subject(list(range(40)), tuple(map(str, range(40)))), PROBE, stream())
     assert set(scores) == {"accuracy", "accuracy_worst_tenth", "spread", "clients"}
-    assert scores["accuracy_worst_tenth"] <= 25  # of four clients, one of which has the wrong label
+    assert scores["accuracy_worst_tenth"] == 75  # of four clients of one image, one of which has the wrong label
 
 
 def test_rows_of_no_client_and_clients_without_rows_are_left_out():

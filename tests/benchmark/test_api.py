@@ -1,0 +1,117 @@
+"""The suite from Python, as the module's own example uses it."""
+
+import inspect
+
+import pytest
+import torch
+
+from benchmark import api
+from benchmark.configuration.compose import compose
+from benchmark.configuration.identity import identity
+from benchmark.errors import ConfigError
+from leaderboards import store
+from leaderboards.schema import RecordError
+from tests.run_helpers import TINY
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run: its config, record, and folder."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("api")
+    overrides = {"output": str(folder / "runs"), "data.cache": str(folder / "cache"), "logger": "csv"}
+    config = api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 2, "scenario": "mine"})
+    return config, api.run(config, progress=False), folder / "runs" / "mine" / "fedavg" / "seed0"
+
+
+class TestCompose:
+    def test_a_mapping_and_words_are_one_config(self):
+        values = {
+            "optimizer.lr": 0.5,
+            "evaluation.protocols": ["knn/v1"],
+            "training.steps": None,
+            "row": "mine",
+            "seed": 3,
+        }
+        words = ["optimizer.lr=0.5", "evaluation.protocols=[knn/v1]", "training.steps=null", "row=mine", "seed=3"]
+        assert (
+            api.compose(TINY, "fedavg", values) == api.compose(TINY, "fedavg", words) == compose(TINY, "fedavg", words)
+        )
+
+    def test_texts_that_look_like_other_values_stay_texts(self):
+        assert api.compose(TINY, "fedavg", {"data.name": "12"}).data.name == "12"
+        assert api.compose(TINY, "fedavg", {"scenario": "1e3"}).scenario == "1e3"
+
+    def test_rows_of_suites_are_methods_too(self):
+        config = api.compose("digits", "fedavg-byol")
+        assert (config.row, config.objective.name) == ("fedavg-byol", "byol")
+
+    def test_a_mistake_is_the_line_of_the_command(self):
+        with pytest.raises(ConfigError, match=r"unknown key 'training\.epoch'"):
+            api.compose(TINY, "fedavg", {"training.epoch": 2})
+
+
+class TestRun:
+    def test_its_record_is_that_of_the_folder(self, finished):
+        config, record, folder = finished
+        assert store.read(folder / "result.json") == record
+        assert record["provenance"]["config"] == identity(config)
+
+    def test_it_prints_nothing_unless_asked(self, finished, capsys):
+        config, record, _ = finished
+        capsys.readouterr()
+        assert api.run(config, progress=False) == record
+        assert capsys.readouterr() == ("", "")
+        assert api.run(config) == record
+        assert "already done" in capsys.readouterr().out
+
+    def test_more_protocols(self, finished):
+        _, record, folder = finished
+        scored = api.evaluate(folder, ["geometry/v1"], progress=False)
+        assert scored["scores"].keys() == record["scores"].keys() | {"geometry/v1"}
+        assert store.read(folder / "result.json")["scores"] == scored["scores"]
+
+    def test_a_folder_that_is_none(self, tmp_path):
+        with pytest.raises(ConfigError, match="is not a run folder"):
+            api.evaluate(tmp_path)
+
+
+class TestEncoder:
+    def test_it_is_in_eval_mode_and_gives_features(self, finished):
+        _, _, folder = finished
+        encoder = api.encoder_of(folder)
+        assert not encoder.training
+        images = torch.rand(4, 3, 8, 8)
+        assert encoder(images).shape == (4, encoder.dim)
+        assert torch.equal(encoder(images), api.encoder_of(folder, name="global")(images))
+        with pytest.raises(ConfigError, match=r"encoder=locl.*: choose one of this run's"):
+            api.encoder_of(folder, name="locl")
+
+
+class TestRecords:
+    def test_the_committed_ones_and_those_of_a_folder(self, finished):
+        _, _, folder = finished
+        (record,) = api.load_records(folder.parents[2])
+        assert record["scenario"] == "mine"
+        committed = api.load_records()
+        assert "cifar10-micro" in {record["scenario"] for record in committed}
+        with pytest.raises(RecordError, match="no such folder"):
+            api.load_records(folder / "none")
+
+    def test_a_table_has_a_row_a_run(self):
+        pandas = pytest.importorskip("pandas")
+        records = [record for record in api.load_records() if record["scenario"] == "cifar10-micro"]
+        table = api.to_dataframe(records)
+        assert isinstance(table, pandas.DataFrame)
+        assert len(table) == len(records)
+        means = table.groupby("row")["linear/v1 accuracy"].mean()
+        mine = [record["scores"]["linear/v1"]["accuracy"] for record in records if record["row"] == "fedavg"]
+        assert means["fedavg"] == pytest.approx(sum(mine) / len(mine))
+        assert table["bytes up"].iloc[0] == sum(records[0]["bytes"]["up"].values())
+
+
+def test_public_functions_are_typed_and_documented():
+    for name in ("compose", "run", "evaluate", "load_records", "to_dataframe", "encoder_of"):
+        function = getattr(api, name)
+        assert "Raises" in inspect.getdoc(function)
+        assert all(each.annotation is not each.empty for each in inspect.signature(function).parameters.values())
