@@ -50,6 +50,8 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
         raise ConfigError(f"format={format}: choose {', '.join(FORMATS)}{nearest(str(format), FORMATS)}")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}: make it first")
     exported = run.loop.export()
     name = _chosen(name, exported)
     encoder = deepcopy(run.evaluator.encoder(exported[name], recalibrated=run.recalibrated, kind=name)).cpu()
@@ -111,7 +113,8 @@ def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) ->
     state = {key: value.detach().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
     try:
         if format == "torch":
-            torch.save(state, file)
+            with file.open("wb") as stream:  # an error of a write names the file
+                torch.save(state, stream)
         elif format == "safetensors":
             from safetensors.torch import save
 
