@@ -48,6 +48,8 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
         raise ConfigError(f"format={format}: choose {', '.join(FORMATS)}{nearest(str(format), FORMATS)}")
     if file.is_dir():
         raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}: make it first")
     name, encoder = run.exported_encoder(name)
     recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
     beside, card, text = (file.with_name(f"{file.name}{ending}") for ending in (".new", ".json", ".json.new"))
@@ -94,7 +96,8 @@ def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) ->
     state = {key: value.detach().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
     try:
         if format == "torch":
-            torch.save(state, file)
+            with file.open("wb") as stream:  # an error of a write names the file
+                torch.save(state, stream)
         elif format == "safetensors":
             from safetensors.torch import save
 

@@ -198,6 +198,17 @@ def test_an_exported_file_is_what_another_run_starts_from(run_folder, tmp_path, 
     )
 
 
+def test_an_architecture_of_some_clients_is_described_as_its_own(tmp_path, loader):
+    small = "{class: methods.networks.convnet, widths: [4, 5], strides: [2, 2], clients: [1]}"
+    words = ("public.name=client", "public.client=0", f"federation.encoders={{small: {small}}}")
+    folder = finished(tmp_path, SECTIONS["convnet"], *words, method="flesd")
+    for name, width in {"global": 8, "small": 5}.items():
+        assert main(["export", str(folder), str(tmp_path / f"{name}.pt"), f"encoder={name}"]) == 0
+        network, card = loader(tmp_path / f"{name}.pt")
+        assert network(torch.rand(2, 3, 8, 8)).shape == (2, width)
+        assert card["features"] == width
+
+
 def test_a_clients_encoder_is_chosen_by_its_name(tmp_path, capsys):
     folder = finished(tmp_path, SECTIONS["convnet"], "federation.participation=1", method="local")
     names = list(store.read(folder / "result.json")["encoders"])
@@ -231,6 +242,10 @@ class TestMistakes:
         assert main(["export", str(run_folder("convnet")), str(tmp_path)]) == 2
         assert f"{tmp_path} is a folder: give the name of a file in it" in capsys.readouterr().err
 
+    def test_a_folder_that_is_missing_is_named(self, run_folder, tmp_path, capsys):
+        assert main(["export", str(run_folder("convnet")), str(tmp_path / "nowhere" / "x.pt")]) == 2
+        assert f"there is no folder {tmp_path / 'nowhere'}: make it first" in capsys.readouterr().err
+
     def test_a_missing_package_is_named(self, run_folder, tmp_path, capsys, monkeypatch):
         for package, ending in {"safetensors.torch": "safetensors", "onnxscript": "onnx"}.items():
             monkeypatch.setitem(sys.modules, package, None)
@@ -254,11 +269,12 @@ class TestMistakes:
     def test_an_older_file_survives_an_export_that_fails(self, run_folder, tmp_path, monkeypatch):
         file = tmp_path / "x.pt"
         file.write_text("older")
+        folder = run_folder("convnet")  # before a file can no longer be saved
 
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device", str(file))
 
         monkeypatch.setattr(torch, "save", fail)
-        assert main(["export", str(run_folder("convnet")), str(file)]) == 2
+        assert main(["export", str(folder), str(file)]) == 2
         assert file.read_text() == "older"
         assert [each.name for each in tmp_path.iterdir()] == ["x.pt"]
