@@ -66,3 +66,13 @@ def test_the_page_of_protocols_names_all_of_them():
     short = {"linear-ssd/v1": "`-ssd`", "linear-fedu/v1": "`-fedu`", "linear-ldawa/v1": "`-ldawa`"}
     short["linear-ldawa/v2"] = "`-ldawa/v2`"
     assert all(short.get(name, f"`{name}`") in table for name in PROTOCOLS)
+
+
+def test_the_notebook_page_runs(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "python.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
+    assert not names["encoder"].training

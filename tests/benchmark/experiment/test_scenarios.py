@@ -20,14 +20,15 @@ PAPERS = [name for name in available("scenario") if "/" in name]
 
 def source(config):
     """50,000 black training and test images in the shape of the data set, equally many of each class."""
-    channels = 1 if config.data.name in ("digits", "fashion_mnist") else 3
+    channels = config.data.channels or (1 if config.data.name in ("digits", "domains", "fashion_mnist") else 3)
     classes = CLASSES.get(config.data.name, 10)
-    size = config.data.image_size or {"digits": 8, "fashion_mnist": 28}.get(config.data.name, 32)
+    size = config.data.image_size or {"digits": 8, "domains": 8, "fashion_mnist": 28}.get(config.data.name, 32)
     each = 50_000 // classes
     images = np.broadcast_to(
         np.zeros((1, channels, size, size), dtype=np.uint8), (each * classes, channels, size, size)
     )
-    split = Split(images, np.repeat(np.arange(classes), each))
+    labels = np.repeat(np.arange(classes), each)
+    split = Split(images, labels, np.char.mod("writer-%d", np.arange(len(labels)) % 100))
     return Source(config.data.name, split, split, tuple(map(str, range(classes))), "")
 
 
