@@ -27,6 +27,7 @@ MEASUREMENTS = {
     "terms": ("microbenchmarks", "Terms of a million clients, and of large images"),
     "startup": ("overhead", "Start-up to the first step"),
     "evaluation": ("microbenchmarks", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
+    "threads": ("threads", "Evaluation: a probe's steps on one thread and on all, on cores that others use"),
 }
 """Measurement -> the module with a function of this name, and its title."""
 

@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState
 from benchmark.rng import Streams
-from benchmark.speed.threads import shared_steps
 from benchmark.speed.timing import Line, Log, Spread, interleaved, ratio, seconds, spread
 from datamodules.partition import Parts, iid
 from datamodules.recipe import Recipe
@@ -123,7 +122,7 @@ def _image_terms(repetitions: int) -> list[Line]:
 
 
 def evaluation(repetitions: int, log: Log) -> list[Line]:
-    """Probes by the suite, by loaders and by scikit-learn, kNN, and what threads do to a probe's steps."""
+    """Probes by the suite, by loaders and by scikit-learn, and kNN."""
     small, features = make_features(600, 200), make_features(TRAIN, TEST)
     for warm_up in _probes(small, 1e-3).values():
         warm_up()
@@ -136,7 +135,6 @@ def evaluation(repetitions: int, log: Log) -> list[Line]:
         Line("scikit-learn, one strength / linear-lbfgs/v1, five and a last", ratio(values, SKLEARN, SOLVED)),
         *(Line(name, spread(values[name]), "s") for name in (SOLVED, LINEAR, FEDX, LOADER, SKLEARN)),
         Line("knn/v1: 200 neighbours", spread(values[NEIGHBOURS]), "s"),
-        *shared_steps(repetitions, log),
     ]
 
 

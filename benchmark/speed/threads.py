@@ -23,7 +23,7 @@ TRAIN, WIDTH, CLASSES, EPOCHS = 50_000, 256, 100, 4
 ONE, ALL, BUSY = "one thread", "all threads", ", beside busy processes"
 
 
-def shared_steps(repetitions: int, log: Log) -> list[Line]:
+def threads(repetitions: int, log: Log) -> list[Line]:
     """Ratios of a probe on all threads to one on one thread, and seconds of all its epochs."""
     values = interleaved(_contenders(), repetitions, log)
     what = "100 classes: linear/v1, steps on all threads / on one, as shipped"
