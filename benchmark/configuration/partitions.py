@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from omegaconf import DictConfig, OmegaConf
+
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 from datamodules import partition
@@ -45,10 +47,14 @@ def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
         del section[key]
 
 
-def with_hash(section: dict[str, Any]) -> None:
-    """Sets `sha256` of a file of clients: its content, not its path, is part of a run's identity."""
-    if section.get("name") == "file" and isinstance(path := section.get("path"), str):
-        section["sha256"] = file_hash(path)
+def with_hash(config: DictConfig) -> DictConfig:
+    """The config with `partition.sha256`, where a file names the clients: its content, not its path, is part of a run's
+    identity. Raises ConfigError: there is no such file."""
+    if config.partition.get("name") != "file" or not isinstance(path := config.partition.get("path"), str):
+        return config
+    content: Any = OmegaConf.to_container(config)
+    content["partition"]["sha256"] = file_hash(path)
+    return OmegaConf.create(content)
 
 
 def file_hash(path: str) -> str:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.configuration.compose import FREE, HINTS, TYPED
+from benchmark.configuration.layers import FREE, HINTS, TYPED
 from tests.fuzz.outcome import NUMBERS, TEXTS, Case, cases, content, empty_folder, hostile, tiny
 from tests.run_helpers import TINY
 

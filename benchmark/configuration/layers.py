@@ -1,0 +1,147 @@
+"""Layers of a config: merged one over the other, each with the keys and types of the schema."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, get_origin, get_type_hints
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from benchmark.configuration import partitions
+from benchmark.configuration.schema import Config
+from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.errors import ConfigError
+
+HINTS = get_type_hints(Config)
+TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
+TYPED["data"]["class"] = str | None  # no field of a dataclass may have this name
+"""Section with a schema -> its keys and their types."""
+FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
+    "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
+    "privacy": dict.fromkeys(("epsilon", "delta"), Any),
+    "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
+}
+"""Section without a schema -> its keys where they are known; other keys are checked when the object is built."""
+
+USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
+"""Keys of sections without a schema that are most often looked for in other sections."""
+
+
+def stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -> DictConfig:
+    """A copy of the config with layers merged into it; an error begins with its layer's prefix."""
+    stacked: Any = OmegaConf.to_container(config)
+    for prefix, layer in layers:
+        try:
+            check_keys(layer)
+            _drop_replaced(stacked, layer)
+            _update(stacked, layer)
+            convert_types(stacked, [section for section in layer if section not in FREE])
+        except ConfigError as error:
+            raise ConfigError(f"{prefix}{error}") from error
+    return OmegaConf.create(stacked)
+
+
+def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Remove the arguments of every class, data set, partition and public set that the layer replaces by another."""
+
+    def drop(section: dict[str, Any], replacement: Any, key: str, remaining: Collection[str] = ()) -> None:
+        if isinstance(replacement, Mapping) and replacement.get(key) not in (None, section.get(key)):
+            for name in section.keys() - set(remaining):
+                del section[name]
+
+    for name in ("optimizer", "server_optimizer", "encoder", "method"):
+        drop(config[name], layer.get(name), "class", ("name",) if name == "method" else ())
+    drop(config["encoder"], layer.get("encoder"), "name", ("class",))  # another of a library's models
+    drop(config["data"], layer.get("data"), "name", config["data"].keys() - {"options", "class"})
+    if isinstance(data := layer.get("data"), Mapping) and data.get("class") not in (None, config["data"].get("class")):
+        config["data"]["name"] = str(data["class"]).rpartition(".")[2].lower()
+        config["data"].pop("options", None)
+    drop(config["public"], layer.get("public"), "name")
+    for kind, encoder in layer.get("federation", {}).get("encoders", {}).items():
+        before = config["federation"]["encoders"].get(kind, {})
+        drop(before, encoder, "class", ("clients",))
+        drop(before, encoder, "name", ("clients", "class"))
+    if isinstance(layer.get("partition"), Mapping):
+        partitions.drop_replaced(config["partition"], layer["partition"])
+    training = layer.get("training", {})
+    if "epochs" in training and "steps" not in training:  # the later of two lengths of a visit holds
+        config["training"]["steps"] = None
+
+
+def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") -> None:
+    """Merge a layer mapping by mapping; any other value replaces the config's."""
+    for key, value in layer.items():
+        current, place = config.get(key), f"{path}{key}"
+        if isinstance(value, Mapping) and isinstance(current, dict):
+            _update(current, value, f"{place}.")
+        elif isinstance(value, Mapping) and isinstance(current, list):
+            full = yaml.safe_dump(current, default_flow_style=True, width=math.inf, sort_keys=False).strip()
+            raise ConfigError(f"{place} is a list, whose items have no names: give the whole list, {place}='{full}'")
+        elif isinstance(value, list) and isinstance(current, dict):
+            raise ConfigError(f"{place}={value!r}: set its keys, as in {place}.KEY=VALUE")
+        else:
+            config[key] = value
+
+
+def convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
+    """Convert the values of sections to the schema's types, such as a whole number to a float."""
+    if values := {section: config[section] for section in sections}:
+        dataset = values["data"].pop("class", None) if "data" in values else None  # see TYPED
+        try:
+            converted: Any = OmegaConf.to_container(OmegaConf.merge(schema(), values))
+        except OmegaConfBaseException as error:
+            raise ConfigError(short_error(error)) from error
+        config.update({section: converted[section] for section in values})
+        if dataset is not None:
+            config["data"]["class"] = dataset
+
+
+@cache
+def schema() -> DictConfig:
+    """The schema with its types and defaults; not to be changed."""
+    return OmegaConf.structured(Config())
+
+
+def check_keys(layer: Mapping[str, Any]) -> None:
+    """Refuse unknown keys, and values of another type than their key's."""
+    for section, value in layer.items():
+        if section not in HINTS:
+            hint = _in_other_sections(section) or nearest(section, HINTS)
+            raise ConfigError(f"unknown key {section!r}{hint}; sections are: {', '.join(HINTS)}")
+        keys = TYPED.get(section, FREE.get(section))
+        if keys is None:
+            _check_type(section, value, HINTS[section])
+            continue
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.KEY=VALUE")
+        for key, item in value.items() if keys else ():
+            if key not in keys:
+                hint = _in_other_sections(key) or nearest(key, keys)
+                raise ConfigError(f"unknown key '{section}.{key}'{hint}; {section} has: {', '.join(keys)}")
+            _check_type(f"{section}.{key}", item, keys[key])
+    encoders = layer.get("federation", {}).get("encoders", {})
+    if not isinstance(encoders, Mapping) or not all(isinstance(section, Mapping) for section in encoders.values()):
+        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    interpolated = isinstance(value, str) and value.startswith("${")
+    if not fits(value, hint) and hint is not str and not interpolated:  # a number is as good a name as any
+        example = f", e.g. {key}=[a,b]" if get_origin(hint) is list else ""
+        raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")
+
+
+def _in_other_sections(key: str) -> str:
+    """` (did you mean ...?)` with the same key of other sections, or nothing."""
+    known = [f"{section}.{name}" for section, keys in TYPED.items() for name in keys]
+    matches = [name for name in (*known, *USUAL) if name.endswith(f".{key}")]
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
+
+
+def short_error(error: OmegaConfBaseException) -> str:
+    """OmegaConf's message in one line, with the key it is about."""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"{error.full_key}: {first}" if error.full_key else first
