@@ -51,18 +51,23 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
         options=options,
     )
     if data.probe is not None:
-        images = replace(images, probe=load_matching(config, images, data.probe, progress))
+        channels = f"data.channels={images.train.images.shape[1]}"
+        images = replace(images, probe=load_matching(config, images, data.probe, progress, [channels]))
     return images if data.limit is None else limited(images, data.limit)
 
 
 def load_matching(
-    config: DictConfig, images: Source, name: str, progress: Callable[[int, int], None] | None = None
+    config: DictConfig,
+    images: Source,
+    name: str,
+    progress: Callable[[int, int], None] | None = None,
+    overrides: Sequence[str] = (),
 ) -> Source:
-    """Another data set, its images resized to the run's size."""
+    """Another data set, its images resized to the run's size. overrides: of how it is read."""
     size = f"data.image_size={images.train.images.shape[-1]}"
     mode = [] if config.data.resize else ["data.resize=shorter_side_crop"]
     plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
-    return source(merge(config, [*plain, size, *mode]), progress)
+    return source(merge(config, [*plain, size, *mode, *overrides]), progress)
 
 
 class Public(NamedTuple):

@@ -153,10 +153,14 @@ class Experiment:
                 raise
             self.display.print(f"{self.name}: whether its images have changed cannot be checked: {message(error)}")
             return None
-        if images.sha256 != result["provenance"]["dataset"]:
+        changed = images.sha256 != result["provenance"]["dataset"]
+        if not changed and is_natural(self.config.partition) and not self.config.public:  # files may have moved
+            held = data.clients_of(self.config, images).parts
+            changed = partition_hash(held) != result["provenance"]["partition"]
+        if changed:
             raise ConfigError(
-                f"{self.folder / 'result.json'} was made with other images or labels than data set {images.name} has "
-                "today: remove the folder, or give the new run a row= of its own"
+                f"{self.folder / 'result.json'} was made with other images, labels or clients than data set "
+                f"{images.name} has today: remove the folder, or give the new run a row= of its own"
             )
         return images
 

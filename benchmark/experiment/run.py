@@ -215,7 +215,9 @@ class Run:
         }
         sha = commit()
         here = origin([sha] if sha else [], hardware(self.fabric.device))
-        origins = dict.fromkeys(protocols, here)
+        images = self.evaluator.images
+        beside = {} if images is self.data.source else {"dataset": images.sha256}
+        origins = dict.fromkeys(protocols, here | beside)
         for target in transfer_targets(protocols):
             used = {"dataset": self.evaluator.other(target).sha256}
             origins |= {name: here | used for name in protocols if name.startswith(f"transfer-{target}/")}

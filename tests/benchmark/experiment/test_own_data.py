@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from torch.utils.data import Dataset
 
 from benchmark.configuration.compose import compose, load
 from benchmark.configuration.identity import identity
-from benchmark.errors import ConfigError
+from benchmark.errors import CheckpointError, ConfigError
+from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment, load_folder
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
@@ -175,6 +177,29 @@ class TestWithoutLabels:
         assert "monitor" not in record["curve"][0]
         assert record["curve"][0]["effective_rank"] > 1
 
+    def test_images_that_moved_to_another_client_are_noticed(self, experiment, images, tmp_path):
+        for split in ("train", "test"):
+            shutil.copytree(images / "plain", tmp_path / "copy" / "plain" / split)
+        words = (f"data.root={tmp_path / 'copy'}", "evaluation.protocols=[geometry/v1]")
+        run = experiment("plain", *words, partition="folders")
+        record = run.execute()
+        train = tmp_path / "copy" / "plain" / "train"
+        last = sorted((train / "oslo").iterdir())[-1]
+        last.rename(train / "rome" / "00.png")  # the first there, so that the images stay in their order
+        again = experiment("plain", *words, partition="folders")
+        assert data.source(again.config).sha256 == record["provenance"]["dataset"]
+        with pytest.raises(ConfigError, match="other images, labels or clients than data set plain has today"):
+            again.execute()
+        (run.folder / "result.json").unlink()
+        with pytest.raises(CheckpointError):
+            again.execute()
+
+    def test_grey_labelled_images_are_scored_by_an_encoder_of_colours(self, experiment):
+        record = experiment(
+            "plain", "data.probe=digits", "evaluation.protocols=[knn/v1]", partition="folders"
+        ).execute()
+        assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
+
     @pytest.mark.parametrize("protocol", ["linear/v1", "knn/v1", "semi/v1", "clusters/v1"])
     def test_protocols_of_labels_are_refused_before_the_training(self, experiment, protocol, monkeypatch):
         monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained"))
@@ -200,6 +225,8 @@ class TestWithoutLabels:
         record = run.execute()
         assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
         assert 0 <= record["best"]["value"] <= 100
+        sha = run.build().evaluator.images.sha256
+        assert {origin["dataset"] for origin in record["evaluated"].values()} == {sha}
         (line,) = (line for line in record["deviations"] if line.startswith("scored on the labelled images of "))
         assert ("probe" if name == "probed" else "labelled") in line
 
