@@ -51,16 +51,18 @@ def bubble_chart(
     examples = counts(labels, partition)[:MAX_CLIENTS]
     clients, num_classes = examples.shape
     cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
-    figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5), layout="constrained")
+    short = [name if len(name) <= 20 else f"{name[:19]}\u2026" for name in names[:clients]]
+    below = 0.1 + 0.07 * max(map(len, short)) if short else 0.0  # inches that upright names need
+    figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5 + below), layout="constrained")
     axes = figure.add_subplot()
     client, label = np.nonzero(examples)
     diameter = 72 * cell  # points
     axes.scatter(client, label, s=diameter**2 * examples[client, label] / examples.max(), linewidths=0, alpha=0.8)
     axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, num_classes - 0.3), aspect="equal", xlabel="client")
     step_x, step_y = (max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0))
+    mixed = "{classes:.1f} classes a client, {classes_1pct:.1f} of at least 1 %\n" if classes else ""
     classes = classes or ["all"]
     if names:
-        short = [name if len(name) <= 20 else f"{name[:19]}\u2026" for name in names[:clients]]
         step_x = max(1, round(0.15 / cell))
         axes.set_xticks(range(0, clients, step_x), short[::step_x], rotation=90)
     else:
@@ -72,7 +74,7 @@ def bubble_chart(
     total = sum(map(len, partition))
     axes.set_title(
         f"{drawn}{total:,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
-        f"{numbers['classes']:.1f} classes a client, {numbers['classes_1pct']:.1f} of at least 1 %\n"
+        f"{mixed.format(**numbers)}"
         f"the largest bubble is {examples.max():,}",
         fontsize=9,
     )
