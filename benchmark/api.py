@@ -24,6 +24,7 @@ from torch import nn
 
 from benchmark.configuration import compose as composition
 from benchmark.configuration.rows import row_line
+from benchmark.configuration.suites import listed
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment, load_folder
@@ -45,10 +46,12 @@ def compose(scenario: str, method: str, overrides: Iterable[str] | Mapping[str, 
     Args:
         scenario: a shipped scenario, or the path of a .yaml file.
         method: a shipped method, a row of a suite such as `fedavg-byol`, or the path of a .yaml file.
-        overrides: dotted key -> value, or `key=value` texts as on the command line.
+        overrides: dotted key -> value, or `key=value` texts as on the command line, or one text.
 
     Raises ConfigError: an unknown name or key, or a value that is not possible.
     """
+    if isinstance(overrides, str):
+        overrides = overrides.split()
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={_as_yaml(value)}" for key, value in overrides.items()]
     method, *line = row_line(scenario, method)
@@ -69,12 +72,14 @@ def run(config: DictConfig, *, progress: bool = True) -> Record:
 
     Raises an error of the user's in one line: ConfigError, DataError, MethodError, DivergedError, ...
     """
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"run takes a config as compose returns it, not {type(config).__name__}")
     with _display(progress) as display:
         return Experiment(config, display).execute()
 
 
 def evaluate(
-    folder: str | Path, protocols: Sequence[str] = (), *, trust: bool = False, progress: bool = True
+    folder: str | Path, protocols: str | Sequence[str] = (), *, trust: bool = False, progress: bool = True
 ) -> Record:
     """Scores the encoders of a finished run and adds the scores to its record, which is returned.
 
@@ -85,7 +90,7 @@ def evaluate(
     Raises ConfigError: no finished run; EvalError: an unknown protocol, or one that could not be measured.
     """
     with _display(progress) as display, opened(folder, display, trust=trust) as finished:
-        evaluated = finished.evaluate(list(protocols) or list(finished.config.evaluation.protocols))
+        evaluated = finished.evaluate(listed(protocols or list(finished.config.evaluation.protocols)))
         finished.finish(evaluated)
         return evaluated.record
 

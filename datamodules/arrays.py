@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import io
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError
@@ -125,16 +127,33 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         for key, name in chosen.items()
         if name is not None and key != "image"
     }
+    columns_of = {split: each.features for split, each in splits.items()}
+    if label is not None and any(each.get(label, features[label]) != features[label] for each in columns_of.values()):
+        raise DataError(f"{folder}: the labels of train and test are numbered in other ways: give both the same names")
     named = features[label].names if label is not None and isinstance(features[label], datasets.ClassLabel) else None
-    read = {split: each.select_columns([image]) for split, each in splits.items()}
+    undecoded = datasets.Image(decode=False)  # the library would also fetch addresses, and open any path
+    read = {split: each.select_columns([image]).cast_column(image, undecoded) for split, each in splits.items()}
     items = {split: [(each, position) for position in range(len(each))] for split, each in read.items()}
 
     def image_of(item: tuple[Any, int]) -> np.ndarray:
         rows, position = item
-        return as_image(rows[position][image], f"{folder}, image {position}")
+        content = (rows[position][image] or {}).get("bytes")
+        if not content:
+            raise DataError(f"{folder}, image {position} has no bytes, only a path: save the data set with its images")
+        try:
+            with Image.open(io.BytesIO(content)) as opened:
+                opened.load()
+                return as_image(opened, f"{folder}, image {position}")
+        except DataError:
+            raise
+        except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
+            raise DataError(f"{folder}, image {position} cannot be read ({error}): replace or remove it") from error
 
     labels = {split: list(values) for split, values in columns.get("label", {}).items()}
     clients = {split: list(values) for split, values in columns.get("client", {}).items()}
+    for key, by_split in (("label", labels), ("client", clients)):
+        if any(value is None for values in by_split.values() for value in values):
+            raise DataError(f"{folder}: some images have no {key}: give all one, or remove them")
     return labelled(items, labels, clients, image_of, str(folder), named)
 
 
@@ -143,7 +162,9 @@ def _first(features: Mapping[str, Any], kind: type) -> str | None:
 
 
 def of_dataset(target: Any, options: Mapping[str, Any], where: str) -> tuple[Callable[[], Raw], str]:
-    """A torch `Dataset` of (image, label), or of images alone, to be read when called; and a hash of some of its items.
+    """A torch `Dataset` of (image, label), or of images alone, to be read when called; and a hash of its content.
+
+    The hash is of some images and of all labels, clients and classes.
 
     `target` is called with `split="train"` and `split="test"`, or with `train=True` and `train=False`, where it has
     such an argument, else once. Its objects may have `classes` (names by label) and `clients` (a name an item).
@@ -175,37 +196,61 @@ def of_dataset(target: Any, options: Mapping[str, Any], where: str) -> tuple[Cal
         content.update(f"{split} {length}".encode())
         for position in np.linspace(0, length - 1, min(FINGERPRINT, length)).astype(int):
             content.update(_item(made[split], int(position), where).tobytes())
-    return partial(_read_dataset, made, where), content.hexdigest()
+    labels = _labels(made, where)
+    described = {
+        split: [list(getattr(each, key, ())) for key in ("classes", "clients")] for split, each in made.items()
+    }
+    content.update(repr((labels, described)).encode())
+    return partial(_read_dataset, made, labels, where), content.hexdigest()
 
 
-def _read_dataset(made: Mapping[str, Any], where: str) -> Raw:
-    """What is to be decoded of the datasets of the splits."""
+def _read_dataset(made: Mapping[str, Any], labels: Mapping[str, list[int]], where: str) -> Raw:
+    """What is to be decoded of the datasets of the splits, whose labels are read already."""
     items = {split: [(each, position) for position in range(len(each))] for split, each in made.items()}
     clients = {split: list(each.clients) for split, each in made.items() if hasattr(each, "clients")}
     for split, names in clients.items():
         if len(names) != len(made[split]):
             raise DataError(f"{where}: clients has {len(names)} names for {len(made[split])} items: give one an item")
-    first = made["train"][0]
-    has_label = isinstance(first, tuple | list) and len(first) >= 2
-    labels = {split: _labels(each, where) for split, each in made.items()} if has_label else {}
-    classes = getattr(made["train"], "classes", None) if has_label else None
-    return labelled(items, labels, clients, lambda item: _item(item[0], item[1], where), where, classes)
+    named = {split: list(map(str, getattr(each, "classes", ()))) for split, each in made.items()}
+    if labels and any(names != named["train"] for names in named.values()):
+        raise DataError(f"{where}: train and test have other `classes`: give both the same, in one order")
+    return labelled(
+        items,
+        labels,
+        clients,
+        lambda item: _item(item[0], item[1], where),
+        where,
+        (named["train"] or None) if labels else None,
+    )
 
 
 def _item(dataset: Any, position: int, where: str) -> np.ndarray:
-    content = dataset[position]
+    """The image of an item."""
+    try:
+        content = dataset[position]
+    except Exception as error:  # it is a user's own code
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise DataError(f"{where}, item {position} cannot be read: {reason}") from error
     return as_image(content[0] if isinstance(content, tuple | list) else content, f"{where}, item {position}")
 
 
-def _labels(dataset: Any, where: str) -> list[int]:
-    """Label of each item: its `targets` or `labels`, else the second value of each item."""
-    stored = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
-    if stored is None or len(stored) != len(dataset):
-        stored = [dataset[position][1] for position in range(len(dataset))]
-    try:
-        return [operator.index(label) for label in stored]
-    except TypeError as error:
-        raise DataError(f"{where}: a label is no whole number ({error}): give (image, label), labels from 0") from error
+def _labels(made: Mapping[str, Any], where: str) -> dict[str, list[int]]:
+    """Label of each item by split: `targets` or `labels`, else the second value of each item; empty without labels."""
+    first = made["train"][0]
+    if not isinstance(first, tuple | list) or len(first) < 2:
+        return {}
+    labels = {}
+    for split, dataset in made.items():
+        stored = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
+        if stored is None or len(stored) != len(dataset):
+            stored = [dataset[position][1] for position in range(len(dataset))]
+        try:
+            labels[split] = [operator.index(label) for label in stored]
+        except TypeError as error:
+            raise DataError(
+                f"{where}: a label is no whole number ({error}): give (image, label), labels from 0"
+            ) from error
+    return labels
 
 
 def as_image(content: Any, where: str) -> np.ndarray:
@@ -213,8 +258,6 @@ def as_image(content: Any, where: str) -> np.ndarray:
 
     Raises DataError: another type, shape or range.
     """
-    from PIL import Image
-
     if isinstance(content, Image.Image):
         if content.mode in ("I", "F") or content.mode.startswith("I;16"):
             raise DataError(f"{where} has pixels of mode {content.mode}: give 8 bits a channel")
@@ -228,4 +271,10 @@ def as_image(content: Any, where: str) -> np.ndarray:
         raise DataError(f"{where} is {kind}: give an image of Pillow, uint8, or floats in [0, 1] before normalisation")
     if array.ndim == 2:
         return array[None]
-    return array if array.shape[0] in (1, 3) and array.shape[2] not in (1, 3) else array.transpose(2, 0, 1)
+    if array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        return array
+    if array.shape[2] > 4:
+        raise DataError(
+            f"{where} has shape {list(array.shape)}: give [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels"
+        )
+    return array.transpose(2, 0, 1)

@@ -191,7 +191,9 @@ def rows(file: Path, required: Sequence[str], optional: Sequence[str] = ()) -> I
 def inside(path: str, where: str) -> str:
     """A relative path in its shortest form. Raises DataError where it leads out of its folder; where: for messages."""
     parts = PurePosixPath(path.replace("\\", "/")).parts
-    if not parts or path.startswith("/") or ".." in parts:
+    if path.startswith("/"):
+        raise DataError(f"{where}: {path!r} leads out of the folder: give a path within it, relative to it")
+    if not parts or ".." in parts:
         raise DataError(f"{where}: {path!r} leads out of the folder: give a path within it")
     return str(PurePosixPath(*parts))
 

@@ -33,7 +33,14 @@ def by_folder(clients: np.ndarray | None, data: str) -> NamedPartition:
     return _grouped(dict(enumerate(clients.tolist())))
 
 
-def by_file(file: Path, paths: np.ndarray | None, total: int, *, partial: bool = False) -> NamedPartition:
+def by_file(
+    file: Path,
+    paths: np.ndarray | None,
+    total: int,
+    *,
+    partial: bool = False,
+    held_out: np.ndarray | None = None,
+) -> NamedPartition:
     """The clients that a file names.
 
     Args:
@@ -41,12 +48,21 @@ def by_file(file: Path, paths: np.ndarray | None, total: int, *, partial: bool =
             `index` (its position in train); or JSON, `{client: [paths or indices]}`.
         paths: of the training images, where they are files. total: number of training images.
         partial: whether images may have no client; they are then not trained on.
+        held_out: paths of images that were held out as test, which the file may name too; None: none were.
 
     Raises PartitionError: an image twice, one that does not exist, one without a client.
     """
     positions = None if paths is None else {path: position for position, path in enumerate(paths.tolist())}
     clients: dict[int, str] = {}
+    tested = frozenset(() if held_out is None else held_out.tolist())
     for where, image, client in _entries(file):
+        if image in tested:
+            continue
+        if held_out is not None and (isinstance(image, int) or image.isdecimal()):
+            raise PartitionError(
+                f"{where}: {image} is an index, and a fifth of the images was held out as test: "
+                "give paths, or test images of your own"
+            )
         position = _position(image, positions, total, where)
         if position in clients:
             raise PartitionError(f"{where}: image {image} is listed twice: give it one client")
@@ -117,9 +133,17 @@ def by_function(
     """
     known = inspect.signature(function).parameters
     taken = {key: value for key, value in offered.items() if key in known}
-    where = f"partition.class={function.__module__}.{function.__qualname__}"
+    where = f"partition.class={getattr(function, '__qualname__', repr(function))}"
+    if missing := [key for key, value in taken.items() if value is None and known[key].default is known[key].empty]:
+        what = {
+            "num_clients": "set partition.clients=N",
+            "clients": "the data name none",
+            "paths": "the data have no files",
+        }
+        raise PartitionError(f"{where} needs {missing[0]}: {what[missing[0]]}")
     try:
-        made = function(labels, **{**taken, **arguments})
+        made = function(labels.copy(), **{**taken, **arguments})  # the run's own labels are not to be changed
+        made = made if isinstance(made, Mapping) else list(made)
     except (TypeError, ValueError, LookupError) as error:
         raise PartitionError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     by_name = made if isinstance(made, Mapping) else dict(enumerate(made))
@@ -128,9 +152,11 @@ def by_function(
         raise PartitionError(f"{where} made no client: give at least one")
     for name, indices in by_name.items():
         array = np.asarray(indices)
-        if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+        if array.ndim == 1 and not array.size:
+            raise PartitionError(f"{where}: client {name} has no image: leave it out")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
             kind = f"{array.dtype} {list(array.shape)}"
-            raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices, at least one")
+            raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices")
         if array.min() < 0 or array.max() >= len(labels):
             raise PartitionError(f"{where}: client {name} has indices out of 0 to {len(labels) - 1}")
         for position in array.tolist():

@@ -115,7 +115,7 @@ def load(
 
     Raises DataError: missing or unusable data, or an impossible request.
     """
-    if Path(name).name != name:
+    if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
     options = dict(options or {})
     fit = fitting(image_size, resize, channels)
@@ -137,7 +137,7 @@ def load(
         read_raw, request["items"] = arrays.of_dataset(*dataset, name)
     elif name == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
-        request |= settings
+        request["options"] = settings
         read_raw = partial(embedded.synthetic, **settings)
     elif kind == "embedded":
         read_raw = EMBEDDED[name]
@@ -147,13 +147,13 @@ def load(
             if kind == "csv"
             else folders.in_folder(folder, labels=labels, clients=client_folders)
         )
-        request["files"] = folders.stamps(files)
+        request |= {"folder": str(folder.resolve()), "files": folders.stamps(files)}
         read_raw = partial(folders.raw, files)
     elif kind == "huggingface":
-        request |= {"files": _stamps(folder), "columns": options}
+        request |= {"folder": str(folder.resolve()), "files": _stamps(folder), "columns": options}
         read_raw = partial(arrays.of_huggingface, folder, options)
     elif kind in ("npy", "npz"):
-        request["files"] = _stamps(folder if kind == "npy" else archive)
+        request |= {"folder": str(folder.resolve()), "files": _stamps(folder if kind == "npy" else archive)}
         read_raw = partial(_numpy, folder if kind == "npy" else archive)
     else:
         read_raw = partial(_archive, name, Path(root), download)
@@ -191,11 +191,12 @@ def limited(source: Source, limit: float) -> Source:
     share = limit if limit < 1 else limit / total
     rows, test_rows = (of_every_class(split.labels, share, seed=0) for split in (source.train, source.test))
     note = f"only {len(rows):,} of {total:,} training and {len(test_rows):,} of {len(source.test.labels):,} test images"
+    left_out = "; natural clients of fewer than two do not take part" if source.train.paths is not None else ""
     return replace(
         source,
         train=source.train[rows],
         test=source.test[test_rows],
-        notes=(*source.notes, f"{note} (data.limit={limit:g})"),
+        notes=(*source.notes, f"{note} (data.limit={limit:g}){left_out}"),
         whole=source,
         rows=rows,
     )

@@ -18,7 +18,7 @@ def by_client(subject: Subject, probe: Probe, generator: torch.Generator) -> dic
     """
     features = subject.features
     right = linear_predictions(features, probe, generator, on_progress=subject.on_progress) == features.test_y
-    names = {name: features.test_clients == client for client, name in enumerate(subject.client_names)}
+    names = {name: features.test_clients == client for client, name in enumerate(subject.client_names) if name}
     each = {name: 100 * right[rows].float().mean().item() for name, rows in names.items() if rows.any()}
     ordered = sorted(each.values())
     worst = ordered[: math.ceil(len(ordered) / 10)]
@@ -29,4 +29,4 @@ def by_client(subject: Subject, probe: Probe, generator: torch.Generator) -> dic
         "spread": math.sqrt(sum((value - mean) ** 2 for value in ordered) / len(ordered)),
         "clients": float(len(ordered)),
     }
-    return scores | ({f"accuracy_{name}": value for name, value in each.items()} if len(each) <= SHOWN else {})
+    return scores | ({f"accuracy of {name}": value for name, value in each.items()} if len(each) <= SHOWN else {})

@@ -8,13 +8,13 @@ from omegaconf import DictConfig, OmegaConf
 
 RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "data.root", "data.cache", "data.download", "data.verify", "partition.path",
+    "data.root", "data.cache", "data.download", "data.verify",
 )  # fmt: skip
 """Keys of where and how a run is executed: they are not part of its identity."""
 
 NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
-    "training.smallest_batch": None, "data.resize": None, "data.channels": None, "data.limit": None,
+    "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
     "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
     "encoder.weights": None,
 }  # fmt: skip
@@ -43,6 +43,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
         if key not in outside
         and not key.startswith(("evaluation.", "authors."))
         and (key not in NEWER or NEWER[key] != value)
+        and (key, value) != ("data.resize", None)  # where it runs, all images are square: then it is `squash`
         and f"{key}_sha256" not in flat  # a file is its content, wherever it lies
     }
 

@@ -146,6 +146,11 @@ def refuse_foreign_classes(config: DictConfig, file: str) -> None:
     """
     for where, section in named_classes(config):
         path = section.get("class") if isinstance(section, Mapping) else None
+        if where in ("data", "partition"):  # the suite has no classes of these
+            raise ConfigError(
+                f"{file} names code from outside the suite ({where}.class={path}), which would run: "
+                "add trust=true if you trust that folder and that code"
+            )
         if not isinstance(path, str):
             raise ConfigError(f"{file}: {where}.class={path!r} is no import path")
         if not path.startswith(SHIPPED) or any(name.startswith("_") for name in path.split(".")):

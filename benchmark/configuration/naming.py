@@ -18,8 +18,6 @@ LONGEST = 120
 def changes_name(key: str) -> bool:
     """Whether a change of the key makes another scenario or row; `objective` is in the row's name already."""
     section = key.partition(".")[0]
-    if key == "partition.path":  # outside the identity, where its content is
-        return True
     unnamed = ("scenario", "row", "seed", "evaluation", *RUNTIME)
     return key not in (*unnamed, "objective", "objective.name") and section not in unnamed
 
@@ -49,8 +47,8 @@ def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any
         plain = {name: by_content(inner) for name, inner in value.items()}
         return plain | ({"weights": plain["weights_sha256"][:12]} if "weights_sha256" in plain else {})
 
-    if key == "partition.path":
-        return Path(str(config.partition.get("path"))).stem
+    if key == "partition.path" and "path_sha256" in config.partition:
+        return Path(str(config.partition.path)).stem
     asked: Any = command_line
     value = by_content(OmegaConf.to_container(config, resolve=True))
     for name in key.split("."):

@@ -13,7 +13,7 @@ from datamodules import partition
 
 RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
-NATURAL: dict[str, dict[str, Any]] = {"folders": {}, "file": {"path": str, "partial": bool, "sha256": str}}
+NATURAL: dict[str, dict[str, Any]] = {"folders": {}, "file": {"path": str, "partial": bool, "path_sha256": str}}
 """Partitions by clients that the data or a file name, and their parameters; `clients` draws some of them."""
 
 
@@ -48,12 +48,14 @@ def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
 
 def with_hash(config: DictConfig) -> DictConfig:
-    """The config with `partition.sha256`, where a file names the clients: its content, not its path, is part of a run's
-    identity. Raises ConfigError: there is no such file."""
+    """The config with `partition.path_sha256` where a file names the clients; ConfigError where there is no such file.
+
+    So its content, not its path, is part of a run's identity.
+    """
     if config.partition.get("name") != "file" or not isinstance(path := config.partition.get("path"), str):
         return config
     content: Any = OmegaConf.to_container(config)
-    content["partition"]["sha256"] = file_hash(path)
+    content["partition"]["path_sha256"] = file_hash(path)
     return OmegaConf.create(content)
 
 

@@ -18,7 +18,7 @@ from benchmark.rng import Streams
 from datamodules import natural, partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
-from datamodules.sources import Source, limited, load
+from datamodules.sources import HELD_OUT, Source, limited, load
 from methods.base import Client, FederatedMethod
 
 
@@ -65,7 +65,7 @@ def load_matching(
 ) -> Source:
     """Another data set, its images resized to the run's size. overrides: of how it is read."""
     size = f"data.image_size={images.train.images.shape[-1]}"
-    mode = [] if config.data.resize else ["data.resize=shorter_side_crop"]
+    mode = [] if config.data.resize else ["data.resize=squash"]  # as scores on other data sets always were
     plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
     return source(merge(config, [*plain, size, *mode, *overrides]), progress)
 
@@ -171,7 +171,9 @@ def _natural(section: dict[Any, Any], images: Source, seed: int) -> NamedPartiti
     if section.get("class"):
         offered = {"seed": seed, "num_clients": count, "clients": train.clients, "paths": train.paths}
         arguments = {key: value for key, value in section.items() if key != "class"}
-        held, count = natural.by_function(locate(section, "partition"), arguments, train.labels, offered), None
+        split = locate(section, "partition")
+        held = natural.by_function(split, arguments, train.labels, offered)
+        count = None if "num_clients" in inspect.signature(split).parameters else count
     else:
         known = {"clients": int | None, **parameters(name)}
         check({"clients": count, **section}, known, "partition", name)
@@ -181,17 +183,21 @@ def _natural(section: dict[Any, Any], images: Source, seed: int) -> NamedPartiti
             path = section.get("path")
             if path is None:
                 raise ConfigError("partition.name=file: give partition.path, a CSV file of path,client or a JSON file")
-            if section.get("sha256") not in (None, file_hash(path)):
+            if section.get("path_sha256") not in (None, file_hash(path)):
                 raise ConfigError(f"{path} has changed since this run began: restore it, or start a run of its own")
             partial = section.get("partial", False)
-            held = natural.by_file(Path(path).expanduser(), train.paths, total, partial=partial)
+            held_out = whole.test.paths if HELD_OUT in whole.notes else None
+            file = Path(path).expanduser()
+            held = natural.by_file(file, train.paths, total, partial=partial, held_out=held_out)
     held = natural.drawn(held, count, seed=seed)
     if images.rows is None:
         return held
     positions = np.full(total, -1)
     positions[images.rows] = np.arange(len(images.rows))
     left = [kept[kept >= 0] for kept in (positions[indices] for indices in held.parts)]
-    large = [k for k, indices in enumerate(left) if len(indices) > 1]  # `data.limit` may leave a client nothing
+    large = [k for k, indices in enumerate(left) if len(indices) > 1]  # see the note of `limited`
+    if not large:
+        raise ConfigError("data.limit leaves no client two images: raise it")
     return NamedPartition([left[k] for k in large], tuple(held.names[k] for k in large) if held.names else ())
 
 

@@ -13,7 +13,8 @@ from benchmark.configuration.identity import differences, identity
 from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.naming import folder, title
 from benchmark.configuration.partitions import is_natural
-from benchmark.distributed.collectives import raise_on_all_ranks, rank_zero_first
+from benchmark.configuration.weights import pin
+from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.drift import drift_unavailable, supports_drift
@@ -154,9 +155,12 @@ class Experiment:
             self.display.print(f"{self.name}: whether its images have changed cannot be checked: {message(error)}")
             return None
         changed = images.sha256 != result["provenance"]["dataset"]
-        if not changed and is_natural(self.config.partition) and not self.config.public:  # files may have moved
-            held = data.clients_of(self.config, images).parts
-            changed = partition_hash(held) != result["provenance"]["partition"]
+        if not changed and is_natural(self.config.partition):  # files may have moved
+            held, _ = data.partition_data(self.config, images, with_public=False)
+            changed = partition_hash(held.parts) != result["provenance"]["partition"]
+        scored = {made.get("dataset") for id, made in result["evaluated"].items() if not transfer_targets([id])}
+        if images.probe is not None and scored - {None, images.probe.sha256}:
+            self.display.print(f"{self.name}: was scored on other labelled images than today's: evaluate it again")
         if changed:
             raise ConfigError(
                 f"{self.folder / 'result.json'} was made with other images, labels or clients than data set "
@@ -197,12 +201,18 @@ class Experiment:
         clients = data.clients(config, method, module.parts, module.parts.names)
         for architecture in (method, *method.others.values()):
             architecture.to(fabric.device)  # not fabric.setup, which would attach Fabric to the method
-        reference = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
-        executor = factory.executor(config, reference)
-        compiled = self._compile(reference, clients) if config.compile else None
+        sequential = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
+        executor = factory.executor(config, sequential)
+        compiled = self._compile(sequential, clients) if config.compile else None
         external = external_classes(config)
         # names of folders decide a natural partition, and the images' hash does not cover them
         natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
+        reference = on_rank_zero(fabric, lambda: [images.sha256, *natural])
+        with raise_on_all_ranks(fabric):
+            if reference != [images.sha256, *natural]:
+                raise ConfigError(
+                    "the ranks have other images or clients: data.class and partition.class must not draw"
+                )
         loop = FederatedLoop(
             fabric,
             method,
@@ -298,4 +308,5 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
             f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
             "drop the override, or start a run of its own with `run`"
         )
+    pin(config)  # an override may have left the hash of a file of weights without its file
     return config

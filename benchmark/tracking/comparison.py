@@ -141,7 +141,7 @@ def _marked(values: Sequence[float | None], better: str) -> list[str]:
 
 def _monitor_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     """The monitor's accuracy at some of the rounds at which a run was monitored, the last one among them."""
-    curves = [{int(point["round"]): point["monitor"] for point in run.points} for run in runs]
+    curves = [{int(point["round"]): point["monitor"] for point in run.points if "monitor" in point} for run in runs]
     rounds = sorted({round for values in curves for round in values})
     step = -(-len(rounds) // MOST_ROUNDS) if rounds else 1
     for round in reversed(rounds[::-1][::step]):

@@ -41,7 +41,7 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
     from matplotlib.figure import Figure
 
     losses = [{line["round"]: line["loss"] for line in run.history if line.get("loss") is not None} for run in runs]
-    monitor = [{point["round"]: point["monitor"] for point in run.points} for run in runs]
+    monitor = [{point["round"]: point["monitor"] for point in run.points if "monitor" in point} for run in runs]
     curves = {"mean local loss (comparable within one objective)": losses, "monitor: kNN accuracy (%)": monitor}
     drawn = {label: values for label, values in curves.items() if any(values)}
     accuracies = _accuracies(runs)

@@ -180,7 +180,8 @@ class TestLimit:
             assert part.sha256 == mine.sha256
             assert np.array_equal(part.train.images, mine.train.images[part.rows])
             assert part.train.paths.tolist() == mine.train.paths[part.rows].tolist()
-        assert part.notes == ("only 20 of 40 training and 20 of 40 test images (data.limit=20)",)
+        (line,) = part.notes
+        assert line.startswith("only 20 of 40 training and 20 of 40 test images (data.limit=20); natural clients")
 
     @pytest.mark.parametrize("limit", [0, -1, 41, 2.5])
     def test_what_is_no_share_or_number(self, tmp_path, limit):

@@ -136,7 +136,7 @@ class TestFunction:
             ([[0, 0]], "image 0 has two clients"),
             ([[9]], "indices out of 0 to 5"),
             ([[-1]], "indices out of 0 to 5"),
-            ([[]], "give a list of indices"),
+            ([[]], "client 0 has no image: leave it out"),
             ([[0.5]], "give a list of indices"),
             ([], "made no client"),
         ],

@@ -28,11 +28,11 @@ def subject(clients: list[int], names: tuple[str, ...]) -> Subject:
 
 def test_each_client_counts_once_whatever_its_size():
     scores = by_client(subject([0] * 30 + [1] * 10, ("north", "south")), PROBE, stream())
-    assert scores["accuracy_north"] > 90
-    assert scores["accuracy_south"] < 10
-    assert scores["accuracy"] == pytest.approx((scores["accuracy_north"] + scores["accuracy_south"]) / 2)
-    assert scores["accuracy_worst_tenth"] == scores["accuracy_south"]
-    assert scores["spread"] == pytest.approx((scores["accuracy_north"] - scores["accuracy_south"]) / 2)
+    assert scores["accuracy of north"] > 90
+    assert scores["accuracy of south"] < 10
+    assert scores["accuracy"] == pytest.approx((scores["accuracy of north"] + scores["accuracy of south"]) / 2)
+    assert scores["accuracy_worst_tenth"] == scores["accuracy of south"]
+    assert scores["spread"] == pytest.approx((scores["accuracy of north"] - scores["accuracy of south"]) / 2)
     assert scores["clients"] == 2
 
 
@@ -52,7 +52,7 @@ def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():
 def test_rows_of_no_client_and_clients_without_rows_are_left_out():
     scores = by_client(subject([0] * 20 + [-1] * 20, ("north", "south")), PROBE, stream())
     assert scores["clients"] == 1
-    assert "accuracy_south" not in scores
+    assert "accuracy of south" not in scores
 
 
 def test_features_that_name_no_clients_are_refused():

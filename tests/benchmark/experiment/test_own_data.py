@@ -119,7 +119,7 @@ class TestFile:
         other.execute()
         copy.write_text(copy.read_text().replace("oslo", "bern", 1))
         changed = experiment("labelled", f"partition.path={copy}")
-        with pytest.raises(ConfigError, match=r"holds a run of another config \(partition\.sha256: "):
+        with pytest.raises(ConfigError, match=r"holds a run of another config \(partition\.path_sha256: "):
             changed.execute()
         (other.folder / "result.json").unlink()
         resumed = Experiment(load_folder(other.folder), Display(Console(file=io.StringIO())), path=other.folder)
@@ -139,7 +139,8 @@ class TestFile:
 
     def test_a_limit_leaves_clients_their_part(self, experiment):
         record = experiment("labelled", "data.limit=0.5").execute()
-        assert "only 30 of 60 training and 9 of 18 test images (data.limit=0.5)" in record["deviations"]
+        (line,) = (line for line in record["deviations"] if "data.limit" in line)
+        assert line.startswith("only 30 of 60 training and 9 of 18 test images (data.limit=0.5); natural clients")
         assert record["settings"]["data.limit"] == 0.5
         assert set(record["federation"]["names"]) <= set(CLIENTS)
 
@@ -238,7 +239,7 @@ class TestDomains:
         record = run.execute()
         scores = record["scores"]["clients/v1"]
         assert scores["clients"] == 2
-        domains = scores["accuracy_display"], scores["accuracy_handwriting"]
+        domains = scores["accuracy of display"], scores["accuracy of handwriting"]
         assert scores["accuracy"] == pytest.approx(sum(domains) / 2)
         assert scores["accuracy_worst_tenth"] == min(domains)
         assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
