@@ -1,3 +1,5 @@
+import json
+import sys
 from pathlib import Path
 
 import datasets
@@ -102,6 +104,34 @@ class TestHuggingFace:
         assert mine.train.clients.tolist() == [f"w{k % 4}" for k in range(8)]
         assert load(stored, "whole").notes == (sources.HELD_OUT,)
 
+    def test_images_that_are_only_paths_are_not_opened(self, tmp_path):
+        """The library would read any file, or fetch an address."""
+        Image.fromarray(IMAGES[0]).save(tmp_path / "secret.png")
+        plain = datasets.Features({"img": {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}})
+        rows = {"img": [{"bytes": None, "path": str(tmp_path / "secret.png")}] * 9}
+        datasets.Dataset.from_dict(rows, features=plain).save_to_disk(str(tmp_path / "mine"))
+        info = tmp_path / "mine" / "dataset_info.json"
+        content = json.loads(info.read_text())
+        content["features"]["img"] = {"_type": "Image"}  # saving images as such would store their bytes
+        info.write_text(json.dumps(content))
+        assert datasets.load_from_disk(str(tmp_path / "mine"))[0]["img"].size == (6, 6)  # the library opens it
+        with pytest.raises(DataError, match="has no bytes, only a path"):
+            load(tmp_path)
+
+    def test_labels_numbered_in_another_way_in_test_are_refused(self, tmp_path):
+        def split(names):
+            label = datasets.ClassLabel(names=names)
+            features = datasets.Features({"img": datasets.Image(), "kind": label})
+            content = {"img": [Image.fromarray(image) for image in IMAGES[:4]], "kind": [0, 1, 0, 1]}
+            return datasets.Dataset.from_dict(content, features=features)
+
+        folder = tmp_path / "mine"
+        for name, names in (("train", ["a", "b"]), ("test", ["b", "a"])):
+            split(names).save_to_disk(str(folder / name))
+        (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+        with pytest.raises(DataError, match="are numbered in other ways"):
+            load(tmp_path)
+
     def test_a_column_that_is_not_there(self, stored):
         with pytest.raises(DataError, match=r"data\.options\.client='author': the columns of .* are img, kind, writer"):
             load(stored, options={"client": "author"})
@@ -152,6 +182,30 @@ class TestTorch:
         assert sorted(levels) == [round(255 * np.float32(k / 10)) for k in range(10)]
         monkeypatch.setattr(Plain, "scale", 0.5)
         assert load(tmp_path, "plain", dataset=(Plain, {})).train.images.max() < 128
+
+    def test_other_labels_of_the_same_images_are_another_data_set(self, tmp_path, monkeypatch):
+        before = load(tmp_path, "shapes", dataset=(Shapes, {"root": "x"}))
+        monkeypatch.setattr(sys.modules[__name__], "LABELS", (LABELS + 1) % 3)
+        after = load(tmp_path, "shapes", dataset=(Shapes, {"root": "x"}))
+        assert after.train.labels.tolist() == ((before.train.labels + 1) % 3).tolist()
+        assert after.sha256 != before.sha256
+
+    def test_classes_in_another_order_in_test_are_refused(self, tmp_path):
+        class Turned(Shapes):
+            def __init__(self, root: str, train: bool = True) -> None:
+                super().__init__(root, train)
+                self.classes = self.classes if train else self.classes[::-1]
+
+        with pytest.raises(DataError, match="train and test have other `classes`"):
+            load(tmp_path, "turned", dataset=(Turned, {"root": "x"}))
+
+    def test_an_error_of_its_own_is_one_line(self, tmp_path):
+        class Broken(Plain):
+            def __getitem__(self, index: int) -> torch.Tensor:
+                raise KeyError("x")
+
+        with pytest.raises(DataError, match="broken, item 0 cannot be read: KeyError: 'x'"):
+            load(tmp_path, "broken", dataset=(Broken, {}))
 
     @pytest.mark.parametrize(
         ("dataset", "line"),

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,18 @@ class TestFile:
             natural.by_file(tmp_path / "clients.csv", None, 8)
 
 
+class TestHeldOut:
+    """A file may name images that were held out as test, by their paths; positions would not be the file's."""
+
+    def test_their_paths_are_passed_over_and_indices_are_refused(self, tmp_path):
+        text = CSV + "\nb/9.png,zoe"
+        with pytest.raises(PartitionError, match=r"no training image b/9\.png"):
+            by_file(tmp_path, text)
+        assert as_dict(by_file(tmp_path, text, held_out=np.array(["b/9.png"]))) == EXPECTED
+        with pytest.raises(PartitionError, match="0 is an index, and a fifth of the images was held out"):
+            by_file(tmp_path, "index,client\n0,ann", held_out=np.array(["b/9.png"]))
+
+
 class TestFolders:
     def test_clients_are_in_the_order_of_their_names(self):
         clients = np.array(["zoe", "ann", "zoe", "bob"])
@@ -144,6 +157,25 @@ class TestFunction:
     def test_what_it_returns_is_checked(self, made, line):
         with pytest.raises(PartitionError, match=line):
             natural.by_function(lambda labels: made, {}, LABELS, {})
+
+    def test_it_cannot_change_the_labels_of_the_run(self):
+        def split(labels):
+            labels[:] = 0
+            return [[0, 1]]
+
+        labels = LABELS.copy()
+        natural.by_function(split, {}, labels, {})
+        assert labels.tolist() == LABELS.tolist()
+
+    def test_generators_and_partial_functions_are_functions_too(self):
+        made = natural.by_function(
+            partial(lambda labels, size: (range(k, k + size) for k in (0, 3)), size=3), {}, LABELS, {}
+        )
+        assert [part.tolist() for part in made.parts] == [[0, 1, 2], [3, 4, 5]]
+
+    def test_what_it_needs_and_there_is_not_is_named(self):
+        with pytest.raises(PartitionError, match=r"needs num_clients: set partition\.clients=N"):
+            natural.by_function(lambda labels, num_clients: [], {}, LABELS, {"num_clients": None})
 
     def test_its_errors_are_one_line(self):
         with pytest.raises(PartitionError, match=r"TypeError: .*unexpected keyword argument 'alpha'"):

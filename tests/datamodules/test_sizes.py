@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from datamodules import sources
 from datamodules.errors import DataError
 from datamodules.sizes import MODES, fitting, with_channels
 from tests.datamodules.own_data import picture
@@ -61,6 +62,21 @@ def test_channels_on_request():
 def test_impossible_requests(request_, line):
     with pytest.raises(DataError, match=line):
         fitting(*request_)
+
+
+def test_channels_are_part_of_what_is_cached(tmp_path):
+    """`synthetic` has an option of the same name."""
+    shapes = [
+        sources.load("synthetic", root=tmp_path, cache=tmp_path, channels=channels).train.images.shape[1]
+        for channels in (None, 1, None)
+    ]
+    assert shapes == [3, 1, 3]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x"])
+def test_a_name_that_leads_elsewhere(tmp_path, name):
+    with pytest.raises(DataError, match="is not a plain name"):
+        sources.load(name, root=tmp_path, cache=tmp_path / "cache")
 
 
 def test_an_image_that_is_not_square_is_not_squashed_in_silence():

@@ -144,6 +144,19 @@ class TestFile:
         assert record["settings"]["data.limit"] == 0.5
         assert set(record["federation"]["names"]) <= set(CLIENTS)
 
+    def test_a_limit_that_leaves_nobody_is_one_line(self, experiment, images, tmp_path):
+        header, *rows = (images / "clients.csv").read_text().splitlines()
+        pairs = [f"{row.partition(',')[0]},c{index // 2:02}" for index, row in enumerate(rows)]
+        (tmp_path / "pairs.csv").write_text("\n".join([header, *pairs]))
+        words = (f"partition.path={tmp_path / 'pairs.csv'}", "training.batch_size=2")
+        with pytest.raises(ConfigError, match=r"data\.limit leaves no client two images: raise it"):
+            experiment("labelled", "data.limit=3", *words).execute()
+
+    def test_squashed_images_are_those_of_runs_before_there_was_a_choice(self):
+        before = compose(TINY, "fedavg", ["data.image_size=8"])
+        assert identity(compose(TINY, "fedavg", ["data.image_size=8", "data.resize=squash"])) == identity(before)
+        assert identity(compose(TINY, "fedavg", ["data.image_size=8", "data.resize=pad"])) != identity(before)
+
     def test_a_client_of_one_image_is_named(self, experiment, images, tmp_path):
         file = tmp_path / "clients.csv"
         file.write_text((images / "clients.csv").read_text().replace("oslo", "bern", 1))
@@ -291,6 +304,22 @@ class TestClasses:
         with pytest.raises(ConfigError, match=r"names code from outside the suite \(data\.class="):
             load_folder(run.folder)
         assert identity(load_folder(run.folder, trust=True)) == identity(run.config)
+
+    def test_a_functions_argument_of_the_name_path_is_part_of_the_run(self):
+        words = [f"partition.class={self.HERE}.by_turns"]
+        one, other = (compose(TINY, "fedavg", [*words, f"partition.path={path}"]) for path in ("k3", "k7"))
+        assert identity(one) != identity(other)
+        assert one.scenario != other.scenario
+
+    @pytest.mark.parametrize("key", ["data.class", "partition.class"])
+    def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, key):
+        run = experiment("labelled")
+        run.execute()
+        file = run.folder / "config.yaml"
+        section = key.partition(".")[0]
+        file.write_text(file.read_text().replace(f"{section}:\n", f"{section}:\n  class: methods.libraries.hub_file\n"))
+        with pytest.raises(ConfigError, match=rf"names code from outside the suite \({key}="):
+            load_folder(run.folder)
 
     def test_its_name_is_that_of_the_class_unless_given(self):
         config = compose(TINY, "fedavg", [f"data.class={self.HERE}.Blocks"])

@@ -125,3 +125,12 @@ def test_labels_are_moved_apart_in_their_order():
     moved = spread([0.52, 0.5, 0.5, 0.9], 0.1)
     assert moved[1] < moved[2] < moved[0] < moved[3]
     assert min(b - a for a, b in zip(sorted(moved), sorted(moved)[1:], strict=False)) >= 0.1 - 1e-9
+
+
+def test_runs_that_were_monitored_without_labels_are_compared(folders, tmp_path, capsys):
+    plain = tmp_path / "tiny" / "plain" / "seed0"
+    shutil.copytree(folders[0], plain)
+    rounds = [json.loads(line) for line in (plain / "rounds.jsonl").read_text().splitlines()]
+    lines = [json.dumps({key: value for key, value in line.items() if key != "monitor"}) for line in rounds]
+    (plain / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    assert main(["compare", str(plain), str(folders[1]), f"output={tmp_path}"]) == 0
