@@ -1,6 +1,7 @@
 """Runs side by side, from their folders alone."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
