@@ -132,9 +132,10 @@ def by_function(
     Raises PartitionError: an index twice or out of range, an empty client, something else than indices.
     """
     known = inspect.signature(function).parameters
-    taken = {key: value for key, value in offered.items() if key in known}
+    required = {key for key, parameter in known.items() if parameter.default is parameter.empty}
+    taken = {key: value for key, value in offered.items() if key in known and (value is not None or key in required)}
     where = f"partition.class={getattr(function, '__qualname__', repr(function))}"
-    if missing := [key for key, value in taken.items() if value is None and known[key].default is known[key].empty]:
+    if missing := [key for key, value in taken.items() if value is None]:
         what = {
             "num_clients": "set partition.clients=N",
             "clients": "the data name none",

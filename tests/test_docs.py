@@ -76,3 +76,19 @@ def test_the_notebook_page_runs(tmp_path, monkeypatch):
     exec(code, names)
     assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
     assert not names["encoder"].training
+
+
+def test_the_page_of_data_has_a_dataset_and_a_function_that_run(tmp_path, monkeypatch, capsys):
+    from benchmark.cli.main import main
+
+    page = (ROOT / "docs" / "data.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^PYTHONPATH=[.] python -m benchmark (.*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    quick = ["federation.rounds=1", "logger=csv", "devices=1", f"data.cache={tmp_path}"]
+    assert main([*commands[0].split(), *quick]) == 0
+    assert main(commands[1].split()) == 0
+    assert "clusters/v1" in capsys.readouterr().out

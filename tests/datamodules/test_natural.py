@@ -129,8 +129,8 @@ LABELS = np.array([0, 1, 0, 1, 2, 2])
 
 class TestFunction:
     def test_it_is_offered_what_it_takes(self):
-        def split(labels, seed, wanted, num_clients=None, paths=()):
-            assert (seed, wanted, num_clients, paths) == (3, "x", None, None)
+        def split(labels, seed, wanted, num_clients=4, paths=()):
+            assert (seed, wanted, num_clients, paths) == (3, "x", 4, ())
             return [np.flatnonzero(labels == label)[::-1] for label in range(3)]
 
         offered = {"seed": 3, "num_clients": None, "paths": None, "clients": None}
