@@ -72,8 +72,11 @@ class Evaluator:
         self.batch_size, self.device = batch_size, device
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
-        self.images = data.source.probe or data.source
+
+    @property
+    def images(self) -> Source:
         """What is evaluated on: the run's data set, or the labelled one beside it, which nobody trains on."""
+        return self.data.source.probe or self.data.source
 
     def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.

@@ -1,7 +1,7 @@
 """Keywords that stand for several protocols, and the combined scores of several encoders."""
 
 from benchmark.evaluation.protocols import OPTIONAL, combine, expanded, transfer_targets
-from eval.protocol import PROTOCOLS
+from eval.protocol import PROTOCOLS, find
 
 
 def test_one_encoder_stands_for_itself():
@@ -35,8 +35,11 @@ def test_all_are_the_short_ones_and_papers_the_long_ones():
     everything, papers = (expanded([word], "cifar10", OPTIONAL) for word in ("all", "papers"))
     assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"}
     assert not set(everything) & set(papers)
-    assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == {"drift/v1", "transfer-digits/v1"}
-    assert set(everything) - set(expanded(["all"], "cifar10", {"local_models"})) == {"projected/v1"}
+    few = {"drift/v1", "clients/v1", "transfer-digits/v1"}
+    assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == few
+    assert set(everything) - set(expanded(["all"], "cifar10", {"local_models", "test_clients"})) == {"projected/v1"}
+    without = set(everything) - set(expanded(["all"], "cifar10", OPTIONAL, labelled=False))
+    assert without == {name for name in everything if find(name).uses_labels}
     assert set(papers) - set(expanded(["papers"], "cifar10")) == {"semi-orchestra/v2"}
     assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", OPTIONAL)[0] == "knn/v1"
     assert len(expanded(["knn/v1", "all"], "cifar10", OPTIONAL)) == len(everything)
