@@ -11,6 +11,7 @@ Without train/ and test/ the folder itself is one of these, and a fifth of its i
 
 import csv
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,9 @@ from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError
+
+# an image that cannot be read is an error with a line of its own
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
 
 PROBE = "probe"
 """Folder beside train/ with labelled images for the protocols."""

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -199,3 +201,15 @@ def test_images_of_several_sizes_ask_for_one(tmp_path):
         load(tmp_path, image_size=4)
     assert load(tmp_path, image_size=4, resize="pad").train.images.shape[1:] == (3, 4, 4)
     assert load(tmp_path, image_size=4, resize="pad", channels=1).train.images.shape[1:] == (1, 4, 4)
+
+
+def test_a_truncated_image_is_one_line(tmp_path):
+    """Pillow also warns of it."""
+    make(tmp_path / "mine", "train test", "cat dog")
+    whole = tmp_path / "whole.tif"
+    save(whole)
+    (tmp_path / "mine" / "train" / "cat" / "9.tif").write_bytes(whole.read_bytes()[:12])
+    code = f"from datamodules.sources import load; load('mine', root={str(tmp_path)!r}, cache={str(tmp_path / 'c')!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "9.tif" in done.stderr.splitlines()[-1]
+    assert "Warning" not in done.stderr
