@@ -12,6 +12,13 @@ from eval.protocol import PROTOCOLS, find
 ROOT = Path(__file__).parent.parent
 
 
+def python_block(page: str, start: str = "") -> str:
+    """The only block of Python on a page, or the only one that begins like this."""
+    text = (ROOT / "docs" / page).read_text()
+    (code,) = re.findall(rf"^```python\n({start}.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return code
+
+
 def test_the_guide_shows_the_example_as_it_is():
     guide = (ROOT / "docs" / "add-a-method.md").read_text()
     blocks = re.findall(r"^## [^\n]*`([\w.]+)`\n.*?^```\w+\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
@@ -22,11 +29,9 @@ def test_the_guide_shows_the_example_as_it_is():
 
 
 def test_the_guides_trainer_trains(tmp_path, monkeypatch):
-    guide = (ROOT / "docs" / "add-a-method.md").read_text()
-    (code,) = re.findall(r"^```python\n(from lightning.*?)^```$", guide, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(code, names)
+    exec(python_block("add-a-method.md", "from lightning"), names)
     assert names["trainer"].global_step > 0
 
 
@@ -69,11 +74,9 @@ def test_the_page_of_protocols_names_all_of_them():
 
 
 def test_the_notebook_page_runs(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "python.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(code, names)
+    exec(python_block("python.md"), names)
     assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
     assert not names["encoder"].training
 
@@ -82,10 +85,9 @@ def test_the_page_of_data_has_a_dataset_and_a_function_that_run(tmp_path, monkey
     from benchmark.cli.main import main
 
     page = (ROOT / "docs" / "data.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     commands = re.findall(r"^PYTHONPATH=[.] python -m benchmark (.*)$", page, re.MULTILINE)
     assert len(commands) == 2
-    (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "mine.py").write_text(python_block("data.md"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     quick = ["federation.rounds=1", "logger=csv", "devices=1", f"data.cache={tmp_path}"]

@@ -48,8 +48,8 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label)
     shipped = stack(schema(), layers)
-    requested = with_hash(stack(shipped, [("", command_line)]))
-    config = with_hash(stack(requested, [reference]))
+    requested = stack(shipped, [("", command_line)])
+    config = stack(requested, [reference])
     try:
         written: Any = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
@@ -63,11 +63,11 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
         for override in sorted(overrides):
             rest = [other for other in overrides if other != override]
             key = override.partition("=")[0]
-            if changes_name(key) and run != identity(with_hash(stack(shipped, [("", parse(rest))]))):
+            if changes_name(key) and run != identity(stack(shipped, [("", parse(rest))])):
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
-    config, requested = pin(config), pin(requested)
+    config, requested = (with_hash(pin(each)) for each in (config, requested))
     for name, made, rows in (("scenario", _stem(scenario), False), ("row", label, True)):
         if official := named.get(name):
             others = [key for key in changed if key in given]

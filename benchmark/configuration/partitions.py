@@ -1,6 +1,5 @@
 """The section `partition`: its rules, their parameters, and the hash of a file of clients."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -8,6 +7,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.weights import sha256
 from benchmark.errors import ConfigError
 from datamodules import partition
 
@@ -64,4 +64,4 @@ def file_hash(path: str) -> str:
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"partition.path={path}: there is no such file")
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return sha256(file, "partition.path")
