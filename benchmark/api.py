@@ -27,7 +27,8 @@ from benchmark.configuration.rows import row_line
 from benchmark.configuration.suites import listed
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError
-from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.experiment.experiment import Experiment
+from benchmark.experiment.folder import load_folder
 from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display
 from leaderboards import store

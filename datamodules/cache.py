@@ -25,6 +25,7 @@ import numpy as np
 
 from datamodules.errors import DataError
 
+UNREADABLE = 20  # images that cannot be read, after which no further one is tried
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
@@ -204,10 +205,19 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
 
+    unreadable: dict[int, DataError] = {}
+
     def fill(start: int) -> int:
         chunk = items[start : start + CHUNK]
         for position, item in enumerate(chunk, start):
-            image = fit(raw.read(item))
+            if len(unreadable) == UNREADABLE:
+                break
+            try:
+                pixels = raw.read(item)
+            except DataError as error:  # the others are tried too, so that all can be mended at once
+                unreadable[position] = error
+                continue
+            image = fit(pixels)
             if image.shape != shape[1:]:
                 raise DataError(_other_size(raw, split, position, image.shape, shape[1:]))
             images[position] = image
@@ -216,6 +226,11 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
     # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
     with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
+    if unreadable:
+        worst, *others = sorted(unreadable)
+        names = ", ".join(_name(raw, split, position) for position in others)
+        more = f"; the same holds for {names}" + (", ..." if len(unreadable) == UNREADABLE else "") if others else ""
+        raise DataError(f"{unreadable[worst]}{more}") from unreadable[worst]
     images.flush()
 
 

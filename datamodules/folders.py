@@ -115,7 +115,7 @@ def _walk(folder: Path | str, root: Path, skipped: Sequence[str] = ()) -> Iterat
             images, empty = images + 1, False
             yield os.path.relpath(entry.path, root).replace(os.sep, "/")
     if empty and Path(folder) != root:
-        raise DataError(f"no image in {folder}: fill it, or remove it from train/ and test/")
+        raise DataError(f"no image in {folder}: fill it, or remove it")
 
 
 def in_table(file: Path) -> Files:
@@ -176,7 +176,10 @@ def rows(file: Path, required: Sequence[str], optional: Sequence[str] = ()) -> I
             known = f"the columns are {', '.join(required)}"
             known += f", and any of {', '.join(optional)}" if optional else ""
             if missing := [name for name in required if name not in header]:
-                raise DataError(f"{file} has no column {missing[0]!r}: {known}")
+                marks = {";": "semicolons", "\t": "tabs"}
+                mark = next((word for mark, word in marks.items() if mark in "".join(reader.fieldnames)), None)
+                hint = f"; separate columns by commas, not by {mark}" if mark else ""
+                raise DataError(f"{file} has no column {missing[0]!r}: {known}{hint}")
             if unknown := [name for name in header if name not in (*required, *optional)]:
                 raise DataError(f"{file} has a column {unknown[0]!r}: {known}")
             for content in reader:

@@ -8,11 +8,12 @@ them, and `numpy.load` refuses objects.
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,11 @@ EMBEDDED: dict[str, Callable[..., Raw]] = {
 }
 """Name -> function that makes the images."""
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
+
+
+def first(names: Sequence[str], most: int = 3) -> str:
+    """The first few of the names as a text."""
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Source:
     """A data set; `sha256` is of the shapes and bytes of images and labels, train before test.
 
     notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
-    are not its own. whole, rows: of a limited data set, the whole one and the positions in its train.
+    are not its own. whole, rows: of a limited data set, the whole one and the positions in its train. own: whether a
+    user brought them, neither embedded nor an archive of torchvision.
     """
 
     name: str
@@ -70,11 +77,18 @@ class Source:
     probe: "Source | None" = None
     whole: "Source | None" = None
     rows: np.ndarray | None = None
+    own: bool = False
 
     @property
     def labelled(self) -> bool:
         """Whether its images have labels: at least two classes."""
         return len(self.classes) > 1
+
+    def __str__(self) -> str:
+        """Its name, classes and sizes: what a reader of a folder has made of it."""
+        classes = f"{len(self.classes)} classes ({first(self.classes)})" if self.labelled else "no labels"
+        sizes = f"{len(self.train.labels):,} training and {len(self.test.labels):,} test images"
+        return f"{self.name}: {classes}, {sizes}"
 
 
 def load(
@@ -117,57 +131,78 @@ def load(
     """
     if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
-    options = dict(options or {})
+    size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
     fit = fitting(image_size, resize, channels)
-    request: dict[str, Any] = {"format": FORMAT, "image_size": image_size, "resize": resize, "channels": channels}
     folder = Path(root) / name
+    reader = _reader(folder, dict(options or {}), dataset, download, image_size, labels, client_folders)
+    request = {"format": FORMAT, **size, **reader.request}
+    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
+    stored = opened(
+        Path(cache) / f"{name}-{key}", lambda: _with_test(reader.read()), fit=fit, verify=verify, progress=progress
+    )
+    train, test = (_split(stored.arrays, split) for split in SPLITS)
+    probe = None
+    if reader.kind == "folder" and (folder / folders.PROBE).is_dir():
+        probe = load(folders.PROBE, root=folder, cache=cache, verify=verify, progress=progress, **size)
+    notes = [*stored.notes, *_missing_classes(stored.classes, test)]
+    own = reader.kind not in ("embedded", "torchvision")
+    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe, own=own)
+
+
+class _Reader(NamedTuple):
+    """A kind of source, the function that reads its images, and what tells its content from that of another."""
+
+    kind: str
+    read: Callable[[], Raw]
+    request: Mapping[str, Any]
+
+
+def _reader(
+    folder: Path,
+    options: dict[str, Any],
+    dataset: tuple[Any, Mapping[str, Any]] | None,
+    download: bool,
+    image_size: int | None,
+    labels: bool,
+    client_folders: bool,
+) -> _Reader:
+    """How the data set is read whose folder, which need not exist, this is; the arguments are those of `load`."""
+    name, files = folder.name, {kind: folder.with_name(f"{folder.name}.{kind}") for kind in ("csv", "npz")}
     kinds = {  # the first that is there
         "dataset": dataset is not None,
         "embedded": name in EMBEDDED,
         "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
         "npy": (folder / "train_images.npy").is_file(),
         "folder": folder.is_dir(),
-        "csv": (file := folder.with_name(f"{name}.csv")).is_file(),
-        "npz": (archive := folder.with_name(f"{name}.npz")).is_file(),
+        "csv": files["csv"].is_file(),
+        "npz": files["npz"].is_file(),
         "torchvision": True,
     }
     kind = next(kind for kind, applies in kinds.items() if applies)
     _check_options(name, kind, options)
+    place = {"folder": str(folder.resolve())}
     if dataset is not None:
-        read_raw, request["items"] = arrays.of_dataset(*dataset, name)
-    elif name == "synthetic":
+        read_dataset, items = arrays.of_dataset(*dataset, name)
+        return _Reader(kind, read_dataset, {"items": items})
+    if name == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
-        request["options"] = settings
-        read_raw = partial(embedded.synthetic, **settings)
-    elif kind == "embedded":
-        read_raw = EMBEDDED[name]
-    elif kind in ("folder", "csv"):
-        files = (
-            folders.in_table(file)
-            if kind == "csv"
-            else folders.in_folder(folder, labels=labels, clients=client_folders)
-        )
-        request |= {"folder": str(folder.resolve()), "files": folders.stamps(files)}
-        read_raw = partial(folders.raw, files)
-    elif kind == "huggingface":
-        request |= {"folder": str(folder.resolve()), "files": _stamps(folder), "columns": options}
-        read_raw = partial(arrays.of_huggingface, folder, options)
-    elif kind in ("npy", "npz"):
-        request |= {"folder": str(folder.resolve()), "files": _stamps(folder if kind == "npy" else archive)}
-        read_raw = partial(_numpy, folder if kind == "npy" else archive)
-    else:
-        read_raw = partial(_archive, name, Path(root), download)
-    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    stored = opened(
-        Path(cache) / f"{name}-{key}", lambda: _with_test(read_raw()), fit=fit, verify=verify, progress=progress
+        return _Reader(kind, partial(embedded.synthetic, **settings), {"options": settings})
+    if kind == "embedded":
+        return _Reader(kind, EMBEDDED[name], {})
+    if kind == "huggingface":
+        read = partial(arrays.of_huggingface, folder, options)
+        return _Reader(kind, read, {**place, "files": _stamps(folder), "columns": options})
+    if kind in ("npy", "npz"):
+        path = folder if kind == "npy" else files["npz"]
+        return _Reader(kind, partial(_numpy, path), {**place, "files": _stamps(path)})
+    if kind == "torchvision":
+        return _Reader(kind, partial(_archive, name, folder.parent, download), {})
+    images = (
+        folders.in_table(files["csv"])
+        if kind == "csv"
+        else folders.in_folder(folder, labels=labels, clients=client_folders)
     )
-    train, test = (_split(stored.arrays, split) for split in SPLITS)
-    probe = None
-    if kind == "folder" and (folder / folders.PROBE).is_dir():
-        size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
-        probe = load(folders.PROBE, root=folder, cache=cache, verify=verify, progress=progress, **size)
-    notes = [*stored.notes, *_missing_classes(stored.classes, test)]
-    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe)
+    return _Reader(kind, partial(folders.raw, images), {**place, "files": folders.stamps(images)})
 
 
 def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:
@@ -266,14 +301,17 @@ def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
     """A line that names the classes without test images, if there are any."""
     counts = np.bincount(test.labels, minlength=len(classes))
     missing = [name for name, count in zip(classes, counts, strict=False) if not count]
-    names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-    return [f"test has no image of {len(missing)} of {len(classes)} classes: {names}"] if missing else []
+    return [f"test has no image of {len(missing)} of {len(classes)} classes: {first(missing, 5)}"] if missing else []
 
 
 def _archive(name: str, root: Path, download: bool) -> Raw:
     missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
     if name not in ARCHIVES:
         choices = ", ".join((*EMBEDDED, *ARCHIVES))
+        if not root.is_dir():
+            missing = f"no data set {name!r}: data.root={root} is no folder"
+        elif near := get_close_matches(name, [*(path.stem for path in root.iterdir()), *EMBEDDED, *ARCHIVES], n=1):
+            missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 

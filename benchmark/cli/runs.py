@@ -77,7 +77,8 @@ def _configs(words: list[str]) -> tuple[list[DictConfig], bool]:
 
 def resume(words: list[str], session: Session) -> None:
     """Resume a run folder from its last completed round."""
-    from benchmark.experiment.experiment import Experiment, load_folder
+    from benchmark.experiment.experiment import Experiment
+    from benchmark.experiment.folder import load_folder
 
     names, overrides = split(words)
     (path,) = exactly(names, "resume RUN_DIR [trust=true]", 1)
@@ -130,7 +131,7 @@ def _finished(path: str, overrides: list[str], trust: bool, session: Session) ->
     """A run folder's run with the state after its last round, and the display."""
     from benchmark.api import opened
     from benchmark.distributed.launch import launched_layout
-    from benchmark.experiment.experiment import load_folder
+    from benchmark.experiment.folder import load_folder
 
     if "devices" not in parse(overrides) and launched_layout() is None:
         overrides = [*overrides, "devices=1"]  # further ranks would only wait: one process has all the cores

@@ -48,7 +48,7 @@ def weights_file(section: Any, where: str) -> Path | None:
 def sha256(file: Path, key: str) -> str:
     """Hash of a regular file's content; ConfigError where there is none. key: that names it, for the message."""
     if not file.is_file():  # a device or a pipe may have no end
-        raise ConfigError(f"{key}={file}: no such file")
+        raise ConfigError(f"{key}={file}: there is no such file")
     with file.open("rb") as stream:
         digest = hashlib.sha256()
         while block := stream.read(BLOCK):

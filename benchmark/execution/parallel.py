@@ -14,19 +14,34 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules.dropout import _DropoutNd
+from torch import nn
 
 from benchmark.execution.base import PendingVisit, PhaseInputs, VisitResult
 from benchmark.execution.cuda_graphs import RecordedSteps, Recorder
 from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Client, Visit
 
+DROPPING = ("dropout", "droppath", "dropblock", "stochasticdepth")
+"""Parts of the names of modules that leave out what they draw, of torch, torchvision and timm, in lower case."""
+
+
+def has_random_steps(network: nn.Module) -> bool:
+    """Whether a network draws random numbers while it trains: dropout or stochastic depth, of a rate above 0."""
+
+    def rate(module: nn.Module) -> float:
+        name = type(module).__name__.lower()
+        keys = ("p", "drop_prob") if any(part in name for part in DROPPING) else ("dropout", "drop_rate")
+        rates = [value for key in keys if isinstance(value := getattr(module, key, None), int | float)]
+        return max(rates, default=float(keys[0] == "p"))  # of an unknown module of such a name: yes
+
+    return any(rate(module) > 0 for module in network.modules())
+
 
 class ParallelExecutor:
     """Assigns clients to lanes in turn; replies come in the order of the clients, as from the sequential executor.
 
-    Phases that do not train, and networks with dropout (whose draws would depend on the lanes), run sequentially. Steps
-    of optimisers other than SGD, Adam, AdamW and LARS are not recorded.
+    Phases that do not train, and networks with dropout or stochastic depth (whose draws would depend on the lanes), run
+    sequentially. Steps of optimisers other than SGD, Adam, AdamW and LARS are not recorded.
 
     Args:
         reference: sequential executor; its model is copied for each lane.
@@ -36,7 +51,7 @@ class ParallelExecutor:
 
     def __init__(self, reference: SequentialExecutor, lanes: int, recorder: Callable[[Any], Recorder] | None) -> None:
         self.reference, self.images = reference, reference.images
-        self.has_dropout = any(isinstance(module, _DropoutNd) for module in reference.method.modules())
+        self.has_random_steps = has_random_steps(reference.method)
         self.lanes = [Lane(reference, recorder) for _ in range(lanes)]
 
     @property
@@ -46,7 +61,7 @@ class ParallelExecutor:
 
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients; a reply has to be used before the next one is requested."""
-        if inputs.actor is not self.reference.method or inputs.phase.work != "train" or self.has_dropout:
+        if inputs.actor is not self.reference.method or inputs.phase.work != "train" or self.has_random_steps:
             yield from self.reference.run(inputs, clients)
             return
         pending_visits: deque[tuple[Lane, PendingVisit]] = deque()

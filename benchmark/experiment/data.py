@@ -95,6 +95,12 @@ def partition_data(config: DictConfig, images: Source, with_public: bool) -> tup
     return held, Public(images.train.images, held.parts[client])
 
 
+def public_hash(config: DictConfig, images: Source) -> str | None:
+    """The sha256 of another data set whose images are public; None where there is none."""
+    name = config.public.get("name")
+    return None if name in (None, "client", config.data.name) else load_matching(config, images, name).sha256
+
+
 def public(config: DictConfig, images: Source) -> Public | None:
     """The public images of a named data set; None where there are none, or they belong to a client."""
     given = dict(config.public)
@@ -138,7 +144,7 @@ def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = Non
         raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
     if is_natural(section):
-        held = _natural(section, images, seed)
+        held = _natural(section, images, seed, _naming_ids(config))
         if rows is not None:
             held = held._replace(parts=[np.intersect1d(indices, rows) for indices in held.parts])
     else:
@@ -163,8 +169,20 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
     return held if rows is None else [rows[indices] for indices in held]
 
 
-def _natural(section: dict[Any, Any], images: Source, seed: int) -> NamedPartition:
-    """The clients that the data, a file, or a user's function name; `clients` draws some of them."""
+def _naming_ids(config: DictConfig) -> str | None:
+    """A key of the config that names clients by their ids; None where there is none."""
+    if public_client(config) is not None:
+        return "public.client"
+    if config.public.get("absent") is not None:
+        return "public.absent"
+    return next((f"federation.encoders.{kind}.clients" for kind in config.federation.encoders), None)
+
+
+def _natural(section: dict[Any, Any], images: Source, seed: int, ids: str | None) -> NamedPartition:
+    """The clients that the data, a file, or a user's function name; `clients` draws some of them.
+
+    ids: a key that names some by number, for the message where `data.limit` would change the numbers.
+    """
     whole = images.whole or images
     name, count = section.pop("name", None), section.pop("clients", None)
     train, total = whole.train, len(whole.train.labels)
@@ -198,6 +216,11 @@ def _natural(section: dict[Any, Any], images: Source, seed: int) -> NamedPartiti
     large = [k for k, indices in enumerate(left) if len(indices) > 1]  # see the note of `limited`
     if not large:
         raise ConfigError("data.limit leaves no client two images: raise it")
+    if ids and len(large) < len(left):
+        raise ConfigError(
+            f"data.limit leaves {len(left) - len(large)} of {len(left)} clients without two images, which would change "
+            f"the numbers by which {ids} names clients: raise it"
+        )
     return NamedPartition([left[k] for k in large], tuple(held.names[k] for k in large) if held.names else ())
 
 

@@ -1,7 +1,7 @@
 """An experiment: a config and its run folder, from which a run is built, resumed, evaluated or only read."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -10,10 +10,8 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
 from benchmark.configuration.identity import differences, identity
-from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.naming import folder, title
 from benchmark.configuration.partitions import is_natural
-from benchmark.configuration.weights import pin
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
@@ -24,7 +22,7 @@ from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
-from benchmark.experiment.initial_weights import fetch_weights, refuse_download
+from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
@@ -37,6 +35,7 @@ from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
+from methods.base import FederatedMethod
 
 
 class Experiment:
@@ -207,9 +206,11 @@ class Experiment:
         external = external_classes(config)
         # names of folders decide a natural partition, and the images' hash does not cover them
         natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
-        reference = on_rank_zero(fabric, lambda: [images.sha256, *natural])
+        public = rank_zero_first(fabric, partial(data.public_hash, config, images))
+        hashes = [images.sha256[:16], *natural, *([public[:16]] if public else [])]
+        reference = on_rank_zero(fabric, lambda: hashes)
         with raise_on_all_ranks(fabric):
-            if reference != [images.sha256, *natural]:
+            if reference != hashes:
                 raise ConfigError(
                     "the ranks have other images or clients: data.class and partition.class must not draw"
                 )
@@ -222,7 +223,7 @@ class Experiment:
             rounds=config.federation.rounds,
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
-            config_hash="/".join([identity(config), images.sha256[:16], *natural]),
+            config_hash="/".join([identity(config), *hashes]),
             accountant=factory.accountant(config, method, clients),
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
@@ -253,7 +254,13 @@ class Experiment:
             recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
             external=external,
         )
-        if (probe := config.evaluation.best_on_test) is not None and (
+        self._refuse_impossible(method, images, protocols)
+        run.check_inputs(protocols)
+        return run
+
+    def _refuse_impossible(self, method: FederatedMethod, images: Source, protocols: Sequence[str]) -> None:
+        """ConfigError where the config asks for what the images or the protocols do not allow."""
+        if (probe := self.config.evaluation.best_on_test) is not None and (
             probe not in protocols or find(probe).requires or find(probe).headline != "accuracy"
         ):
             raise ConfigError(
@@ -262,10 +269,8 @@ class Experiment:
             )
         if method.objective.labels and not images.labelled:
             raise ConfigError(
-                f"objective={config.objective['name']} trains on labels, and {images.name} has no two classes"
+                f"objective={self.config.objective['name']} trains on labels, and {images.name} has no two classes"
             )
-        run.check_inputs(protocols)
-        return run
 
     def _compile(self, reference: SequentialExecutor, clients: data.Clients) -> str:
         """Compiles networks where that pays; returns what is compiled, in words."""
@@ -275,38 +280,3 @@ class Experiment:
             faster, report = compile_networks(reference, clients, visits)
         self.display.print(f"compile: {report}")
         return "networks and views were" if faster else "views were"
-
-
-def refuse_links(folder: Path) -> None:
-    """ConfigError where something in a folder is a link to the outside: the run would write or delete it there."""
-    inside = folder.resolve()
-    for file in folder.rglob("*"):
-        if file.is_symlink() and not file.resolve().is_relative_to(inside):
-            raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
-
-
-def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
-    """The config of a run folder; overrides may change how it runs (devices, minutes), not its result.
-
-    trust: whether it may name classes from outside the suite, and hold links to the outside.
-    """
-    file = path / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(
-            f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
-        )
-    before = load(file)
-    if not trust:
-        refuse_foreign_classes(before, str(file))
-        refuse_download(before, str(file))
-        refuse_links(path)
-    config = merge(before, overrides)
-    changed = differences(before, config)
-    changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]
-    if changed:
-        raise ConfigError(
-            f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
-            "drop the override, or start a run of its own with `run`"
-        )
-    pin(config)  # an override may have left the hash of a file of weights without its file
-    return config

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmark.configuration.typecheck import nearest
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
-from benchmark.errors import ConfigError, exit_code, message
+from benchmark.errors import ConfigError, count, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
@@ -36,6 +36,7 @@ from benchmark.tracking.provenance import (
 )
 from benchmark.tracking.record import BEST, lacks_best_round, record
 from datamodules.federated import FederatedDataModule
+from datamodules.sources import first
 from eval.features import EvalError
 from eval.inputs import REASONS
 from eval.protocol import find
@@ -86,9 +87,19 @@ class Run:
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
+        if self.data.source.own and not self.loop.round:
+            self.display.print(f"{self.name}: {self._described()}")
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
             self.display.print(f"{self.name}: ends after round {self.loop.round}: {reason}")
+
+    def _described(self) -> str:
+        """What the data are, for a user to see whether they are what they were meant to be."""
+        source, names = self.data.source, self.data.parts.names
+        named = f" ({first(names)})" if names else ""
+        clients = f"{count(len(self.data.parts), 'client')}{named}"
+        probe = "" if source.probe is None else f"; scored on {source.probe}"
+        return f"{source}, {clients}{probe}"
 
     def evaluate(self, protocols: Iterable[str]) -> Evaluated:
         """Scores every exported encoder; `result.json`'s scores of other protocols stay.

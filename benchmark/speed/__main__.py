@@ -31,11 +31,15 @@ MEASUREMENTS = {
 }
 """Measurement -> the module with a function of this name, and its title."""
 
+TOGETHER = {"evaluation": ("threads",)}
+"""Measurement -> others of the same subject, which its name asks for too."""
+
 
 def main(words: list[str]) -> int:
     """Run the named measurements, or all of them; 2 for an unknown name, 1 if a measurement failed."""
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     names = [word for word in words if "=" not in word] or list(MEASUREMENTS)
+    names = list(dict.fromkeys(each for name in names for each in (name, *TOGETHER.get(name, ()))))
     options = dict(word.partition("=")[::2] for word in words if "=" in word)
     repetitions = options.pop("repetitions", str(MIN_REPETITIONS))
     known = ", ".join(MEASUREMENTS)

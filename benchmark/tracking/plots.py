@@ -89,7 +89,10 @@ def lines(panels: str, points: Sequence[Mapping[str, Any]], path: Path, title: s
 
     figure, all_axes = _figure(title, len(PANELS[panels]))
     rounds = [point["round"] for point in points]
+    measured = {key for point in points for key in point}
     for axes, (x, y) in zip(all_axes, PANELS[panels], strict=True):
+        if y == "monitor" and y not in measured and "effective_rank" in measured:  # images without labels
+            y = "effective_rank"
         (xlabel, unit, empty), (ylabel, colour) = X_AXES[x], Y_AXES[y]
         drawn = [point for point in points if y in point] if any(point[x] for point in points) else []
         values = [float("nan") if point[y] is None else point[y] for point in drawn]

@@ -46,6 +46,8 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """Heading -> a row's text; epsilon only on boards where a row has spent any."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
+PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
+"""Scores with labels, and the ones that stand in their places where no row has any of them."""
 
 
 def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = ()) -> str:
@@ -68,7 +70,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
     """The board for the terminal."""
     rows = list(rows)
     result = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    columns = [column for column in columns_of(rows) if column in TERMINAL]
+    columns = _terminal_columns(rows)
     for column in columns:
         heading = column.replace(" ", "\n")
         if column == "row":
@@ -76,8 +78,20 @@ def table(rows: Iterable[Row], title: str) -> Table:
         else:  # numbers are never folded: a narrow terminal folds the names
             result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        result.add_row(*(Text(COLUMNS[column](row)) for column in columns))
+        result.add_row(*(Text(text(row)) for text in columns.values()))
     return result
+
+
+def _terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Heading -> a row's text, for the columns that fit into 80 characters."""
+    shown = {column: COLUMNS[column] for column in columns_of(rows) if column in TERMINAL}
+    if any(key in row.cells for row in rows for key in PROBES):
+        return shown
+    scores = {key: column for group in SCORES.values() for key, column in group.items()}
+    probes = [scores[key][0] for key in PROBES]
+    names = {column: shown[column] for column in ("rank", "row")}
+    others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
+    return names | {scores[key][0]: _score(key, scores[key][1]) for key in LABEL_FREE} | others
 
 
 def write(

@@ -144,6 +144,7 @@ class TestTable:
         ("text", "line"),
         [
             ("file,label\n0.png,a", "no column 'path': the columns are path, and any of label, client, split"),
+            ("path;label\n0.png;a", "no column 'path': .*; separate columns by commas, not by semicolons"),
             ("path,lable\n0.png,a", "a column 'lable'"),
             ("path,label\n../0.png,a", "line 2: '../0.png' leads out of the folder"),
             ("path,label\n/etc/passwd,a", "leads out of the folder"),

@@ -510,12 +510,27 @@ def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, 
     assert not folders["cache"].exists() or not list(folders["cache"].iterdir())
 
 
+def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Path]) -> None:
+    make_folder(folders["root"])
+    train = folders["root"] / "pets" / "train"
+    for name in ("cat/1.png", "dog/0.png", "dog/2.png"):
+        (train / name).write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cannot read the image .*train/cat/1\.png") as caught:
+        sources.load("pets", **folders)
+    assert str(caught.value).endswith("; the same holds for train/dog/0.png, train/dog/2.png")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
             {"name": "imagenet"},
             r"'imagenet': looked for .*data/imagenet/\{train,test\}/<class>/; .*data\.root=.* digits, ",
+        ),
+        ({"name": "digist"}, r"no data set 'digist' in .*data \(did you mean 'digits'\?\); set data\.root=.*"),
+        (
+            {"name": "mine", "root": "/nowhere"},
+            r"no data set 'mine': data\.root=/nowhere is no folder; set data\.root=",
         ),
         (
             {"name": "stl10"},
@@ -535,6 +550,7 @@ def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, 
     ],
 )
 def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], arguments: dict, message: str) -> None:
+    folders["root"].mkdir(exist_ok=True)
     with pytest.raises(DataError, match=message) as caught:
-        sources.load(**folders, **arguments)
+        sources.load(**folders | arguments)
     assert "\n" not in str(caught.value)

@@ -5,17 +5,37 @@ from functools import partial
 from typing import Any
 
 import pytest
+import timm
 import torch
+import torchvision
 from torch import nn
 
 from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import PhaseInputs
-from benchmark.execution.parallel import ParallelExecutor
+from benchmark.execution.parallel import ParallelExecutor, has_random_steps
 from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
 from tests.run_helpers import build_run, difference, same, state, train_run
+
+
+@pytest.mark.parametrize(
+    ("make", "drops"),
+    [
+        (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
+        (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
+        (lambda: torchvision.models.resnet18(), False),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
+        (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
+        (lambda: nn.Sequential(nn.Dropout(0.0)), False),
+        (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),
+    ],
+)
+def test_networks_that_draw_are_known(make, drops):
+    assert has_random_steps(make()) is drops
+
 
 EVERYONE = "federation.participation=1"
 

@@ -17,7 +17,8 @@ from torchvision import models
 
 from benchmark.cli.main import main
 from benchmark.configuration.weights import sha256
-from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.experiment.experiment import Experiment
+from benchmark.experiment.folder import load_folder
 from benchmark.tracking.progress import Display
 from leaderboards import store
 from tests.run_helpers import TINY

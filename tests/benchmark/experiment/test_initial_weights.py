@@ -174,8 +174,8 @@ class TestIdentity:
     @pytest.mark.parametrize(
         ("overrides", "line"),
         [
-            (["encoder.weights=missing.pt"], "encoder.weights=missing.pt: no such file"),
-            (["encoder.weights=/dev/zero"], "encoder.weights=/dev/zero: no such file"),
+            (["encoder.weights=missing.pt"], "encoder.weights=missing.pt: there is no such file"),
+            (["encoder.weights=/dev/zero"], "encoder.weights=/dev/zero: there is no such file"),
             (["encoder.weights=https://x.org/a.pt"], "nothing is fetched from an address"),
             (["encoder.weights=IMAGENET1K_V1"], "methods.networks.convnet takes no name"),
             (["encoder.weights=3"], "encoder.weights=3: give a file"),
@@ -236,7 +236,7 @@ class TestRuns:
         (run_folder / "result.json").unlink()
         capsys.readouterr()
         assert main(["resume", str(run_folder)]) == 2
-        assert "convnet.pt: no such file" in self.error(capsys)
+        assert "convnet.pt: there is no such file" in self.error(capsys)
         assert main(["resume", str(run_folder), f"encoder.weights={moved}"]) == 0
 
     def test_a_foreign_folder_fetches_nothing_unless_trusted(self, run_folder, tmp_path, monkeypatch, capsys):

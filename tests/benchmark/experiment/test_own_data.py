@@ -16,7 +16,8 @@ from benchmark.configuration.compose import compose, load
 from benchmark.configuration.identity import identity
 from benchmark.errors import CheckpointError, ConfigError
 from benchmark.experiment import data
-from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.experiment.experiment import Experiment
+from benchmark.experiment.folder import load_folder
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from datamodules.errors import PartitionError
@@ -152,6 +153,18 @@ class TestFile:
         with pytest.raises(ConfigError, match=r"data\.limit leaves no client two images: raise it"):
             experiment("labelled", "data.limit=3", *words).execute()
 
+    def test_a_limit_that_would_change_the_numbers_of_clients_is_one_line(self, experiment, images, tmp_path):
+        header, *rows = (images / "clients.csv").read_text().splitlines()
+        sizes = [f"{row.partition(',')[0]},{'b' if index < 2 else 'ac'[index % 2]}" for index, row in enumerate(rows)]
+        (tmp_path / "some.csv").write_text("\n".join([header, *sizes]))
+        words = (f"partition.path={tmp_path / 'some.csv'}", "data.limit=20", "training.batch_size=4")
+        shared = ("public={name: client, client: 2}",)
+        with pytest.raises(
+            ConfigError, match=r"leaves 1 of 3 clients without two images, .* by which public\.client names clients"
+        ):
+            experiment("labelled", *words, *shared, method="flesd").execute()
+        assert experiment("labelled", *words).execute()["federation"]["names"] == ["a", "c"]
+
     def test_squashed_images_are_those_of_runs_before_there_was_a_choice(self):
         before = compose(TINY, "fedavg", ["data.image_size=8"])
         assert identity(compose(TINY, "fedavg", ["data.image_size=8", "data.resize=squash"])) == identity(before)
@@ -179,17 +192,38 @@ class TestFile:
             experiment("labelled", *overrides).execute()
 
 
+def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(images / "labelled", root / "labelled")
+    shutil.copytree(images / "labelled", root / "shared")
+    run = experiment("labelled", f"data.root={root}", "public.name=shared", method="flesd")
+    run.execute()
+    first, second = sorted((root / "shared" / "train" / "a").iterdir())[:2]
+    shutil.copyfile(first, second)
+    (run.folder / "result.json").unlink()
+    with pytest.raises(CheckpointError):
+        run.execute()
+
+
 class TestWithoutLabels:
     def test_folders_are_clients_and_their_images_train_without_labels(self, experiment):
         protocols = "evaluation.protocols=[geometry/v1,label-free/v1]"
-        record = experiment("plain", protocols, "evaluation.every=1", partition="folders").execute()
+        run = experiment("plain", protocols, "evaluation.every=1", partition="folders")
+        record = run.execute()
         assert record["federation"]["names"] == sorted(CLIENTS)
         assert set(record["scores"]) == {"geometry/v1", "label-free/v1"}
         assert HELD_OUT in record["deviations"]
         assert record["best"] is None
+        printed = run.display.console.file.getvalue()
+        assert "plain: no labels, 48 training and 12 test images, 3 clients (lima, oslo, rome)" in printed
         assert [point["round"] for point in record["curve"]] == [1, 2, 3]
         assert "monitor" not in record["curve"][0]
         assert record["curve"][0]["effective_rank"] > 1
+
+    def test_client_folders_taken_for_classes_are_named_as_such(self, experiment):
+        run = experiment("plain", partition="iid")
+        run.execute()
+        assert "plain: 3 classes (lima, oslo, rome), " in run.display.console.file.getvalue()
 
     def test_images_that_moved_to_another_client_are_noticed(self, experiment, images, tmp_path):
         for split in ("train", "test"):

@@ -23,7 +23,8 @@ from benchmark.configuration.naming import folder
 from benchmark.configuration.suites import suite
 from benchmark.errors import ConfigError, DivergedError
 from benchmark.evaluation.evaluator import Evaluator
-from benchmark.experiment.experiment import Experiment, load_folder
+from benchmark.experiment.experiment import Experiment
+from benchmark.experiment.folder import load_folder
 from benchmark.experiment.run import Run
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots

@@ -53,6 +53,16 @@ def test_nothing_sent_is_no_axis_of_bytes(tmp_path):
     assert painted(plots.GREY) in colours(tmp_path / "a.png")  # a text in the place of the axis
 
 
+def test_images_without_labels_have_their_effective_rank_in_place_of_the_monitor(tmp_path):
+    unlabelled = [{key: value for key, value in point.items() if key != "monitor"} for point in CURVE]
+    plots.lines("costs", unlabelled, tmp_path / "a.png", "t")
+    assert painted(plots.BLUE) in colours(tmp_path / "a.png")
+    assert painted(plots.RUST) not in colours(tmp_path / "a.png")
+    for name, points in (("b", CURVE), ("c", [{**point, "effective_rank": 1.0} for point in CURVE])):
+        plots.lines("costs", points, tmp_path / f"{name}.png", "t")
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "c.png").read_bytes()  # it is the monitor's with labels
+
+
 def test_other_numbers_are_another_picture(tmp_path):
     plots.lines("costs", CURVE, tmp_path / "a.png", "t")
     plots.lines("costs", [{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")

@@ -141,6 +141,16 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
 
 
+def test_the_terminal_table_of_images_without_labels_has_scores_that_need_none():
+    scores = {"geometry/v1": {"effective_rank": 5.25}, "label-free/v1": {"score": 0.1234}}
+    heading = terminal([*RECORDS, record("other", 0, scores=scores)], width=80)
+    assert "linear" in heading
+    assert "label-free" not in heading
+    text = terminal([record("plain", seed, scores=scores) for seed in range(2)], width=80)
+    assert "linear" not in text
+    assert "– plain 5.2 ± 0.0 0.123 ± 0.000" in " ".join(text.split())
+
+
 def test_write_makes_the_page_and_a_figure_for_each_scenario(tmp_path: Path):
     write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
     files = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))

@@ -1,0 +1,48 @@
+"""The config of a run folder, and what it may name before the folder is believed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from benchmark.configuration.compose import load, merge
+from benchmark.configuration.identity import differences
+from benchmark.configuration.instantiate import refuse_foreign_classes
+from benchmark.configuration.weights import pin
+from benchmark.errors import ConfigError
+from benchmark.experiment.initial_weights import refuse_download
+
+
+def refuse_links(folder: Path) -> None:
+    """ConfigError where something in a folder is a link to the outside: the run would write or delete it there."""
+    inside = folder.resolve()
+    for file in folder.rglob("*"):
+        if file.is_symlink() and not file.resolve().is_relative_to(inside):
+            raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
+
+
+def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
+    """The config of a run folder; overrides may change how it runs (devices, minutes), not its result.
+
+    trust: whether it may name classes from outside the suite, and hold links to the outside.
+    """
+    file = path / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
+        )
+    before = load(file)
+    if not trust:
+        refuse_foreign_classes(before, str(file))
+        refuse_download(before, str(file))
+        refuse_links(path)
+    config = merge(before, overrides)
+    changed = differences(before, config)
+    changed += [f"{key}: {before[key]} -> {config[key]}" for key in ("scenario", "row") if before[key] != config[key]]
+    if changed:
+        raise ConfigError(
+            f"{path} cannot be resumed or evaluated with a changed config ({'; '.join(changed)}): "
+            "drop the override, or start a run of its own with `run`"
+        )
+    pin(config)  # an override may have left the hash of a file of weights without its file
+    return config
