@@ -1,10 +1,11 @@
-"""Small image folders for tests."""
+"""Small image folders for tests, and a data set and a partition to name by import path."""
 
 import itertools
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torch.utils.data import Dataset
 
 RNG = np.random.default_rng(0)
 
@@ -26,3 +27,24 @@ def make(root: Path, *levels: str, images: int = 5) -> None:
     for names in itertools.product(*(level.split() for level in levels)):
         for index in range(images):
             save(root.joinpath(*names, f"{index}.png"))
+
+
+class Blocks(Dataset):
+    """Images of three shades, and their labels."""
+
+    def __init__(self, split="train", count=60):
+        self.targets = [k % 3 for k in range(count if split == "train" else 18)]
+        self.rng = np.random.default_rng(split == "train")
+        self.images = self.rng.integers(0, 80, (len(self.targets), 8, 8, 3), dtype=np.uint8)
+        self.images += np.array(self.targets, dtype=np.uint8)[:, None, None, None] * 80
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return self.images[index], self.targets[index]
+
+
+def by_turns(labels, seed, num_clients=None, first="a"):
+    """Every third image to a client; the first is called `first`."""
+    return {name: np.arange(k, len(labels), 3) for k, name in enumerate((first, "b", "c"))}

@@ -151,7 +151,10 @@ class TestMistakes:
                 "encoder.image_size=64: the run's images have a side of 8 pixels",
             ),
             (["run", TINY, "fedavg", "encoder.name=resnet18"], "unknown key 'encoder.name'"),
-            (["run", TINY, "fedavg", "encoder.weights=nowhere.pt"], "encoder.weights=nowhere.pt: there is no such file"),
+            (
+                ["run", TINY, "fedavg", "encoder.weights=nowhere.pt"],
+                "weights=nowhere.pt: there is no such file",
+            ),
             (["run", TINY, "fedavg", "schedule.warmup=2"], "schedule.warmup=2.0: give a share of the run in [0, 1)"),
             (["run", TINY, "fedavg", "optimizer.decay_norms_and_biases=false"], "there is no weight decay"),
             (["run", TINY, "scaffold", "optimizer={class: methods.optimizers.LARS}"], "defined for SGD, not LARS"),

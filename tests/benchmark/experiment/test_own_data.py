@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from torch.utils.data import Dataset
 
 from benchmark.configuration.compose import compose, load
 from benchmark.configuration.identity import identity
@@ -22,6 +21,7 @@ from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from datamodules.errors import PartitionError
 from datamodules.sources import HELD_OUT
+from tests.datamodules import own_data
 from tests.run_helpers import TINY, same
 
 CLIENTS = {"oslo": 30, "lima": 18, "rome": 12}
@@ -298,29 +298,8 @@ class TestDomains:
             experiment("labelled", "evaluation.protocols=[clients/v1]").execute()
 
 
-class Blocks(Dataset):
-    """Images of three shades, and their labels."""
-
-    def __init__(self, split="train", count=60):
-        self.targets = [k % 3 for k in range(count if split == "train" else 18)]
-        self.rng = np.random.default_rng(split == "train")
-        self.images = self.rng.integers(0, 80, (len(self.targets), 8, 8, 3), dtype=np.uint8)
-        self.images += np.array(self.targets, dtype=np.uint8)[:, None, None, None] * 80
-
-    def __len__(self):
-        return len(self.targets)
-
-    def __getitem__(self, index):
-        return self.images[index], self.targets[index]
-
-
-def by_turns(labels, seed, num_clients=None, first="a"):
-    """Every third image to a client; the first is called `first`."""
-    return {name: np.arange(k, len(labels), 3) for k, name in enumerate((first, "b", "c"))}
-
-
 class TestClasses:
-    HERE = __name__
+    HERE = own_data.__name__
 
     def test_a_dataset_and_a_partition_by_import_path(self, experiment):
         words = (f"data.class={self.HERE}.Blocks", "data.options.count=30", f"partition.class={self.HERE}.by_turns")
@@ -367,7 +346,10 @@ class TestClasses:
             (["data.class=nowhere.X"], "is its folder in PYTHONPATH"),
             (["data.class=5"], "data.class=5: give a text or null"),
             (["partition.class=nowhere.split"], "is its folder in PYTHONPATH"),
-            ([f"partition.class={__name__}.by_turns", "partition.second=1"], "unexpected keyword argument 'second'"),
+            (
+                [f"partition.class={own_data.__name__}.by_turns", "partition.second=1"],
+                "unexpected keyword argument 'second'",
+            ),
         ],
     )
     def test_what_is_no_such_class(self, experiment, overrides, line):

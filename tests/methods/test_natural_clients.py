@@ -1,0 +1,53 @@
+"""The contract on a user's own data: a data set by import path, and clients of a file or of a function."""
+
+from pathlib import Path
+
+from tests.datamodules import own_data
+from tests.methods import test_fedavg, test_fedema, test_flesd, test_orchestra, test_scaffold
+from tests.methods.contract import MethodContract
+
+HERE = own_data.__name__
+DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
+FILE = (*DATA, f"partition={{name: file, path: {Path(__file__).parents[1] / 'clients.json'}}}")
+FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
+
+
+class OwnData(MethodContract):
+    """`like` is the usual contract, `own` are the data and the clients."""
+
+    like: type[MethodContract]
+    own = FILE
+
+    def __init_subclass__(cls):
+        cls.method, cls.falls = cls.like.method, cls.like.falls
+        cls.overrides = (*cls.like.overrides, *cls.own)
+        cls.bill = cls.like.bill
+        cls.test_two_rounds_of_the_shipped_config = None  # it is the same on the scenario's own data
+
+    def test_clients_have_the_names_they_were_given(self, unbroken):
+        names = ("bern", "lima", "oslo", "rome") if self.own is FILE else ("a", "b", "c")
+        assert unbroken.loop.clients.names == names
+
+
+class TestFedAvg(OwnData):
+    like = test_fedavg.TestFedAvg
+
+
+class TestFedAvgByAFunction(OwnData):
+    like, own = test_fedavg.TestFedAvg, FUNCTION
+
+
+class TestSCAFFOLD(OwnData):
+    like = test_scaffold.TestScaffold
+
+
+class TestFedEMA(OwnData):
+    like = test_fedema.TestFedEMA
+
+
+class TestFLESD(OwnData):
+    like = test_flesd.TestFLESD
+
+
+class TestOrchestra(OwnData):
+    like = test_orchestra.TestOrchestra
