@@ -1,0 +1,144 @@
+"""Runs on the simulated GPU, with what each local step costs there, and the settings they are tried with."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from benchmark.execution.sequential import SequentialExecutor
+from benchmark.experiment.run import Run
+from methods.base import Visit
+from tests import run_helpers
+from tests.device import Event, SimulatedGPU, mapped, on_cpu
+from tests.methods.test_flesd import SHORT
+from tests.methods.test_orchestra import SMALL
+
+EVERYONE = ("federation.participation=1", "federation.rounds=2")
+PROTOCL = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
+MOCO = ("objective=moco", "objective.queue_size=32")
+VIEWS = (
+    *("views.jitter=[0.4,0.4,0.4,0.1]", "views.grayscale=0.2", "views.blur=0.5", "views.solarize=0.2"),
+    *("views.rotation=10", "views.pad=1", "views.mean=[0.5]", "views.std=[0.5]"),
+)
+WIDE = ("heads.projector=[12,8]",)
+Case = tuple[str, ...]
+"""A method and overrides."""
+
+METHODS: dict[str, Case] = {
+    **{
+        name: (name,)
+        for name in ("fedavg", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local")
+    },
+    "ldawa": ("ldawa", "method.start=1"),
+    "scaffold": ("scaffold",),
+    "ssd": ("ssd", *WIDE),
+    "flesd": ("flesd", *SHORT),
+    "orchestra": ("orchestra", *SMALL),
+}
+"""Name -> a case of each method, in `make test`."""
+FURTHER: dict[str, Case] = {
+    **{name: (name,) for name in ("centralized", "fedprox-fedx", "fedu-fedx", "scaffold-fedx")},
+    **{
+        f"fedavg, {words[0].partition('.')[2]}": ("fedavg", *words)
+        for words in (
+            ("federation.batch_norm=local",),
+            ("federation.batch_norm=recalibrate",),
+            ("training.precision=bf16-mixed",),
+            ("training.channels_last=true",),
+            ("training.clip_norm=0.1",),
+            ("optimizer={class: torch.optim.Adam, lr: 0.001}",),
+            ("optimizer={class: methods.optimizers.LARS, lr: 1.0}",),
+            ("server_optimizer.class=methods.server.Yogi",),
+            ("training.drop_last=true",),
+            VIEWS,
+        )
+    },
+    **{
+        f"objective {name}": ("fedavg", f"objective={name}", *words)
+        for name, words in {
+            **dict.fromkeys(("align_uniform", "byol", "rotation", "simsiam", "spectral", "supervised"), ()),
+            "moco": MOCO[1:],
+            "protocl": PROTOCL[1:],
+        }.items()
+    },
+    "feddecorr on z": ("feddecorr", "method.on=z", "objective=byol"),
+    "fedema, paper": ("fedema", "method.variant=paper"),
+    "fedema over moco": ("fedema", *MOCO),
+    "fedprox over byol": ("fedprox", "objective=byol"),
+    "fedsc with noise": ("fedsc", "method.sigma=0.05"),
+    "fedu, paper": ("fedu", "method.variant=paper"),
+    "fedu2, unit": ("fedu2", "method.length=unit", "method.variant=mean"),
+    "fedx over byol": ("fedx", "objective=byol"),
+    "fedx over moco": ("fedx", *MOCO),
+    "fedx over protocl": ("fedx", *PROTOCL),
+    "flesd, a tenth": ("flesd", *SHORT, "method.kept=0.1"),
+    "flesd-cc": ("flesd-cc", *SHORT),
+    "local over byol": ("local", "objective=byol"),
+    "orchestra, stateful": ("orchestra", *SMALL, "method.stateful=true"),
+    "orchestra, private": ("orchestra", *SMALL, "method.epsilon=1"),
+    "orchestra without target": ("orchestra", *SMALL, "objective.target=false"),
+    "orchestra, anonymous": ("orchestra", *SMALL, "method.least=2"),
+    "scaffold over byol": ("scaffold", "objective=byol"),
+    "ssd, paper": ("ssd", *WIDE, "method.variant=paper"),
+    "ssd, hard": ("ssd", *WIDE, "method.separation=hard", "method.pd_weight=0"),
+}
+"""Name -> further cases, in `make rehearse`."""
+
+
+@dataclass
+class GPURun:
+    """A finished run on the simulated GPU.
+
+    state: as by `run_helpers.state`, on the CPU. steps: kernels by name of each local step that was not replayed.
+    views: kernels and uploads of each call that makes views. visits: to clients.
+    """
+
+    run: Run
+    gpu: SimulatedGPU
+    state: dict[str, Any]
+    steps: list[Counter[str]] = field(default_factory=list)
+    visits: int = 0
+
+    def waits_in(self, *functions: str) -> list[Event]:
+        """The waits of the host within any of these functions of the suite."""
+        return [event for event in self.gpu.of("wait") if set(functions) & set(event.functions)]
+
+
+def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True, tried: Any = EVERYONE) -> GPURun:
+    """A run of two rounds with all clients on the simulated GPU. streams: see `SimulatedGPU`."""
+    made = GPURun(None, SimulatedGPU(streams), {})  # type: ignore[arg-type] # the run is built on the device
+    local_step, begin = SequentialExecutor._local_step, SequentialExecutor.begin
+
+    def counted_step(executor: SequentialExecutor, visit: Visit, optimizer: Any) -> Callable[[Any], None]:
+        step = local_step(executor, visit, optimizer)
+
+        def counted(batch: Any) -> None:
+            before = Counter(made.gpu.kernels)
+            step(batch)
+            made.steps.append(Counter(made.gpu.kernels) - before)
+
+        return counted
+
+    def counted_visit(executor: SequentialExecutor, *arguments: Any) -> Any:
+        made.visits += 1
+        return begin(executor, *arguments)
+
+    with (
+        made.gpu,
+        mock.patch.object(SequentialExecutor, "_local_step", counted_step),
+        mock.patch.object(SequentialExecutor, "begin", counted_visit),
+    ):
+        made.run = run_helpers.build_run(
+            folder, case[0], "accelerator=cuda", "devices=1", *tried, *case[1:], *overrides
+        )
+        made.run.loop.fit()
+        made.state = mapped(lambda x: on_cpu(x).clone(), run_helpers.state(made.run))
+    return made
+
+
+def train_on_cpu(folder: Path, case: Case) -> dict[str, Any]:
+    """The state of the same run on the CPU."""
+    run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
+    return run_helpers.state(run)
