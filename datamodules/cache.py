@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -23,9 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, UnreadableError
 
-UNREADABLE = 20  # images that cannot be read, after which no further one is tried
+UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
@@ -149,11 +150,16 @@ def _build(
             for kind in ("clients", "paths"):
                 if split in (texts := getattr(raw, kind)):
                     np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
-            for decoded in _decode(folder, split, raw, fit):
-                done += decoded
-                os.utime(temporary)  # see ABANDONED
-                if progress:
-                    progress(done, total)
+            try:
+                for decoded in _decode(folder, split, raw, fit):
+                    done += decoded
+                    os.utime(temporary)  # see ABANDONED
+                    if progress:
+                        progress(done, total)
+            except UnreadableError:
+                first, *others = _unreadable(raw)
+                names = ", ".join([other.file for other in others] + ["..."] * (len(others) + 1 == UNREADABLE))
+                raise DataError(f"{first}; the same holds for {names}" if others else str(first)) from first
         _write_meta(folder, raw)
         if damage(target, verify) is None:  # another process was first, with the same content
             return
@@ -205,19 +211,10 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
 
-    unreadable: dict[int, DataError] = {}
-
     def fill(start: int) -> int:
         chunk = items[start : start + CHUNK]
         for position, item in enumerate(chunk, start):
-            if len(unreadable) == UNREADABLE:
-                break
-            try:
-                pixels = raw.read(item)
-            except DataError as error:  # the others are tried too, so that all can be mended at once
-                unreadable[position] = error
-                continue
-            image = fit(pixels)
+            image = fit(raw.read(item))
             if image.shape != shape[1:]:
                 raise DataError(_other_size(raw, split, position, image.shape, shape[1:]))
             images[position] = image
@@ -226,12 +223,20 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
     # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
     with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
-    if unreadable:
-        worst, *others = sorted(unreadable)
-        names = ", ".join(_name(raw, split, position) for position in others)
-        more = f"; the same holds for {names}" + (", ..." if len(unreadable) == UNREADABLE else "") if others else ""
-        raise DataError(f"{unreadable[worst]}{more}") from unreadable[worst]
     images.flush()
+
+
+def _unreadable(raw: Raw) -> list[UnreadableError]:
+    """The errors of all images that cannot be read, so that all can be mended at once; at most UNREADABLE."""
+    errors: list[UnreadableError] = []
+    for item in itertools.chain.from_iterable(raw.images.values()):
+        try:
+            raw.read(item)
+        except UnreadableError as error:
+            errors.append(error)
+            if len(errors) == UNREADABLE:
+                break
+    return errors
 
 
 def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:

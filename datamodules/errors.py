@@ -13,3 +13,11 @@ class PartitionError(DataError):
 
 class ViewError(DataError):
     """An impossible recipe, images that do not fit it, or an unknown view."""
+
+
+class UnreadableError(DataError):
+    """An image file cannot be read. file: its path."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"cannot read the image {file} ({reason}): replace or remove it")
+        self.file = file

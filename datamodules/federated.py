@@ -85,7 +85,7 @@ class FederatedDataModule(LightningDataModule):
                 do = "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
                 raise PartitionError(
                     f"client {client}{name} holds {len(indices)} image{'' if len(indices) == 1 else 's'}, but training "
-                    f"needs two: {'give it more, or leave it out' if names else do}"
+                    f"needs two: {'give it more images, or remove its own' if names else do}"
                 )
         self.source, self.parts, self.recipe, self.public = source, Parts(parts, names), recipe, public
         self.public_images = source.train.images if public_images is None else public_images

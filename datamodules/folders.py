@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
-from datamodules.errors import DataError
+from datamodules.errors import DataError, UnreadableError
 
 # an image that cannot be read is an error with a line of its own
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
@@ -175,6 +175,8 @@ def rows(file: Path, required: Sequence[str], optional: Sequence[str] = ()) -> I
             reader.fieldnames = header
             known = f"the columns are {', '.join(required)}"
             known += f", and any of {', '.join(optional)}" if optional else ""
+            if twice := [name for name in header if header.count(name) > 1]:
+                raise DataError(f"{file} has two columns {twice[0]!r}: {known}")
             if missing := [name for name in required if name not in header]:
                 marks = {";": "semicolons", "\t": "tabs"}
                 mark = next((word for mark, word in marks.items() if mark in "".join(reader.fieldnames)), None)
@@ -250,4 +252,4 @@ def read_image(path: str) -> np.ndarray:
                 raise ValueError("its pixels are numbers of 32 bits, and which of them is white is not known")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
-        raise DataError(f"cannot read the image {path} ({error}): replace or remove it") from error
+        raise UnreadableError(path, str(error)) from error

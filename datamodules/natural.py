@@ -88,7 +88,7 @@ def _entries(file: Path) -> list[tuple[str, str | int, str]]:
             (str(row), row.text[key], row.text["client"]) for row in folders.rows(file, (key, "client"), ("label",))
         ]
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise PartitionError(f"{file} is no JSON file: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(images, list) for images in content.values()):
@@ -103,11 +103,20 @@ def _entries(file: Path) -> list[tuple[str, str | int, str]]:
     return [(f"{file}, client {client}", image, client) for client, images in content.items() for image in images]
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these keys and values. Raises ValueError: a key is there twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)[:50]!a} is there twice")
+    return content
+
+
 def _position(image: str | int, positions: Mapping[str, int] | None, total: int, where: str) -> int:
     """The position of an image in train, named by its path or by that position."""
     if isinstance(image, int) or image.isdecimal():
-        if not 0 <= int(image) < total:
-            raise PartitionError(f"{where}: index {image}: there are training images 0 to {total - 1}")
+        if len(str(image)) > 18 or not 0 <= int(image) < total:
+            raise PartitionError(f"{where}: index {str(image)[:20]}: there are training images 0 to {total - 1}")
         return int(image)
     path = folders.inside(image, where)
     if positions is None:

@@ -308,9 +308,11 @@ def _archive(name: str, root: Path, download: bool) -> Raw:
     missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
     if name not in ARCHIVES:
         choices = ", ".join((*EMBEDDED, *ARCHIVES))
+        files = list(root.iterdir()) if root.is_dir() else []
+        here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
         if not root.is_dir():
             missing = f"no data set {name!r}: data.root={root} is no folder"
-        elif near := get_close_matches(name, [*(path.stem for path in root.iterdir()), *EMBEDDED, *ARCHIVES], n=1):
+        elif near := get_close_matches(name, [*here, *EMBEDDED, *ARCHIVES], n=1):
             missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets

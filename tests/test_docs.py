@@ -14,9 +14,14 @@ ROOT = Path(__file__).parent.parent
 
 def python_block(page: str, start: str = "") -> str:
     """The only block of Python on a page, or the only one that begins like this."""
-    text = (ROOT / "docs" / page).read_text()
-    (code,) = re.findall(rf"^```python\n({start}.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (code,) = python_blocks(page, start)
     return code
+
+
+def python_blocks(page: str, start: str = "") -> list[str]:
+    """The blocks of Python on a page, or those that begin like this."""
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(rf"^```python\n({start}.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def test_the_guide_shows_the_example_as_it_is():
@@ -76,7 +81,9 @@ def test_the_page_of_protocols_names_all_of_them():
 def test_the_notebook_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(python_block("python.md"), names)
+    for block in python_blocks("python.md"):
+        exec(block, names)
+    assert names["features"].shape == (1, names["encoder"].dim)
     assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
     assert not names["encoder"].training
 

@@ -1,12 +1,12 @@
 """The command `campaign`."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import parse
 from benchmark.configuration.overrides import split, take_keys
+from benchmark.configuration.paths import expanded
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
 
@@ -33,7 +33,7 @@ def campaign(words: list[str], session: Session) -> None:
     retry, minutes = options.get("retry", False), options.get("minutes")
     placement = parse(overrides)
     jobs = load_jobs(names, overrides)
-    output = Path(str(placement.get("output", "runs"))).expanduser()
+    output = expanded(str(placement.get("output", "runs")), "output")
     if "cluster" in options and not options.get("plan"):
         passed_on = [f"{key}={options[key]}" for key in ("devices", "retry") if key in options]
         ids = submit(

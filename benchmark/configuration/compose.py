@@ -38,7 +38,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
     named, overrides = parse(line), [*line, *overrides]
     command_line = parse(overrides)
     training = command_line.get("training")
-    if isinstance(training, Mapping) and {"steps", "epochs"} <= set(training):
+    if isinstance(training, Mapping) and None not in (training.get("steps"), training.get("epochs")):
         raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
     section = command_line.get("objective", {})
     objective = section.get("name")

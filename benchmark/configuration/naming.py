@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import RUNTIME
+from benchmark.configuration.paths import expanded
 
 ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "privacy")
 """Sections whose change makes another row; a change in any other section makes another scenario."""
@@ -79,7 +80,7 @@ def _short(value: Any) -> str:
 
 def folder(config: DictConfig) -> Path:
     """A run's folder: <output>/<scenario>/<row>/seed<k>."""
-    return Path(config.output).expanduser() / config.scenario / config.row / f"seed{config.seed}"
+    return expanded(config.output, "output") / config.scenario / config.row / f"seed{config.seed}"
 
 
 def title(config: DictConfig) -> str:

@@ -1,11 +1,11 @@
 """The section `partition`: its rules, their parameters, and the hash of a file of clients."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.paths import expanded
 from benchmark.configuration.typecheck import nearest
 from benchmark.configuration.weights import sha256
 from benchmark.errors import ConfigError
@@ -61,4 +61,4 @@ def with_hash(config: DictConfig) -> DictConfig:
 
 def file_hash(path: str) -> str:
     """sha256 of a file of clients. Raises ConfigError: there is none."""
-    return sha256(Path(path).expanduser(), "partition.path")
+    return sha256(expanded(path, "partition.path"), "partition.path")

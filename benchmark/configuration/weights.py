@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.paths import expanded
 from benchmark.errors import ConfigError
 
 BLOCK = 1 << 20
@@ -42,7 +43,7 @@ def weights_file(section: Any, where: str) -> Path | None:
         if section.get("class") != LIBRARY:
             raise ConfigError(f"{where}.weights={value}: {section.get('class')} takes no name: give {example}")
         return None
-    return Path(value).expanduser()
+    return expanded(value, f"{where}.weights")
 
 
 def sha256(file: Path, key: str) -> str:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.compose import merge
 from benchmark.configuration.instantiate import check, locate
 from benchmark.configuration.partitions import file_hash, is_natural, parameters
+from benchmark.configuration.paths import expanded
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
 from benchmark.rng import Streams
@@ -37,8 +37,8 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
         raise ConfigError(f"data.options.{misplaced[0]}: set data.{misplaced[0]}")
     images = load(
         data.name,
-        root=Path(data.root).expanduser(),
-        cache=Path(data.cache).expanduser(),
+        root=expanded(data.root, "data.root"),
+        cache=expanded(data.cache, "data.cache"),
         download=data.download,
         image_size=data.image_size,
         resize=data.resize,
@@ -144,7 +144,7 @@ def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = Non
         raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
     if is_natural(section):
-        held = _natural(section, images, seed, _naming_ids(config))
+        held = _natural(section, images, seed, _named_ids(config))
         if rows is not None:
             held = held._replace(parts=[np.intersect1d(indices, rows) for indices in held.parts])
     else:
@@ -169,19 +169,17 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
     return held if rows is None else [rows[indices] for indices in held]
 
 
-def _naming_ids(config: DictConfig) -> str | None:
-    """A key of the config that names clients by their ids; None where there is none."""
-    if public_client(config) is not None:
-        return "public.client"
-    if config.public.get("absent") is not None:
-        return "public.absent"
-    return next((f"federation.encoders.{kind}.clients" for kind in config.federation.encoders), None)
+def _named_ids(config: DictConfig) -> list[int]:
+    """Ids by which the config names clients."""
+    ids = [public_client(config), config.public.get("absent")]
+    ids += [each for section in config.federation.encoders.values() for each in section.get("clients", [])]
+    return [each for each in ids if isinstance(each, int)]
 
 
-def _natural(section: dict[Any, Any], images: Source, seed: int, ids: str | None) -> NamedPartition:
+def _natural(section: dict[Any, Any], images: Source, seed: int, ids: Sequence[int]) -> NamedPartition:
     """The clients that the data, a file, or a user's function name; `clients` draws some of them.
 
-    ids: a key that names some by number, for the message where `data.limit` would change the numbers.
+    ids: that the config names, whose numbers `data.limit` must not change.
     """
     whole = images.whole or images
     name, count = section.pop("name", None), section.pop("clients", None)
@@ -205,7 +203,7 @@ def _natural(section: dict[Any, Any], images: Source, seed: int, ids: str | None
                 raise ConfigError(f"{path} has changed since this run began: restore it, or start a run of its own")
             partial = section.get("partial", False)
             held_out = whole.test.paths if HELD_OUT in whole.notes else None
-            file = Path(path).expanduser()
+            file = expanded(path, "partition.path")
             held = natural.by_file(file, train.paths, total, partial=partial, held_out=held_out)
     held = natural.drawn(held, count, seed=seed)
     if images.rows is None:
@@ -216,10 +214,10 @@ def _natural(section: dict[Any, Any], images: Source, seed: int, ids: str | None
     large = [k for k, indices in enumerate(left) if len(indices) > 1]  # see the note of `limited`
     if not large:
         raise ConfigError("data.limit leaves no client two images: raise it")
-    if ids and len(large) < len(left):
+    if ids and large[: max(ids) + 1] != list(range(max(ids) + 1)):
         raise ConfigError(
-            f"data.limit leaves {len(left) - len(large)} of {len(left)} clients without two images, which would change "
-            f"the numbers by which {ids} names clients: raise it"
+            f"data.limit leaves client {next(k for k in range(len(left)) if k not in large)} without two images, which "
+            f"would change the numbers of later ones, and the config names client {max(ids)}: raise it"
         )
     return NamedPartition([left[k] for k in large], tuple(held.names[k] for k in large) if held.names else ())
 

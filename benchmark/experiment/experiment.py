@@ -196,6 +196,7 @@ class Experiment:
         protocols = self._protocols(images)
         rank_zero_first(fabric, partial(fetch_weights, config))
         method = factory.method(config, images)
+        public = rank_zero_first(fabric, partial(data.public_hash, config, images))
         module = factory.data(config, images, method)
         clients = data.clients(config, method, module.parts, module.parts.names)
         for architecture in (method, *method.others.values()):
@@ -206,8 +207,7 @@ class Experiment:
         external = external_classes(config)
         # names of folders decide a natural partition, and the images' hash does not cover them
         natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
-        public = rank_zero_first(fabric, partial(data.public_hash, config, images))
-        hashes = [images.sha256[:16], *natural, *([public[:16]] if public else [])]
+        hashes = [images.sha256[:16], *natural, *([public[:16]] if public and method.uses_public_images else [])]
         reference = on_rank_zero(fabric, lambda: hashes)
         with raise_on_all_ranks(fabric):
             if reference != hashes:
@@ -269,7 +269,8 @@ class Experiment:
             )
         if method.objective.labels and not images.labelled:
             raise ConfigError(
-                f"objective={self.config.objective['name']} trains on labels, and {images.name} has no two classes"
+                f"objective={self.config.objective['name']} trains on labels, and {images.name} has no two "
+                "classes: choose another objective"
             )
 
     def _compile(self, reference: SequentialExecutor, clients: data.Clients) -> str:

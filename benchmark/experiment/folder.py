@@ -14,9 +14,15 @@ from benchmark.experiment.initial_weights import refuse_download
 
 
 def refuse_links(folder: Path) -> None:
-    """ConfigError where something in a folder is a link to the outside: the run would write or delete it there."""
+    """ConfigError where something in a folder is a link to the outside: the run would write or delete it there.
+
+    What lies in a folder of W&B's runs is W&B's own, with a link to its log, and is never touched again.
+    """
     inside = folder.resolve()
     for file in folder.rglob("*"):
+        parts = file.relative_to(folder).parts
+        if parts[0] == "wandb" and len(parts) > 2:
+            continue
         if file.is_symlink() and not file.resolve().is_relative_to(inside):
             raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
 

@@ -87,19 +87,24 @@ class Run:
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
-        if self.data.source.own and not self.loop.round:
-            self.display.print(f"{self.name}: {self._described()}")
+        if self.data.source.own and not self.loop.checkpoint.file.exists():
+            for line in self._described():
+                self.display.print(f"{self.name}: {line}")
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
             self.display.print(f"{self.name}: ends after round {self.loop.round}: {reason}")
 
-    def _described(self) -> str:
-        """What the data are, for a user to see whether they are what they were meant to be."""
+    def _described(self) -> list[str]:
+        """What the data are, in lines, for a user to see whether they are what they were meant to be."""
         source, names = self.data.source, self.data.parts.names
         named = f" ({first(names)})" if names else ""
         clients = f"{count(len(self.data.parts), 'client')}{named}"
         probe = "" if source.probe is None else f"; scored on {source.probe}"
-        return f"{source}, {clients}{probe}"
+        lines = [f"{source}, {clients}{probe}", *source.notes]
+        in_folders = source.train.paths is not None and "/" in source.train.paths[0] and source.train.clients is None
+        if in_folders and source.labelled and not names:
+            lines.append("folders are read as classes: if they are clients, set partition.name=folders")
+        return lines
 
     def evaluate(self, protocols: Iterable[str]) -> Evaluated:
         """Scores every exported encoder; `result.json`'s scores of other protocols stay.
@@ -196,8 +201,8 @@ class Run:
             if find(name).uses_labels and not images.labelled:
                 raise ConfigError(
                     f"{name} uses labels, and {images.name} has no two classes: put labelled images into its folder "
-                    "probe/{train,test}/<class>/, name a labelled data set by data.probe, or set "
-                    "evaluation.protocols=[geometry/v1,label-free/v1]"
+                    "probe/{train,test}/<class>/, name a labelled data set by data.probe, or choose the protocols "
+                    "geometry/v1,label-free/v1 (`run`: evaluation.protocols=[...], `evaluate`: protocols=...)"
                 )
 
     def _score(

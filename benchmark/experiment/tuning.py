@@ -14,6 +14,7 @@ from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.overrides import is_true, take_keys
+from benchmark.configuration.paths import expanded
 from benchmark.configuration.rows import row_line
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message
@@ -64,7 +65,7 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
         override.partition("=")[::2]
         for override in ranges or _default_grid(base, {override.partition("=")[0] for override in [*fixed, *line]})
     ]
-    output = Path(base.output).expanduser()
+    output = expanded(base.output, "output")
     output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
     for key, values in spans:

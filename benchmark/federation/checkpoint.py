@@ -58,7 +58,8 @@ class Checkpoint:
         except Exception as error:
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise self._unusable(f"cannot be read ({reason})") from error
-        if saved_hash != self.config_hash:
+        # earlier versions hashed fewer of the data sets, from the first on
+        if saved_hash != self.config_hash and not self.config_hash.startswith(f"{saved_hash}/"):
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
                 f"{self.file} belongs to another config than {config}, or to other images: "

@@ -22,6 +22,8 @@ from leaderboards.rank import finished
 
 MOST_ROUNDS = 8
 """Largest number of rounds in the table of the monitor's scores."""
+MONITORS = {"monitor": "kNN on held-out training images (%)", "effective_rank": "effective rank (dimensions)"}
+"""The monitor's number -> what it is."""
 BEST = "*"
 """Mark of the best score of a row, readable without colours."""
 
@@ -96,7 +98,7 @@ def tables(runs: Sequence[RunContent], labels: Sequence[str]) -> list[Table]:
     """Scores, the monitor over rounds, costs, and settings that differ; a table without a row is left out."""
     made = [
         _table("scores, the best marked " + BEST, ["protocol", "metric", "better"], labels, _score_rows(runs)),
-        _table("monitor: kNN on held-out training images (%)", ["round"], labels, _monitor_rows(runs)),
+        _table(f"monitor: {MONITORS[monitored(runs)]}", ["round"], labels, _monitor_rows(runs)),
         _table("costs", ["", "unit"], labels, _cost_rows(runs)),
         _table("settings that differ", ["key"], labels, _setting_rows(runs)),
     ]
@@ -139,9 +141,17 @@ def _marked(values: Sequence[float | None], better: str) -> list[str]:
     return ["" if value is None else f"{value:,.4g}{BEST if value == best else ''}" for value in values]
 
 
+def monitored(runs: Sequence[RunContent]) -> str:
+    """Which of the monitor's numbers is shown: kNN accuracy, or effective rank where no run has labels."""
+    points = [point for run in runs for point in run.points]
+    unlabelled = any("effective_rank" in point for point in points) and not any("monitor" in point for point in points)
+    return "effective_rank" if unlabelled else "monitor"
+
+
 def _monitor_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """The monitor's accuracy at some of the rounds at which a run was monitored, the last one among them."""
-    curves = [{int(point["round"]): point["monitor"] for point in run.points if "monitor" in point} for run in runs]
+    """The monitor's number at some of the rounds at which a run was monitored, the last one among them."""
+    key = monitored(runs)
+    curves = [{int(point["round"]): point[key] for point in run.points if key in point} for run in runs]
     rounds = sorted({round for values in curves for round in values})
     step = -(-len(rounds) // MOST_ROUNDS) if rounds else 1
     for round in reversed(rounds[::-1][::step]):

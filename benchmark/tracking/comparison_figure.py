@@ -5,7 +5,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.tracking.comparison import RunContent
+from benchmark.tracking.comparison import MONITORS, RunContent, monitored
 from eval.protocol import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
     from matplotlib.figure import Figure
 
     losses = [{line["round"]: line["loss"] for line in run.history if line.get("loss") is not None} for run in runs]
-    monitor = [{point["round"]: point["monitor"] for point in run.points if "monitor" in point} for run in runs]
-    curves = {"mean local loss (comparable within one objective)": losses, "monitor: kNN accuracy (%)": monitor}
+    key = monitored(runs)
+    monitor = [{point["round"]: point[key] for point in run.points if key in point} for run in runs]
+    of_the_monitor = "kNN accuracy (%)" if key == "monitor" else MONITORS[key]
+    curves = {"mean local loss\n(comparable within one objective)": losses, f"monitor: {of_the_monitor}": monitor}
     drawn = {label: values for label, values in curves.items() if any(values)}
     accuracies = _accuracies(runs)
     with matplotlib.rc_context():

@@ -510,14 +510,28 @@ def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, 
     assert not folders["cache"].exists() or not list(folders["cache"].iterdir())
 
 
-def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("names", [("train/cat/1", "train/dog/0", "train/dog/2"), ("train/cat/0", "test/cat/3")])
+def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Path], names: tuple[str, ...]) -> None:
     make_folder(folders["root"])
-    train = folders["root"] / "pets" / "train"
-    for name in ("cat/1.png", "dog/0.png", "dog/2.png"):
-        (train / name).write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"cannot read the image .*train/cat/1\.png") as caught:
+    files = [folders["root"] / "pets" / f"{name}.png" for name in names]
+    for file in files:
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
         sources.load("pets", **folders)
-    assert str(caught.value).endswith("; the same holds for train/dog/0.png, train/dog/2.png")
+    assert str(caught.value).startswith(f"cannot read the image {files[0]} (")
+    assert str(caught.value).endswith(f"; the same holds for {', '.join(map(str, files[1:]))}")
+    assert not list(folders["cache"].iterdir())
+
+
+def test_of_many_images_that_cannot_be_read_some_are_named(folders: dict[str, Path]) -> None:
+    for index in range(40):
+        file = folders["root"] / "pets" / f"{index:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        sources.load("pets", **folders)
+    assert str(caught.value).partition("; the same holds for ")[2].count(".png") == 19
+    assert str(caught.value).endswith(", ...")
 
 
 @pytest.mark.parametrize(
@@ -536,6 +550,10 @@ def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Pat
             {"name": "stl10"},
             r"looked for .*data/stl10/.* STL10 archive in .*data \(.+\); set data\.download=true, or data",
         ),
+        (
+            {"name": "photos", "archive": True},
+            r"'photos': looked for .*/photos/\{train,test\}/<class>/; set data\.root",
+        ),
         ({"name": "../x"}, r"data\.name='\.\./x' is not a plain name"),
         ({"name": "digits", "image_size": 0}, r"data\.image_size=0: give a number of pixels, at least 1"),
         (
@@ -551,6 +569,8 @@ def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Pat
 )
 def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], arguments: dict, message: str) -> None:
     folders["root"].mkdir(exist_ok=True)
+    if arguments.pop("archive", False):
+        (folders["root"] / "photos.zip").touch()  # it is no data set, and its name no suggestion
     with pytest.raises(DataError, match=message) as caught:
         sources.load(**folders | arguments)
     assert "\n" not in str(caught.value)

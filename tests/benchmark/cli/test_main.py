@@ -153,7 +153,12 @@ class TestMistakes:
             (["run", TINY, "fedavg", "encoder.name=resnet18"], "unknown key 'encoder.name'"),
             (
                 ["run", TINY, "fedavg", "encoder.weights=nowhere.pt"],
-                "weights=nowhere.pt: there is no such file",
+                "encoder.weights=nowhere.pt: there is no such file",
+            ),
+            (["run", TINY, "fedavg", "data.root=~nobody-here/x"], "data.root=~nobody-here/x: there is no such user"),
+            (
+                ["run", TINY, "fedavg", "partition={name: file, path: ~nobody-here/x}"],
+                "partition.path=~nobody-here/x: there is no such user",
             ),
             (["run", TINY, "fedavg", "schedule.warmup=2"], "schedule.warmup=2.0: give a share of the run in [0, 1)"),
             (["run", TINY, "fedavg", "optimizer.decay_norms_and_biases=false"], "there is no weight decay"),

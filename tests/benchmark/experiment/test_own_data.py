@@ -158,12 +158,13 @@ class TestFile:
         sizes = [f"{row.partition(',')[0]},{'b' if index < 2 else 'ac'[index % 2]}" for index, row in enumerate(rows)]
         (tmp_path / "some.csv").write_text("\n".join([header, *sizes]))
         words = (f"partition.path={tmp_path / 'some.csv'}", "data.limit=20", "training.batch_size=4")
-        shared = ("public={name: client, client: 2}",)
         with pytest.raises(
-            ConfigError, match=r"leaves 1 of 3 clients without two images, .* by which public\.client names clients"
+            ConfigError, match=r"leaves client 1 without two images, .* the config names client 2: raise"
         ):
-            experiment("labelled", *words, *shared, method="flesd").execute()
+            experiment("labelled", *words, "public={name: client, client: 2}", method="flesd").execute()
         assert experiment("labelled", *words).execute()["federation"]["names"] == ["a", "c"]
+        first = experiment("labelled", *words, "public={name: client, client: 0}", method="flesd")
+        assert first.execute()["federation"]["names"] == ["a", "c"]
 
     def test_squashed_images_are_those_of_runs_before_there_was_a_choice(self):
         before = compose(TINY, "fedavg", ["data.image_size=8"])
@@ -203,6 +204,20 @@ def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_pat
     (run.folder / "result.json").unlink()
     with pytest.raises(CheckpointError):
         run.execute()
+    idle = experiment("labelled", f"data.root={root}", "public.name=shared")  # nobody uses them
+    idle.execute()
+    shutil.copyfile(first, sorted((root / "shared" / "train" / "a").iterdir())[2])
+    (idle.folder / "result.json").unlink()
+    idle.execute()
+
+
+def test_a_checkpoint_of_before_public_images_were_hashed_is_taken(experiment, images):
+    run = experiment("labelled", "public.name=probed", "data.limit=null", method="flesd").build()
+    whole, *_ = run.loop.checkpoint.config_hash.rsplit("/", 1)
+    run.loop.checkpoint.config_hash, whole = whole, run.loop.checkpoint.config_hash
+    run.loop.fit()
+    run.loop.checkpoint.config_hash = whole
+    assert run.loop.checkpoint.load()["round"] == run.loop.rounds
 
 
 class TestWithoutLabels:
@@ -223,7 +238,10 @@ class TestWithoutLabels:
     def test_client_folders_taken_for_classes_are_named_as_such(self, experiment):
         run = experiment("plain", partition="iid")
         run.execute()
-        assert "plain: 3 classes (lima, oslo, rome), " in run.display.console.file.getvalue()
+        printed = run.display.console.file.getvalue()
+        assert "plain: 3 classes (lima, oslo, rome), " in printed
+        assert "if they are clients, set partition.name=folders" in printed
+        assert HELD_OUT in printed
 
     def test_images_that_moved_to_another_client_are_noticed(self, experiment, images, tmp_path):
         for split in ("train", "test"):

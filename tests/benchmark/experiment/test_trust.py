@@ -182,6 +182,13 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_written(
     assert (outside / "thesis.tex").read_text() == "all of it"
 
 
+def test_the_link_of_wandb_to_its_own_log_is_no_such_link(folder: Path, tmp_path: Path) -> None:
+    logs = folder / "wandb" / "offline-run-1" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(tmp_path / "core.log")
+    assert main(["evaluate", str(folder)]) == 0
+
+
 @pytest.mark.parametrize("where", [where for where in SECTIONS if "encoder" not in where])  # theirs may be functions
 def test_the_command_line_names_own_code_but_of_the_right_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture, where: str
