@@ -19,7 +19,7 @@ comma := ,
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test check fuzz soak ranks scenarios parity regress board site publish privacy campaign bench clean
+.PHONY: help install benchmark test check fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ check: install  ## format, lint, types, the import rule, and known-bad versions 
 
 fuzz: install  ## FUZZ=2000 hostile commands, as many records, 1,000 folders of images, 200 damaged runs: ten minutes
 	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) tests/fuzz tests/leaderboards/test_hostile_records.py --timeout 1800
+
+rehearse: install  ## every method, objective and planted fault on a GPU simulated on the CPU: a quarter of an hour
+	$(PYTEST) tests/test_device.py tests/test_kernels.py tests/test_planted_faults.py tests/methods/test_on_gpu.py -m "long or not long"
 
 soak: install  ## 100 kills of runs of eight methods, and ten minutes of two processes that are killed at random
 	$(BIN)/python -m pytest -m long tests/fuzz/test_kills.py

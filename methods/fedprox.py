@@ -20,6 +20,25 @@ from methods.base import AddOn, Batch, MethodError, MethodParts, Objective, Outp
 from methods.fedavg import FedAvg
 
 
+class SquaredDistance(torch.autograd.Function):
+    """sum_i ||w_i - a_i||^2 and its gradient 2 (w_i - a_i), each a few kernels for all tensors.
+
+    Called as `SquaredDistance.apply(anchors, *weights)`; anchors have no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchors: list[Tensor], *weights: Tensor) -> Tensor:
+        """The sum of squares, 0-d."""
+        differences = torch._foreach_sub(weights, anchors)
+        ctx.save_for_backward(*differences)
+        return torch.stack(torch._foreach_norm(differences)).square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of the weights; `gradient`: that of the sum."""
+        return None, *torch._foreach_mul(ctx.saved_tensors, 2 * gradient)
+
+
 class Proximal(AddOn):
     """Proximal term: mu/2 times the squared distance of the trainable weights to the received ones.
 
@@ -42,7 +61,9 @@ class Proximal(AddOn):
 
     def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
         """The penalty, a scalar."""
-        return self.mu / 2 * trees.squared_norm(trees.map(torch.sub, method.trainable(), self.anchor))
+        weights = dict(trees.leaves(method.trainable()))
+        anchors = dict(trees.leaves(self.anchor))
+        return self.mu / 2 * SquaredDistance.apply([anchors[path] for path in weights], *weights.values())
 
 
 class FedProx(FedAvg):

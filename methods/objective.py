@@ -117,8 +117,8 @@ def enqueue(queue: Tensor, rows: Tensor) -> Tensor:
 @torch.no_grad()
 def update_ema(target: nn.Module, source: nn.Module, momentum: float) -> None:
     """Moves the target's parameters towards the source's, not its buffers; momentum: weight of the target's values."""
-    for parameter, value in zip(target.parameters(), source.parameters(), strict=True):
-        parameter.lerp_(value, 1 - momentum)
+    targets, sources = ([*network.parameters()] for network in (target, source))
+    torch._foreach_lerp_(targets, sources, 1 - momentum)  # type: ignore[arg-type] # one kernel on a GPU
 
 
 class Projected(Objective):

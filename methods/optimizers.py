@@ -57,22 +57,29 @@ class LARS(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, group)
+            if weights := [weight for weight in group["params"] if weight.grad is not None]:
+                self._update(weights, group)
         return loss
 
-    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
-        step = weight.grad.add(weight, alpha=group["weight_decay"])  # type: ignore[union-attr]
-        if weight.ndim > 1:
-            size, change = weight.norm(), step.norm()
-            ratio = group["trust"] * size / change
-            step = step * torch.where((size > 0) & (change > 0), ratio, 1.0)
-        state = self.state[weight]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(weight)
-        moving = state["momentum_buffer"].mul_(group["momentum"]).add_(step)
-        weight.sub_(moving * group["lr"])  # the rate may be a tensor, where steps are recorded
+    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """The step of a group's weights; lists of tensors take a kernel each on a GPU."""
+        gradients: Any = [weight.grad for weight in weights]
+        steps = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        if layers := [index for index, weight in enumerate(weights) if weight.ndim > 1]:
+            sizes = torch.stack(torch._foreach_norm([weights[index] for index in layers]))
+            changes = torch.stack(torch._foreach_norm([steps[index] for index in layers]))
+            ratios = torch.where((sizes > 0) & (changes > 0), group["trust"] * sizes / changes, 1.0)
+            scaled = torch._foreach_mul([steps[index] for index in layers], list(ratios.unbind()))
+            for index, step in zip(layers, scaled, strict=True):
+                steps[index] = step
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        moving = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(moving, group["momentum"])
+        torch._foreach_add_(moving, steps)
+        # the rate may be a tensor, where steps are recorded
+        torch._foreach_sub_(weights, torch._foreach_mul(moving, group["lr"]))
 
 
 def decay_matrices_only(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:

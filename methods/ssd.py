@@ -130,10 +130,10 @@ class SSD(FedAvg):
         hard, views = self.separation == "hard", len(out.embeddings)
         inputs = out._replace(embeddings=tuple(scaled(z, self.stretch) for z in out.embeddings)) if hard else out
         total = self.objective.loss(inputs, batch)
-        for h, z in zip(out.representations, out.embeddings, strict=True):
-            if self.dsr_weight and not hard:
-                unit = torch.nn.functional.normalize(upcast(z), dim=1)
+        h, z = torch.cat(out.representations), torch.cat(out.embeddings)
+        if self.dsr_weight and not hard:
+            for unit in torch.nn.functional.normalize(upcast(z), dim=1).split(len(batch.index)):
                 total = total + self.dsr_weight / views * dimension_scaling(unit, self.stretch, self.variant)
-            if self.pd_weight:
-                total = total + self.pd_weight / views * projector_distillation(h, z, self.variant)
+        if self.pd_weight:  # a mean over rows, and so over the views
+            total = total + self.pd_weight * projector_distillation(h, z, self.variant)
         return total

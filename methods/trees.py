@@ -141,12 +141,17 @@ def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
     """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged."""
     if (spans := alike(tree, change)) is not None:
         return spans[0].tree(spans[0].flat + scale * spans[1].flat)
-    return {
-        key: value
-        if key not in change
-        else (add(value, change[key], scale) if isinstance(value, dict) else value + scale * change[key])
-        for key, value in tree.items()
-    }
+    values, changes = dict(leaves(tree)), dict(leaves(change))
+    if not (paths := [path for path in values if path in changes]):
+        return overlay(tree, {})
+    changed: Any = [changes[path] for path in paths]
+    if scale != 1:
+        changed = torch._foreach_mul(changed, scale)
+    sums = torch._foreach_add([values[path] for path in paths], changed)  # one kernel on a GPU, for all leaves
+    result: Tree = {}
+    for path, leaf in zip(paths, sums, strict=True):
+        put(result, path, leaf)
+    return overlay(tree, result)
 
 
 def subtract(tree: Tree, other: Tree) -> Tree:

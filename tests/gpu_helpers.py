@@ -63,6 +63,7 @@ FURTHER: dict[str, Case] = {
             "protocl": PROTOCL[1:],
         }.items()
     },
+    "objective simclr, one-way": ("fedavg", "objective.form=one-way"),
     "feddecorr on z": ("feddecorr", "method.on=z", "objective=byol"),
     "fedema, paper": ("fedema", "method.variant=paper"),
     "fedema over moco": ("fedema", *MOCO),
@@ -92,7 +93,7 @@ class GPURun:
     """A finished run on the simulated GPU.
 
     state: as by `run_helpers.state`, on the CPU. steps: kernels by name of each local step that was not replayed.
-    views: kernels and uploads of each call that makes views. visits: to clients.
+    visits: number of them, all phases together.
     """
 
     run: Run

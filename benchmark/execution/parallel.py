@@ -21,8 +21,10 @@ from benchmark.execution.cuda_graphs import RecordedSteps, Recorder
 from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Client, Visit
 
-DROPPING = ("dropout", "droppath", "dropblock", "stochasticdepth")
-"""Parts of the names of modules that leave out what they draw, of torch, torchvision and timm, in lower case."""
+DROPPING = ("dropout", "droppath", "dropblock", "stochasticdepth", "rrelu", "fractionalmaxpool")
+"""Parts of the names of modules that draw, of torch, torchvision and timm, in lower case."""
+RATES = ("dropout", "drop_rate", "attention_dropout")
+"""Attributes of other modules that hold the rate of a dropout."""
 
 
 def has_random_steps(network: nn.Module) -> bool:
@@ -30,7 +32,11 @@ def has_random_steps(network: nn.Module) -> bool:
 
     def rate(module: nn.Module) -> float:
         name = type(module).__name__.lower()
-        keys = ("p", "drop_prob") if any(part in name for part in DROPPING) else ("dropout", "drop_rate")
+        keys = (
+            ("p", "drop_prob")
+            if any(part in name for part in DROPPING)
+            else ("dropout", "drop_rate", "attention_dropout")
+        )
         rates = [value for key in keys if isinstance(value := getattr(module, key, None), int | float)]
         return max(rates, default=float(keys[0] == "p"))  # of an unknown module of such a name: yes
 
@@ -52,12 +58,13 @@ class ParallelExecutor:
     def __init__(self, reference: SequentialExecutor, lanes: int, recorder: Callable[[Any], Recorder] | None) -> None:
         self.reference, self.images = reference, reference.images
         self.has_random_steps = has_random_steps(reference.method)
+        self.records = recorder is not None
         self.lanes = [Lane(reference, recorder) for _ in range(lanes)]
 
     @property
     def bitwise_exact(self) -> bool:
         """Whether steps are not recorded; recorded ones round differently."""
-        return self.lanes[0].recorder is None
+        return not self.records
 
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients; a reply has to be used before the next one is requested."""
@@ -72,6 +79,12 @@ class ParallelExecutor:
                 pending_visits.append((lane, lane.begin(replace(inputs, actor=lane.method), client)))
         while pending_visits:
             yield from self._finished(pending_visits)
+
+    def free(self) -> None:
+        """Gives up the lanes and their memory; no further visit is possible."""
+        self.lanes.clear()
+        if self.reference.fabric.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _finished(self, pending_visits: deque[tuple["Lane", PendingVisit]]) -> Iterator[VisitResult]:
         """The oldest visit's result; its lane continues only after the reply was used."""

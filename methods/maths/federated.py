@@ -71,7 +71,8 @@ def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1
             [0, log 2]; "code": the authors' released form (KL(m || r_a) + KL(m || r_b)) / 2, which has no upper bound.
     """
     reference = F.normalize(upcast(z_ref), dim=1)
-    a, b = ((F.normalize(upcast(z), dim=1) @ reference.T / temperature).log_softmax(dim=1) for z in (z_a, z_b))
+    z = F.normalize(upcast(torch.cat([z_a, z_b])), dim=1)  # both views at once: half the kernels on a GPU
+    a, b = (z @ reference.T / temperature).log_softmax(dim=1).split(len(z_a))
     m = torch.logaddexp(a, b) - math.log(2)
     divergence = m.exp() * (2 * m - a - b) if variant == "code" else a.exp() * (a - m) + b.exp() * (b - m)
     return divergence.sum(dim=1).mean() / 2

@@ -113,7 +113,8 @@ def spectral_contrastive(z_a: Tensor, z_b: Tensor) -> Tensor:
 @full_precision
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2) -> Tensor:
     """`mean ||a_i - b_i||^alpha` of L2-normalised rows (Wang & Isola 2020, eq. 5); in [0, 4] for alpha = 2."""
-    distance = F.normalize(upcast(z_a), dim=1) - F.normalize(upcast(z_b), dim=1)
+    a, b = F.normalize(upcast(torch.cat([z_a, z_b])), dim=1).split(len(z_a))
+    distance = a - b
     return distance.norm(dim=1).pow(alpha).mean() if alpha != 2 else distance.square().sum(dim=1).mean()
 
 

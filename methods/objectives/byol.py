@@ -94,8 +94,8 @@ class BYOL(Projected):
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The sum of the regressions: the first view's prediction of the second's target, and the reverse."""
-        first, *others = map(byol_regression, out.predictions, reversed(out.targets))
-        return sum(others, first)
+        views = len(out.predictions)  # of equal sizes, so that the sum is that many times the mean over all rows
+        return views * byol_regression(torch.cat(out.predictions), torch.cat(out.targets[::-1]))
 
     @torch.no_grad()
     def after_step(self, push: Mapping[str, Tensor]) -> None:

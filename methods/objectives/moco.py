@@ -75,8 +75,9 @@ class MoCo(Projected):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """InfoNCE of the first view's queries, or the sum over both views' queries."""
         (q_a, q_b), (k_a, k_b) = out.embeddings, out.targets
-        loss = self.contrast(q_a, k_b)
-        return loss + self.contrast(q_b, k_a) if self.symmetric else loss
+        if not self.symmetric:
+            return self.contrast(q_a, k_b)
+        return 2 * self.contrast(torch.cat([q_a, q_b]), torch.cat([k_b, k_a]))  # a mean over rows of both
 
     def contrast(self, q: Tensor, k: Tensor) -> Tensor:
         """InfoNCE of queries and keys `[B, d]`, with the queue's keys as negatives."""

@@ -2,8 +2,10 @@
 
 import pytest
 
+from methods import trees
 from tests import run_helpers
-from tests.gpu_helpers import FURTHER, METHODS, train_on_cpu, train_on_gpu
+from tests.device import DeviceTensor, SimulatedGPU
+from tests.gpu_helpers import EVERYONE, FURTHER, METHODS, train_on_cpu, train_on_gpu
 
 CASES = [
     *(pytest.param(case, id=name) for name, case in METHODS.items()),
@@ -21,6 +23,7 @@ def test_one_by_one_it_has_the_bits_of_the_cpu_and_no_step_waits(case, tmp_path)
     words, state = case
     run = train_on_gpu(tmp_path, words, "executor=one-by-one", streams=False)
     assert run_helpers.same(run.state, state)
+    assert all(isinstance(leaf, DeviceTensor) for _, leaf in trees.leaves(run.run.loop.server))
     assert run.steps or words[0] == "untrained"
     assert not [event for event in run.waits_in("take_step") if "start_epoch" not in event.functions]
     assert not run.gpu.of("random")  # draws come from streams on the CPU, which are the same everywhere
@@ -35,3 +38,34 @@ def test_side_by_side_it_has_them_up_to_rounding_and_no_stream_overtakes(case, t
     steps = [steps for lane in run.run.loop.executor.lanes for steps in lane.steps.values()]
     assert not any(each.failed for each in steps)
     assert run.gpu.replays > run.gpu.captures > 0
+
+
+class StoppedError(Exception):
+    """Ends a run in its second round."""
+
+
+def in_its_second_round(run):
+    """Trains a run until its first visit of the second round is over."""
+
+    def stop(result):
+        if result.visit.round:
+            raise StoppedError
+
+    run.loop.callbacks = [run_helpers.OnVisitEnd(stop)]
+    with pytest.raises(StoppedError):
+        run.loop.fit()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedema", "ssd"])
+def test_a_run_goes_on_on_the_other_device(name, tmp_path):
+    words = METHODS[name]
+    settings = ("devices=1", "executor=one-by-one", *EVERYONE, *words[1:])
+    unbroken = train_on_cpu(tmp_path / "unbroken", words)
+    in_its_second_round(run_helpers.build_run(tmp_path / "to_gpu", words[0], "accelerator=cpu", *settings))
+    run = train_on_gpu(tmp_path / "to_gpu", words, "executor=one-by-one", streams=False)
+    assert run.visits < 8
+    assert run_helpers.same(run.state, unbroken)
+    assert all(isinstance(leaf, DeviceTensor) for _, leaf in trees.leaves(run.run.loop.server))
+    with SimulatedGPU(streams=False):
+        in_its_second_round(run_helpers.build_run(tmp_path / "to_cpu", words[0], "accelerator=cuda", *settings))
+    assert run_helpers.same(train_on_cpu(tmp_path / "to_cpu", words), unbroken)

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import timm
 import torch
 import torchvision
 from torch import nn
@@ -26,11 +25,12 @@ from tests.run_helpers import build_run, difference, same, state, train_run
         (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
         (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
         (lambda: torchvision.models.resnet18(), False),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
+        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
+        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2), False),
         (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
         (lambda: nn.Sequential(nn.Dropout(0.0)), False),
         (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),
+        (lambda: nn.RReLU(), True),
     ],
 )
 def test_networks_that_draw_are_known(make, drops):
@@ -262,6 +262,9 @@ class Named:
     def __init__(self, name, seconds, clock, lanes=2):
         self.name, self.seconds, self.clock, self.lanes = name, seconds, clock, [None] * lanes
 
+    def free(self):
+        self.lanes.clear()
+
     def run(self, given, block):
         for client in block:
             self.clock.pass_(self.seconds(client) if callable(self.seconds) else self.seconds)
@@ -318,6 +321,22 @@ class TestMeasured:
             ["several"] * 3,
         ]
 
+    def test_fewer_clients_than_lanes_are_tried_too(self):
+        rounds = self.visits(1.0, 0.4, [range(1)] * 7)
+        assert [name for visits in rounds for name, _ in visits] == ["one", "one", *["several"] * 5]
+
+    @pytest.mark.parametrize(("fails_at", "parallel"), [(4, 0), (5, 1), (6, 10)], ids=["first", "second", "chosen"])
+    def test_without_memory_for_the_lanes_the_run_goes_on_one_by_one(self, fails_at, parallel, caplog):
+        def seconds(client):
+            if client == fails_at:
+                raise torch.OutOfMemoryError
+            return 0.1
+
+        rounds = self.visits(1.0, seconds, [range(8)] * 4)
+        assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
+        assert [name for visits in rounds for name, _ in visits].count("several") == parallel
+        assert caplog.text.count("too small for 2 visits at once") == 1
+
     def test_the_first_visits_and_larger_clients_do_not_mislead(self):
         sizes = dict.fromkeys(range(4), 10)  # the costliest clients come first
         *_, last = self.visits(
@@ -340,9 +359,8 @@ class TestMeasured:
         assert {name for name, _ in last} == {"one"}
         assert began["round"] == 3
 
-    @pytest.mark.parametrize(("block", "phase"), [(range(1), Phase("fit")), (range(20), Phase("look", work="observe"))])
-    def test_too_few_visits_or_none_that_train_stay_with_the_reference(self, block, phase):
-        for visits in self.visits(1.0, 0.1, [block] * 3, phase):
+    def test_visits_that_do_not_train_stay_with_the_reference(self):
+        for visits in self.visits(1.0, 0.1, [range(20)] * 3, Phase("look", work="observe")):
             assert {name for name, _ in visits} == {"one"}
 
 

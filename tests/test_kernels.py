@@ -1,0 +1,63 @@
+"""What a local step of ResNet-18 launches on a GPU, and how often a visit waits and uploads, against committed numbers.
+
+`python -m tests.test_kernels` measures all of them again and writes `tests/kernels.json`; `before` is from the time
+before the suite was rehearsed on a simulated GPU.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_helpers import MOCO, Case, train_on_gpu
+from tests.methods.test_orchestra import SMALL
+
+FILE = Path(__file__).with_name("kernels.json")
+ONE_VISIT = ("federation.rounds=1", "federation.participation=0.25", "training.steps=3", "executor=one-by-one")
+RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,512]")
+TOLERANCE = 0.02
+SHORT = ("fedavg", "fedprox", "fedavg over byol")
+"""Those of `make test`."""
+CASES: dict[str, Case] = {
+    **{name: (name,) for name in ("fedavg", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "ssd")},
+    "ldawa": ("ldawa", "method.start=1"),
+    "scaffold": ("scaffold",),
+    "orchestra": ("orchestra", *SMALL),
+    **{f"fedavg over {name}": ("fedavg", f"objective={name}") for name in ("align_uniform", "byol", "simsiam")},
+    "fedavg over moco": ("fedavg", *MOCO),
+    "fedavg, Adam": ("fedavg", "optimizer={class: torch.optim.Adam, lr: 0.001}"),
+    "fedavg, LARS": ("fedavg", "optimizer={class: methods.optimizers.LARS, lr: 1.0}"),
+    "fedavg, clipped": ("fedavg", "training.clip_norm=1.0"),
+}
+"""Name -> method and overrides, over ResNet-18 with a projector of two layers."""
+
+
+def measured(folder: Path, case: Case) -> dict[str, int]:
+    """Kernels of the last local step; waits of the host in all visits and uploads, by visit, rounded up."""
+    run = train_on_gpu(folder, (case[0], *RESNET, *case[1:]), streams=False, tried=ONE_VISIT)
+    waits, uploads = len(run.waits_in("begin", "finish")), len(run.gpu.of("upload"))
+    return {
+        "kernels": sum(run.steps[-1].values()),
+        "waits": -(-waits // run.visits),
+        "uploads": -(-uploads // run.visits),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in CASES]
+)
+def test_a_step_launches_no_more_than_it_did(name, tmp_path):
+    expected, found = json.loads(FILE.read_text())[name], measured(tmp_path, CASES[name])
+    assert found["kernels"] == pytest.approx(expected["kernels"], rel=TOLERANCE)
+    assert (found["waits"], found["uploads"]) == (expected["waits"], expected["uploads"])
+
+
+if __name__ == "__main__":
+    known = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name, case in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            now = measured(Path(folder), case)
+        known[name] = {**now, "before": known.get(name, {}).get("before", now["kernels"])}
+        print(f"{name:24} {known[name]}", flush=True)  # noqa: T201
+    FILE.write_text("{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(known[name])}" for name in CASES) + "\n}\n")
