@@ -27,10 +27,14 @@ def identity(config: DictConfig) -> str:
 
 
 def differences(before: DictConfig, after: DictConfig) -> list[str]:
-    """`key: a -> b` for every key of the run's identity that differs."""
+    """`key: a -> b` for every key of the run's identity that differs; a value that is not set is `unset`."""
     old, new = settings(before), settings(after)
+
+    def value(of: dict[str, Any], key: str) -> Any:
+        return "unset" if of.get(key) is None else of[key]
+
     keys = sorted(old.keys() | new.keys())
-    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]
+    return [f"{key}: {value(old, key)} -> {value(new, key)}" for key in keys if old.get(key) != new.get(key)]
 
 
 def settings(config: DictConfig) -> dict[str, Any]:

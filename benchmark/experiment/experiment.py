@@ -80,8 +80,9 @@ class Experiment:
         file = self.folder / "config.yaml"
         changed = differences(load(file), self.config) if file.exists() else []
         if changed:
+            more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
             raise ConfigError(
-                f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}): "
+                f"{self.folder} holds a run of another config ({'; '.join(changed[:4])}{more}): "
                 "give this one its own name (row=NAME), or delete that folder"
             )
 

@@ -128,7 +128,10 @@ def load_state(encoder: nn.Module, state: Mapping[str, Tensor], label: str) -> N
     ]
     problems = {"missing": missing, "unexpected": unexpected, "of another shape or type": shapes}
     if lines := [f"{what}: {_some(names)}" for what, names in problems.items() if names]:
-        raise ConfigError(f"{label}: these weights are of another network; {'; '.join(lines)}")
+        prefix = "; all its names begin with 'module.': save the state dict of the network inside" * (
+            bool(state) and all(name.startswith("module.") for name in state)
+        )
+        raise ConfigError(f"{label}: these weights are of another network; {'; '.join(lines)}{prefix}")
     if broken := [name for name, value in state.items() if not value.isfinite().all()]:
         raise ConfigError(f"{label}: values are not finite: {_some(broken)}")
     network.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)

@@ -15,7 +15,7 @@ from leaderboards.markdown import MISSING, in_bytes, rank_of, render, table_line
 from leaderboards.pages import plots, reproduction
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import Row, board, finished, gaps, pooled_spread, ranks_by_scenario
+from leaderboards.rank import HEADLINE, Row, board, finished, gaps, pooled_spread, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
 from leaderboards.store import load_yaml
 
@@ -102,9 +102,15 @@ def write(
     figures.mkdir(parents=True, exist_ok=True)
     (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts), encoding="utf-8")
     for scenario in scenarios(records):
-        plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
+        if has_figure(board(records, scenario)):
+            plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
     for name, draw in plots.curve_figures(records).items():
         plots.save(draw, figures / f"{name}.svg")
+
+
+def has_figure(rows: Sequence[Row]) -> bool:
+    """Whether the headline is drawn: not where all rows were scored without labels."""
+    return not rows or any(HEADLINE in row.cells for row in rows)
 
 
 def scenarios(records: Iterable[Record]) -> list[str]:
@@ -144,7 +150,7 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     further = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
     return {
         "name": scenario,
-        "figure": f"{_stem(scenario)}.svg",
+        "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "lines": lines(rows),
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),

@@ -96,6 +96,10 @@ class TestLoading:
         [
             (lambda state: [state.pop(name) for name in list(state)[:5]], "missing: 0.weight, 1.weight, 1.bias and"),
             (lambda state: state.update(a=torch.ones(1)), "unexpected: a"),
+            (
+                lambda state: [state.update({f"module.{name}": state.pop(name)}) for name in list(state)],
+                "all its names begin with 'module.': save the state dict of the network inside",
+            ),
             (lambda state: state.update({"0.weight": torch.ones(2)}), "0.weight [2] instead of [6, 3, 3, 3]"),
             (lambda state: state.update({"1.bias": torch.ones(6).int()}), "1.bias [6] instead of [6]"),
             (lambda state: state["1.bias"].fill_(torch.nan), "not finite: 1.bias"),

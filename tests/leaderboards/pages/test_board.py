@@ -151,6 +151,14 @@ def test_the_terminal_table_of_images_without_labels_has_scores_that_need_none()
     assert "– plain 5.2 ± 0.0 0.123 ± 0.000" in " ".join(text.split())
 
 
+def test_a_board_of_images_without_labels_has_no_empty_figure(tmp_path: Path):
+    write([record("plain", scores={"geometry/v1": {"effective_rank": 5.25}})], tmp_path)
+    assert not list((tmp_path / "figures").iterdir())
+    page = (tmp_path / "README.md").read_text()
+    assert "No row has a linear probe" in page
+    assert ".svg" not in page
+
+
 def test_write_makes_the_page_and_a_figure_for_each_scenario(tmp_path: Path):
     write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
     files = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
