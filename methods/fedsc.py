@@ -118,7 +118,8 @@ class FedSC(FederatedMethod):
     def observe(self, batch: Batch) -> Message:
         """Z^T Z and the number of rows, over both views of a batch."""
         z = torch.cat(self.objective(*batch.views).embeddings)
-        return {"rows": {"n": torch.tensor(float(len(z)), device=z.device)}, "products": {"R": correlation(z) * len(z)}}
+        rows = torch.full((), float(len(z)), device=z.device)
+        return {"rows": {"n": rows}, "products": {"R": correlation(z) * len(z)}}
 
     def reply_correlate(self, visit: Visit) -> tuple[Message, Tree]:
         """The client's correlation matrix `[d, d]`, with noise."""
@@ -141,10 +142,10 @@ class FedSC(FederatedMethod):
         return {**server, "R": {**server["R"], **replies["R"]}}
 
     def receive(self, visit: Visit) -> None:
-        """Loads the weights, stores the others' mean and sets this round's alpha."""
+        """Loads the weights, and stores the others' mean and this round's 1 - alpha, as a tensor for recorded steps."""
         super().receive(visit)
-        progress = visit.round / visit.rounds
-        self.alpha = self.alpha_start + (self.alpha_end - self.alpha_start) * progress
+        alpha = self.alpha_start + (self.alpha_end - self.alpha_start) * visit.round / visit.rounds
+        self.context["cross"] = {"weight": torch.full((), 1 - alpha, dtype=self.dtype, device=self.device)}
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The spectral loss, with its quadratic term split between the client's correlation and the others'."""
@@ -152,4 +153,4 @@ class FedSC(FederatedMethod):
         if "others" not in self.context:
             return loss
         R = correlation(torch.cat(out.embeddings))
-        return loss + (1 - self.alpha) * (2 * (R * self.context["others"]["R"]).sum() - R.square().sum())
+        return loss + self.context["cross"]["weight"] * (2 * (R * self.context["others"]["R"]).sum() - R.square().sum())

@@ -79,7 +79,8 @@ class TrainingConfig:
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
     precision: str = "32-true"
-    """32-true | bf16-mixed | 64-true."""
+    """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
+    64-true."""
     channels_last: bool = False
     """Memory format of images and weights."""
 
@@ -184,7 +185,7 @@ class Config:
 
 CHOICES = {
     "federation.batch_norm": ("average", "local", "recalibrate"),
-    "training.precision": ("32-true", "bf16-mixed", "64-true"),
+    "training.precision": ("32-true", "tf32", "bf16-mixed", "64-true"),
     "training.views": ("joint", "separate"),
     "schedule.name": ("constant", "cosine", "cosine_twice", "step"),
     "schedule.per": ("round", "step"),

@@ -30,7 +30,7 @@ from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
-from benchmark.tracking.provenance import commit, external_classes, partition_hash
+from benchmark.tracking.provenance import commit, external_classes, images_hash, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.sources import Source
 from eval.protocol import find
@@ -158,6 +158,9 @@ class Experiment:
         if not changed and is_natural(self.config.partition):  # files may have moved
             held, _ = data.partition_data(self.config, images, with_public=False)
             changed = partition_hash(held.parts) != result["provenance"]["partition"]
+        if (public := result["provenance"].get("public")) is not None and not changed:
+            _, shared = data.partition_data(self.config, images, with_public=True)
+            changed = shared is None or images_hash(shared.images, shared.held) != public
         scored = {made.get("dataset") for id, made in result["evaluated"].items() if not transfer_targets([id])}
         if images.probe is not None and scored - {None, images.probe.sha256}:
             self.display.print(f"{self.name}: was scored on other labelled images than today's: evaluate it again")

@@ -286,11 +286,14 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
         accelerator=accelerator(config),
         devices=layout.ranks_per_node,
         num_nodes=layout.nodes,
-        precision=config.training.precision,
+        precision="32-true" if config.training.precision == "tf32" else config.training.precision,
         strategy=IndependentRanks(processes) if layout.world_size > 1 else "auto",
         plugins=None if under_launcher else [LightningEnvironment()],
     )
     made.launch()
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    for backend in backends:  # torch's own default is TF32 in convolutions alone
+        backend.allow_tf32 = config.training.precision == "tf32"
     processes.cannot_fork |= layout.world_size == 1
     processes.set_threads(config, layout)
     return made

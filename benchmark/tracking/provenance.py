@@ -25,6 +25,8 @@ from methods.libraries import hub_file, torchvision_weights
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
+TIMM = "methods.networks.timm"
+"""The encoder that timm makes."""
 
 
 def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoop) -> dict[str, Any]:
@@ -39,9 +41,14 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
-        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "libraries": {name: metadata.version(name) for name in (*LIBRARIES, *_libraries_of_encoders(config))},
         "python": platform.python_version(),
     }
+
+
+def _libraries_of_encoders(config: DictConfig) -> list[str]:
+    """Further libraries that make encoders of the run."""
+    return ["timm"] if any(section["class"] == TIMM for _, section in encoder_sections(config)) else []
 
 
 def weights_hashes(config: DictConfig) -> dict[str, str]:

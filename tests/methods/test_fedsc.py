@@ -81,7 +81,7 @@ class TestFedSC(MethodContract):
         leaves = [[view.clone().requires_grad_() for view in client] for client in views]
         matrices = [correlation(torch.cat(client)) for client in leaves]
         for weight, client, other in zip((3 / 8, 5 / 8), leaves, matrices[::-1], strict=True):
-            method.alpha, method.context = weight, {"others": {"R": other.detach()}}
+            method.context = {"others": {"R": other.detach()}, "cross": {"weight": 1 - weight}}
             (weight * method.loss(Outputs((), tuple(client)), None)).backward()
         for ours, view in zip(zip(*leaves, strict=True), pooled, strict=True):
             torch.testing.assert_close(torch.cat([leaf.grad for leaf in ours]), view.grad, rtol=1e-5, atol=1e-6)
@@ -97,7 +97,7 @@ class TestFedSC(MethodContract):
         weights, total = [3 / 16, 5 / 16, 8 / 16], 0.0
         for j, (weight, client) in enumerate(zip(weights, views, strict=True)):
             rest = sum(weights[i] * matrices[i] for i in range(3) if i != j) / (1 - weight)
-            method.alpha, method.context = weight, {"others": {"R": rest}}
+            method.context = {"others": {"R": rest}, "cross": {"weight": 1 - weight}}
             total += weight * float(method.loss(Outputs((), tuple(client)), None))
             total -= weight * (1 - weight) * float((matrices[j] * rest).sum())
         assert total == pytest.approx(float(pooled), abs=1e-6)
@@ -115,7 +115,9 @@ class TestFedSC(MethodContract):
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "fedsc", "federation.rounds=4")
-        seen = run_helpers.collect_visits(run, lambda done: (done.visit.round, run.loop.method.alpha))
+        seen = run_helpers.collect_visits(
+            run, lambda done: (done.visit.round, 1 - float(run.loop.method.context["cross"]["weight"]))
+        )
         run.loop.fit()
         assert dict(seen) == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
 

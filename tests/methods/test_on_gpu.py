@@ -69,3 +69,13 @@ def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     with SimulatedGPU(streams=False):
         in_its_second_round(run_helpers.build_run(tmp_path / "to_cpu", words[0], "accelerator=cuda", *settings))
     assert run_helpers.same(train_on_cpu(tmp_path / "to_cpu", words), unbroken)
+
+
+def test_a_weight_that_changes_by_round_needs_no_new_recording(tmp_path):
+    def trained(rounds):
+        settings = ("federation.participation=1", f"federation.rounds={rounds}")
+        return train_on_gpu(tmp_path / f"{rounds}", ("fedsc",), "executor=side-by-side", "lanes=2", tried=settings)
+
+    short, long = trained(2), trained(4)
+    assert long.gpu.captures == short.gpu.captures
+    assert long.gpu.replays > 2 * short.gpu.replays

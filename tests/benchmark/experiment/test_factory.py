@@ -140,3 +140,24 @@ class TestDecay:
         made = factory.optimizer({"class": "methods.optimizers.LARS", "lr": 2.0, "trust": 0.02})([torch.ones(2, 2)])
         assert isinstance(made, LARS)
         assert made.defaults["trust"] == 0.02
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("32-true", False), ("tf32", True), ("bf16-mixed", False)])
+def test_a_gpu_shortens_products_only_where_that_is_asked_for(tmp_path, precision, allowed):
+    backends = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        run = build_run(tmp_path, "fedavg", f"training.precision={precision}")
+        assert [backend.allow_tf32 for backend in backends] == [allowed, allowed]
+        assert run.config.training.precision == precision
+    finally:
+        for backend, value in zip(backends, before, strict=True):
+            backend.allow_tf32 = value
+
+
+def test_on_a_cpu_tf32_is_float32(tmp_path):
+    plain, short = (
+        train_run(tmp_path / name, "fedavg", f"training.precision={name}", "federation.rounds=1")
+        for name in ("32-true", "tf32")
+    )
+    assert same(plain.loop.server, short.loop.server)

@@ -201,6 +201,8 @@ def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_pat
     run.execute()
     first, second = sorted((root / "shared" / "train" / "a").iterdir())[:2]
     shutil.copyfile(first, second)
+    with pytest.raises(ConfigError, match="was made with other images, labels or clients than"):
+        run.execute()
     (run.folder / "result.json").unlink()
     with pytest.raises(CheckpointError):
         run.execute()
