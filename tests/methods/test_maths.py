@@ -33,7 +33,7 @@ def fedsc_loss(alpha: float) -> Tensor:
     """FedSC's batch loss on X and Y at mu = 4, the other clients' correlation being half the identity."""
     objective = Spectral(convnet(widths=(2,), strides=(1,)), projector=(2,), mu=4.0, negatives="correlation")
     method = FedSC(objective)
-    method.alpha, method.context = alpha, {"others": {"R": torch.eye(2) / 2}}
+    method.context = {"others": {"R": torch.eye(2) / 2}, "cross": {"weight": torch.tensor(1.0 - alpha)}}
     return method.loss(Outputs((), (maths.clip_rows(X, 4), maths.clip_rows(Y, 4))), None)
 
 
