@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,9 +78,14 @@ class Public(NamedTuple):
     held: np.ndarray
 
 
-def partition_data(config: DictConfig, images: Source, with_public: bool) -> tuple[NamedPartition, Public | None]:
-    """Training indices of each client, and the public images; with_public: whether the method uses public images."""
-    shared = public(config, images)
+def partition_data(
+    config: DictConfig, images: Source, with_public: bool, other: Callable[[str], Source] | None = None
+) -> tuple[NamedPartition, Public | None]:
+    """Training indices of each client, and the public images.
+
+    with_public: whether the method uses public images. other: name of another data set -> that set; None: opens it.
+    """
+    shared = public(config, images, other or partial(load_matching, config, images))
     if shared is not None and shared.images is images.train.images and not config.public.get("keep"):
         # the clients have the rest
         rest = np.setdiff1d(np.arange(len(images.train.labels)), shared.held)
@@ -95,13 +101,13 @@ def partition_data(config: DictConfig, images: Source, with_public: bool) -> tup
     return held, Public(images.train.images, held.parts[client])
 
 
-def public_hash(config: DictConfig, images: Source) -> str | None:
-    """The sha256 of another data set whose images are public; None where there is none."""
-    name = config.public.get("name")
-    return None if name in (None, "client", config.data.name) else load_matching(config, images, name).sha256
+def other_public(config: DictConfig) -> str | None:
+    """The name of another data set whose images are public; None where there is none."""
+    name: str | None = config.public.get("name")
+    return None if name in (None, "client", config.data.name) else name
 
 
-def public(config: DictConfig, images: Source) -> Public | None:
+def public(config: DictConfig, images: Source, open_other: Callable[[str], Source]) -> Public | None:
     """The public images of a named data set; None where there are none, or they belong to a client."""
     given = dict(config.public)
     known = {"name": str | None, "client": int, "share": float, "keep": bool, "absent": int | None}
@@ -120,7 +126,7 @@ def public(config: DictConfig, images: Source) -> Public | None:
     seed = Streams(config.seed).seed_for("public")
     if name == config.data.name:
         return Public(images.train.images, of_every_class(images.train.labels, fraction, seed=seed))
-    other = load_matching(config, images, name)
+    other = open_other(name)
     if other.train.images.shape[1:] != images.train.images.shape[1:]:
         raise ConfigError(
             f"public.name={name}: its images are {other.train.images.shape[1:]}, those of {config.data.name} "

@@ -200,8 +200,9 @@ class Experiment:
         protocols = self._protocols(images)
         rank_zero_first(fabric, partial(fetch_weights, config))
         method = factory.method(config, images)
-        public = rank_zero_first(fabric, partial(data.public_hash, config, images))
-        module = factory.data(config, images, method)
+        other = cache(partial(data.load_matching, config, images))
+        public = rank_zero_first(fabric, partial(other, name)).sha256 if (name := data.other_public(config)) else None
+        module = factory.data(config, images, method, other)
         clients = data.clients(config, method, module.parts, module.parts.names)
         for architecture in (method, *method.others.values()):
             architecture.to(fabric.device)  # not fabric.setup, which would attach Fabric to the method
@@ -231,7 +232,6 @@ class Experiment:
             accountant=factory.accountant(config, method, clients),
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
-        other = cache(partial(data.load_matching, config, images))
         for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
         if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):

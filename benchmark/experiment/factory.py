@@ -175,9 +175,14 @@ def optimizer(section: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer
     return make if decays_all else lambda parameters: make(decay_matrices_only(parameters))
 
 
-def data(config: DictConfig, images: Source, built: FederatedMethod) -> FederatedDataModule:
-    """Clients and their batches; refuses a batch size no client can fill where the loss compares a batch's images."""
-    held, public = partition_data(config, images, built.uses_public_images)
+def data(
+    config: DictConfig, images: Source, built: FederatedMethod, other: Callable[[str], Source] | None = None
+) -> FederatedDataModule:
+    """Clients and their batches; refuses a batch size no client can fill where the loss compares a batch's images.
+
+    other: see `partition_data`.
+    """
+    held, public = partition_data(config, images, built.uses_public_images, other)
     largest, size = max(map(len, held.parts)), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(

@@ -213,6 +213,20 @@ def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_pat
     idle.execute()
 
 
+def test_public_and_transfer_images_of_one_data_set_are_opened_once(experiment, monkeypatch):
+    opened = []
+    load_matching = data.load_matching
+
+    def counted(config, images, name, *rest):
+        opened.append(name)
+        return load_matching(config, images, name, *rest)
+
+    monkeypatch.setattr(data, "load_matching", counted)
+    protocols = "evaluation.protocols=[transfer-probed/v1]"
+    experiment("labelled", "public.name=probed", "data.limit=null", protocols, method="flesd").build()
+    assert opened == ["probed"]
+
+
 def test_a_checkpoint_of_before_public_images_were_hashed_is_taken(experiment, images):
     run = experiment("labelled", "public.name=probed", "data.limit=null", method="flesd").build()
     whole, *_ = run.loop.checkpoint.config_hash.rsplit("/", 1)

@@ -4,6 +4,8 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,6 +97,23 @@ def test_fewer_than_five_repetitions_write_nothing(tmp_path, monkeypatch, capsys
     output = capsys.readouterr().out
     assert ("printed only" in output) != written
     assert "<= 2: met" in output
+
+
+def test_a_name_asks_for_the_measurements_of_its_subject_too(monkeypatch, capsys):
+    measured = []
+
+    def load(module):
+        return SimpleNamespace(
+            **{name: partial(measure, name) for name, (its, _) in MEASUREMENTS.items() if its in module}
+        )
+
+    def measure(name, repetitions, log):
+        measured.append(name)
+        return Module.floor(repetitions, log)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    assert main(["evaluation", "threads", "views", "repetitions=1"]) == 0
+    assert measured == ["evaluation", "threads", "views"]
 
 
 def test_threads_spin_briefly_unless_the_user_set_it(monkeypatch):
