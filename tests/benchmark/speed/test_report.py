@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmark.runtime import spin_briefly
-from benchmark.speed import report
+from benchmark.speed import __main__, report
 from benchmark.speed.__main__ import MEASUREMENTS, main
 from benchmark.speed.timing import Line, Spread, interleaved, ratio, run_process, spread
 from tests.run_helpers import TINY
@@ -91,7 +91,7 @@ def test_fewer_than_five_repetitions_write_nothing(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "performance.md").write_text("<!-- floor -->\n<!-- end -->\n")
-    monkeypatch.setattr(importlib, "import_module", lambda name: Module)
+    monkeypatch.setattr(__main__, "importlib", SimpleNamespace(import_module=lambda name: Module))
     assert main(words) == 0
     assert (tmp_path / "docs" / "performance" / "floor.json").exists() == written
     output = capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_a_name_asks_for_the_measurements_of_its_subject_too(monkeypatch, capsys
         measured.append(name)
         return Module.floor(repetitions, log)
 
-    monkeypatch.setattr(importlib, "import_module", load)
+    monkeypatch.setattr(__main__, "importlib", SimpleNamespace(import_module=load))
     assert main(["evaluation", "threads", "views", "repetitions=1"]) == 0
     assert measured == ["evaluation", "threads", "views"]
 
