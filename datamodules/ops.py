@@ -27,9 +27,9 @@ def resized_crop(
     `top`, `left`, `height` and `width` are `[B]` pixels; the crop lies inside the image. interpolation: "bilinear", or
     "bicubic", whose overshoot beyond [0, 1] is cut off.
     """
-    y, x, h, w = send(torch.stack([top, left, height, width]).float(), images)
-    if mirror is not None:
-        mirror = send(mirror, images)
+    box = [top, left, height, width]
+    y, x, h, w, *mirrored = send(torch.stack([*box, mirror] if mirror is not None else box).float(), images)
+    mirror = mirrored[0] > 0 if mirrored else None
     rows = resampling(y, h, images.shape[2], size, interpolation=interpolation)
     columns = resampling(x, w, images.shape[3], size, mirror, interpolation)
     resized = separable(images, rows, columns)
@@ -144,13 +144,17 @@ def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
         return sorted_images[send(rank.argsort(), images)]
     ops = order[order != HUE].view(-1, 3)
     cuts = [int((hue_position > k).sum()) for k in range(3)]
-    blends = list(zip(cuts, send(ops.T, images), send(factors.gather(1, ops).T, images), strict=True))
+    # in one copy to the device
+    kinds, strengths, (hue,) = send(torch.cat([ops, factors.gather(1, ops), factors[:, HUE:]], 1).T, images).split(
+        [3, 3, 1]
+    )
+    blends = list(zip(cuts, kinds, strengths, strict=True))
     x = torch.empty_like(images)
     x[cuts[0] :] = images[cuts[0] :]
     for k, (cut, op, factor) in enumerate(blends):
         _blend_by_op(x[:cut] if k else images[:cut], op[:cut], factor[:cut], out=x[:cut])
     if factors[:, HUE].any():
-        x = adjust_hue(x, send(factors[:, HUE], images))
+        x = adjust_hue(x, hue)
     for cut, op, factor in blends:
         _blend_by_op(x[cut:], op[cut:], factor[cut:], out=x[cut:])
     return x

@@ -191,7 +191,8 @@ def sample_classes(labels: Tensor, count: Callable[[int], int], generator: torch
 
 def sample(rows: int, max_rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """At most `max_rows` of `rows` row numbers in random order: int64 on the device."""
-    return torch.randperm(rows, generator=generator, device=generator.device)[:max_rows].to(device)
+    order = torch.randperm(rows, generator=generator, device=generator.device)[:max_rows]
+    return order.to(device, non_blocking=device.type != "cpu")
 
 
 def seed_of(generator: torch.Generator) -> int:

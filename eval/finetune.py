@@ -128,16 +128,19 @@ def fine_tuned(
         optimizer, lambda step: cosine_factor(step, steps) if tuning.schedule == "cosine" else 1.0
     )
     encoder.train()
+    first_bad = torch.zeros((), device=features.train_y.device)  # the first loss that is not finite, read at the end
     with torch.enable_grad():
         for batch in _batches(rows, tuning.batch_size, steps, generator):
             x = inputs.batch(batch, tuning.crop, generator)
-            loss = F.cross_entropy(classifier(encoder(x).float()), features.train_y[batch.to(features.train_y.device)])
-            if not loss.isfinite():
-                raise EvalError(f"fine-tuning on {len(rows)} labelled images diverged: its loss became {loss.item()}")
+            y = features.train_y[batch.to(features.train_y.device, non_blocking=True)]
+            loss = F.cross_entropy(classifier(encoder(x).float()), y)
+            first_bad = torch.where(first_bad.isfinite(), loss.detach(), first_bad)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+    if not first_bad.isfinite():
+        raise EvalError(f"fine-tuning on {len(rows)} labelled images diverged: its loss became {first_bad.item()}")
     logits = extract(nn.Sequential(encoder, classifier).eval(), inputs.test, inputs.prepare)
     return accuracy(logits.argmax(dim=1), features.test_y)
 

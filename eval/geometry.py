@@ -39,6 +39,7 @@ def spectrum(values: Tensor) -> dict[str, float]:
         "participation_ratio": `(sum s^2)^2 / sum s^4`;
         "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, at least -12. All are 0 for equal rows.
     """
+    values = values.cpu()  # each number is read
     variance = values.square()
     total = float(variance.sum())
     powers = [2**exponent for exponent in range(1, len(values).bit_length())]

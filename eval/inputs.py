@@ -36,6 +36,7 @@ class EncoderInputs:
         train, test: uint8 `[N, C, H, W]`, the images of `Features.train_x` and `test_x`, row by row.
         prepare: turns plain images into the encoder's input.
         augment: turns images into the encoder's input, cropped and flipped.
+        on_device: `train` as a tensor on the encoder's device, so that a batch needs no copy; None: it is not there.
     """
 
     encoder: nn.Module
@@ -43,10 +44,14 @@ class EncoderInputs:
     test: np.ndarray
     prepare: Prepare
     augment: Augment
+    on_device: Tensor | None = None
 
     def batch(self, rows: Tensor, crop: Crop | None, generator: Generator) -> Tensor:
         """The encoder's input of the training images `rows`, `[B]` int64; crop: None: images as they are."""
-        images = torch.from_numpy(self.train[rows.cpu().numpy()]).to(device_of(self.encoder))
+        if self.on_device is not None:
+            images = self.on_device[rows.to(self.on_device.device, non_blocking=True)]
+        else:
+            images = torch.from_numpy(self.train[rows.cpu().numpy()]).to(device_of(self.encoder))
         return self.prepare(images) if crop is None else self.augment(images, crop, generator)
 
 

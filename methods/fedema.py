@@ -78,7 +78,7 @@ class FedEMA(FedAvg):
         if self.variant == "code":
             memory = self.with_divergence(memory, divergence(self.before, convolutions(self.objective.encoder)))
         if "d" in memory:
-            visit.notes["divergence"] = float(memory["d"])
+            visit.notes["divergence"] = memory["d"]
         return message, {**memory, "round": torch.tensor(visit.round)}
 
     def with_divergence(self, memory: Tree, d: Tensor) -> Tree:

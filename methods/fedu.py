@@ -79,5 +79,5 @@ class FedU(FedAvg):
         """The online networks; the memory holds the encoder's divergence during this visit."""
         message, memory = super().reply(visit)
         d = divergence(self.before, convolutions(self.objective.encoder))
-        visit.notes["divergence"] = float(d)
+        visit.notes["divergence"] = d
         return message, {**memory, "d": d}

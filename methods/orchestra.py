@@ -53,7 +53,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
 from methods.base import (
     Batch,
@@ -231,7 +231,7 @@ class Orchestra(FedAvg):
         if self.start_rows == "first":
             return self.local_centroids(visit, rows[:limit]), visit.memory
         subset = torch.randperm(len(rows), generator=visit.stream)[:limit]
-        return self.local_centroids(visit, rows[subset.to(rows.device)]), visit.memory
+        return self.local_centroids(visit, rows[subset.to(rows.device, non_blocking=True)]), visit.memory
 
     def observe_cluster(self, batch: Batch) -> Message:
         """Sums `[L, d]` of the unit rows nearest to each start."""
@@ -245,7 +245,7 @@ class Orchestra(FedAvg):
         # noise alone has norm sqrt(d) sigma with deviation sigma / sqrt(2), about: the threshold adds three deviations
         exceeds = sums.norm(dim=1, keepdim=True) > self.sigma * (math.sqrt(sums.shape[1]) + 3 / math.sqrt(2))
         rows = torch.where(exceeds, normalize(sums, dim=1), visit.message["starts"]["mu"])
-        visit.notes["heard"] = float(exceeds.float().mean())  # a function of the noisy sums: no further privacy cost
+        visit.notes["heard"] = exceeds.float().mean()  # a function of the noisy sums: no further privacy cost
         return {"centroids": {"rows": rows}}, visit.memory
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
@@ -265,8 +265,8 @@ class Orchestra(FedAvg):
             return {"centroids": {"rows": rows}}
         clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
         centroids, nearest = self.cluster(visit, rows, clusters)
-        sizes = torch.bincount(nearest, minlength=clusters).clamp(min=1)  # the centroid of an empty cluster is one row
-        visit.notes |= {"anonymity": int(sizes.min()), "anonymity_claimed": visit.client.examples / clusters}
+        sizes = one_hot(nearest, clusters).sum(0).clamp(min=1)  # the centroid of an empty cluster is one row
+        visit.notes |= {"anonymity": sizes.min(), "anonymity_claimed": visit.client.examples / clusters}
         return {"centroids": {"rows": centroids}}
 
     def cluster(self, visit: Visit, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:

@@ -132,6 +132,25 @@ def to(tree: Tree, device: torch.device | str | None = None, dtype: torch.dtype 
     return map(lambda leaf: leaf.to(device, dtype if leaf.is_floating_point() else None), tree)
 
 
+def move(tree: Tree, device: torch.device | str) -> Tree:
+    """The Tree on a device: a copy, sent as one tensor for each dtype, or itself where it is there already."""
+    groups: dict[Any, Tree] = {}
+    for path, leaf in leaves(tree):
+        put(groups.setdefault((leaf.dtype, leaf.device), {}), path, leaf)
+    device = torch.device(device)
+    if all(leaf.device == device for _, leaf in leaves(tree)):
+        return tree
+    moved: dict[tuple, Tensor] = {}
+    for group in groups.values():
+        packed = span(clone(group))
+        assert packed is not None  # one dtype and device
+        moved |= leaves(packed.tree(packed.flat.to(device, non_blocking=device.type != "cpu")))
+    result: Tree = {}
+    for path, _ in leaves(tree):
+        put(result, path, moved[path])
+    return overlay(tree, result)  # over `tree`, whose branches may have no leaves
+
+
 def zeros_like(tree: Tree) -> Tree:
     """A Tree of zeros with the shapes, dtypes and devices of `tree`."""
     return elementwise(torch.zeros_like, tree)
@@ -183,7 +202,8 @@ def overlay(tree: Tree, top: Tree) -> Tree:
 def finite(tree: Tree) -> bool:
     """Whether all leaves are free of infinity and NaN; the device is read once for the whole Tree."""
     packed = span(tree)
-    tensors = [leaf for leaf in ([packed.flat] if packed is not None else dict(leaves(tree)).values()) if leaf.numel()]
+    every = [packed.flat] if packed is not None else [leaf for _, leaf in leaves(tree)]
+    tensors = [leaf for leaf in every if leaf.numel() and leaf.is_floating_point()]
     # minimum and maximum are not finite if any element is not; no temporary tensors
     extremes = [bound.double().to(tensors[0].device) for leaf in tensors for bound in leaf.detach().aminmax()]
     return not extremes or bool(torch.stack(extremes).isfinite().all())

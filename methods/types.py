@@ -150,7 +150,8 @@ class Visit:
     stream: a CPU generator of this round, phase and client. first: whether nothing of an earlier visit stayed with it.
     Set by the work: batches (of one local epoch), counted (those and one too small to train on), steps (of the
     optimiser), lr_sum (the sum of those steps' learning rates), observed (the batches' messages, combined by `gather`).
-    notes: measurements of this visit for the round's line in `rounds.jsonl`; they are not sent to the server.
+    notes: measurements of this visit for the round's line in `rounds.jsonl`, numbers or 0-d tensors, which are read
+    together after `reply`; they are not sent to the server.
     """
 
     round: int
@@ -166,7 +167,7 @@ class Visit:
     steps: int = 0
     lr_sum: float = 0.0
     observed: Message = field(default_factory=dict)
-    notes: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def weight(self, by: str) -> int:
         """Weight of the client's reply in a mean by examples, batches or clients."""

@@ -26,27 +26,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from tests.device_operators import COPYING, INDEXING, WITHOUT_DETERMINISTIC_FORM, WITHOUT_KERNEL, waits
 from tests.device_streams import Accesses, Graph, Stream, StreamOrder, tensors, unsimulated
 
 GPU, CPU = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), torch.device("cpu")
 PACKAGES = tuple(str(Path(__file__).parents[1] / name) for name in ("benchmark", "methods", "eval", "datamodules"))
 """Folders of the suite's code, for `Event.place`."""
-
-WAITING = {  # operators whose result the host waits for
-    *("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
-    *("equal", "is_nonzero", "allclose", "_linalg_check_errors", "_linalg_svd", "_linalg_eigh", "linalg_lstsq"),
-}
-WITHOUT_KERNEL = {  # operators that only make or describe memory
-    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "detach_", "alias", "view"),
-    *("_unsafe_view", "t", "transpose", "permute", "expand", "expand_as", "as_strided", "slice", "select", "split"),
-    *("split_with_sizes", "unsafe_split", "unbind", "chunk", "narrow", "unsqueeze", "squeeze", "reshape", "view_as"),
-    *("_reshape_alias", "unflatten", "unfold", "diagonal", "mT", "lift", "lift_fresh", "set_", "resize_", "size"),
-    *("stride", "numel", "sym_size", "sym_numel", "storage_offset", "is_pinned", "is_same_size", "record_stream"),
-    *("_has_compatible_shallow_copy_type", "requires_grad_", "retain_grad", "_version", "prim", "_local_scalar_dense"),
-}
-INDEXING = ("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
-COPYING = ("copy_", "_to_copy", "set_", "is_same_size", "_foreach_copy_")
-"""Operators that take operands of two devices."""
 
 
 class DeviceError(RuntimeError):
@@ -202,6 +187,7 @@ class SimulatedGPU(TorchDispatchMode):
 
         SimulatedGPU.current = self
         self.patches = contextlib.ExitStack()
+        self.patches.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
         for target, name, value in replacements(self):
             self.patches.enter_context(mock.patch.object(target, name, value))
         super().__enter__()
@@ -233,9 +219,11 @@ class SimulatedGPU(TorchDispatchMode):
         if generator is not None and generator.device.type != "cuda":
             raise DeviceError(f"Expected a 'cuda' device type for generator but found 'cpu' ({func})")
         self._refuse_two_devices(func, name, args, kwargs)
+        if torch.are_deterministic_algorithms_enabled() and name in WITHOUT_DETERMINISTIC_FORM:
+            raise DeviceError(f"{name} does not have a deterministic implementation")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.log("random", name)
-        if (reason := _waits(func, name, args, kwargs)) is not None:
+        if (reason := waits(func, name, args, kwargs)) is not None:
             self.wait(reason)
         result = mapped(on_gpu, self._compute(func, args, kwargs))
         launches = name not in WITHOUT_KERNEL and not self.silent
@@ -390,19 +378,6 @@ class Functions(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass(), unsimulated(), torch.no_grad():
             made = on_cpu(x).detach().to(dtype, copy=True, **more)
         return made if is_on_gpu else self.gpu.moved(made, "to the device")
-
-
-def _waits(func: Any, name: str, args: Any, kwargs: Any) -> str | None:
-    """Why the host waits for an operator; None where it does not."""
-    if name in WAITING:
-        return {"_local_scalar_dense": "item"}.get(name, name)
-    if name in INDEXING:
-        masks = [x for x in tensors(args[1]) if x.dtype in (torch.bool, torch.uint8)]
-        fills = "put" in name and args[2].numel() == 1 and len(masks) == 1  # by masked_fill
-        return f"{name} by a mask" if masks and not fills else None
-    if name == "repeat_interleave" and "Tensor" in func._overloadname and kwargs.get("output_size") is None:
-        return name
-    return None
 
 
 def _accesses(func: Any, args: Any, kwargs: Any, result: Any) -> Accesses:

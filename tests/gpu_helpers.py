@@ -93,18 +93,24 @@ class GPURun:
     """A finished run on the simulated GPU.
 
     state: as by `run_helpers.state`, on the CPU. steps: kernels by name of each local step that was not replayed.
-    visits: number of them, all phases together.
+    visits: round of each, all phases together, and the number of events before it.
     """
 
     run: Run
     gpu: SimulatedGPU
     state: dict[str, Any]
     steps: list[Counter[str]] = field(default_factory=list)
-    visits: int = 0
+    visits: list[tuple[int, int]] = field(default_factory=list)
 
     def waits_in(self, *functions: str) -> list[Event]:
         """The waits of the host within any of these functions of the suite."""
         return [event for event in self.gpu.of("wait") if set(functions) & set(event.functions)]
+
+    def of_a_visit(self, kind: str) -> int:
+        """Events of a kind that a visit of the last round has, on average, rounded up."""
+        last = [first for round, first in self.visits if round == self.visits[-1][0]]
+        events = [event for event in self.gpu.events[last[0] :] if event.kind == kind]
+        return -(-sum("begin" in event.functions or "finish" in event.functions for event in events) // len(last))
 
 
 def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True, tried: Any = EVERYONE) -> GPURun:
@@ -122,9 +128,9 @@ def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True
 
         return counted
 
-    def counted_visit(executor: SequentialExecutor, *arguments: Any) -> Any:
-        made.visits += 1
-        return begin(executor, *arguments)
+    def counted_visit(executor: SequentialExecutor, inputs: Any, *arguments: Any) -> Any:
+        made.visits.append((inputs.round, len(made.gpu.events)))
+        return begin(executor, inputs, *arguments)
 
     with (
         made.gpu,

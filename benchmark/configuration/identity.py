@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "data.root", "data.cache", "data.download", "data.verify",
+    "deterministic", "data.root", "data.cache", "data.download", "data.verify",
 )  # fmt: skip
 """Keys of where and how a run is executed: they are not part of its identity."""
 

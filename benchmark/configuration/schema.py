@@ -176,6 +176,9 @@ class Config:
     """one-by-one: the reference | side-by-side: several clients at once | auto: on a GPU the faster, tried first."""
     lanes: int = 4
     """Clients at once, side by side."""
+    deterministic: bool = False
+    """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
+    a CPU they always are."""
     minutes: float | None = None
     """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
     resumes the run. None: no limit."""

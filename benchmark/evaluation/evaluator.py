@@ -145,6 +145,7 @@ class Evaluator:
                 test=source.test.images,
                 prepare=self._plain,
                 augment=self._cropped,
+                on_device=self.data.resident(source.train.images, self.device),
             ),
             targets={name: partial(self._features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),

@@ -110,9 +110,20 @@ class SequentialExecutor:
                 client_state["stays"] = {name: method.tensors(name) for name in method.staying}
             if method.batch_norm == "local" and method.travelling:
                 client_state["statistics"] = method.statistics()
-        loss = None if pending.total_loss is None else float(pending.total_loss) / max(1, visit.steps)
+        loss = self._read_measurements(visit, pending.total_loss)
         seconds = pending.seconds + self.clock() - started
         return VisitResult(visit, message, client_state, loss, pending.images, seconds)
+
+    def _read_measurements(self, visit: Visit, total_loss: Tensor | None) -> float | None:
+        """The mean loss, None without training; notes that are tensors become numbers. Waits for the device once."""
+        notes = {name: value for name, value in visit.notes.items() if isinstance(value, Tensor)}
+        tensors = [*notes.values(), *([total_loss] if total_loss is not None else [])]
+        if not tensors:
+            return None
+        numbers = torch.stack([x.detach().to(self.fabric.device, torch.float64) for x in tensors]).tolist()
+        for (name, tensor), number in zip(notes.items(), numbers, strict=False):
+            visit.notes[name] = number if tensor.is_floating_point() else int(number)
+        return None if total_loss is None else numbers[-1] / max(1, visit.steps)
 
     def _train(self, visit: Visit) -> tuple[Tensor, int]:
         """Runs the local steps without waiting for the device; returns the sum of losses and the images seen."""

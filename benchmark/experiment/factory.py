@@ -269,7 +269,8 @@ def executor(
             )
         return reference
     on_gpu = reference.fabric.device.type == "cuda"
-    if config.executor == "one-by-one" or (config.executor == "auto" and (not on_gpu or config.compile)):
+    timed = on_gpu and not config.compile and not config.deterministic  # a choice by time differs from run to run
+    if config.executor == "one-by-one" or (config.executor == "auto" and not timed):
         return reference
     parallel = ParallelExecutor(reference, config.lanes, CudaGraphs if on_gpu else None)
     return parallel if config.executor == "side-by-side" else AutotunedExecutor(reference, parallel)
@@ -296,9 +297,19 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
         plugins=None if under_launcher else [LightningEnvironment()],
     )
     made.launch()
-    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    for backend in backends:  # torch's own default is TF32 in convolutions alone
-        backend.allow_tf32 = config.training.precision == "tf32"
+    _set_numerics(config)
     processes.cannot_fork |= layout.world_size == 1
     processes.set_threads(config, layout)
     return made
+
+
+def _set_numerics(config: DictConfig) -> None:
+    """Sets how torch computes in this process: TF32, deterministic operations, and cuDNN's choice by trials."""
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    for backend in backends:  # torch's own default is TF32 in convolutions alone
+        backend.allow_tf32 = config.training.precision == "tf32"
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first use
+    torch.use_deterministic_algorithms(config.deterministic)
+    # trials take long where every client ends an epoch in a batch of its own size
+    torch.backends.cudnn.benchmark = config.training.drop_last and not config.deterministic

@@ -42,7 +42,8 @@ class ClientState(Mapping[int, Tree]):
             content = file.read_bytes()
             if (written := HASHED.search(file.name)) and written[1] != _hash(content):
                 raise ValueError("it has changed")
-            return torch.load(io.BytesIO(content), map_location=self.device, weights_only=True)
+            tree: Tree = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return trees.move(tree, self.device)
         except Exception as error:  # of a file that is no Tree torch raises errors of many classes
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
             raise CheckpointError(
@@ -65,7 +66,8 @@ class ClientState(Mapping[int, Tree]):
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()
-        torch.save(trees.clone(tree), content)  # a view of the resident model would be saved with all of it
+        # a view of the resident model would be saved with all of it
+        torch.save(trees.clone(trees.move(tree, "cpu")), content)
         name = f"client{client}-round{round}-{phase}-{_hash(content.getbuffer())}.pt"
         (self.folder / name).write_bytes(content.getbuffer())
         return name

@@ -289,7 +289,7 @@ class FederatedLoop:
                 self.checkpoint.save(
                     {
                         "round": self.round,
-                        "server": self.server,
+                        "server": trees.move(self.server, "cpu"),
                         "history": self.history,
                         "environments": self.environments,
                         "ledger": self.ledger.state(),

@@ -86,7 +86,7 @@ def equal_clusters(
     if draws is None:
         starts = torch.randperm(len(rows), generator=generator)[:k]
         draws = starts, torch.randint(len(rows), (iterations, k), generator=generator)
-    starts, spare = (indices.to(rows.device) for indices in draws)
+    starts, spare = (indices.to(rows.device, non_blocking=True) for indices in draws)
     centroids = rows[starts]
     nearest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
     for step in range(iterations):

@@ -21,7 +21,7 @@ def case(request, tmp_path_factory):
 
 def test_one_by_one_it_has_the_bits_of_the_cpu_and_no_step_waits(case, tmp_path):
     words, state = case
-    run = train_on_gpu(tmp_path, words, "executor=one-by-one", streams=False)
+    run = train_on_gpu(tmp_path, words, "deterministic=true", streams=False)
     assert run_helpers.same(run.state, state)
     assert all(isinstance(leaf, DeviceTensor) for _, leaf in trees.leaves(run.run.loop.server))
     assert run.steps or words[0] == "untrained"
@@ -63,7 +63,7 @@ def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     unbroken = train_on_cpu(tmp_path / "unbroken", words)
     in_its_second_round(run_helpers.build_run(tmp_path / "to_gpu", words[0], "accelerator=cpu", *settings))
     run = train_on_gpu(tmp_path / "to_gpu", words, "executor=one-by-one", streams=False)
-    assert run.visits < 8
+    assert len(run.visits) < 8
     assert run_helpers.same(run.state, unbroken)
     assert all(isinstance(leaf, DeviceTensor) for _, leaf in trees.leaves(run.run.loop.server))
     with SimulatedGPU(streams=False):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from methods import trees
+from tests.device import SimulatedGPU
 
 
 def tree() -> trees.Tree:
@@ -192,3 +193,28 @@ def test_zeros_of_an_outline_lie_side_by_side_as_far_as_they_can() -> None:
     assert trees.span(hollow) is not None
     assert trees.span({"a": made["a"]}) is not None
     assert trees.span(trees.zeros(trees.to(tree(), "meta"), "cpu")) is not None
+
+
+class TestMove:
+    def test_to_a_gpu_and_back_with_one_copy_for_each_dtype(self):
+        image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+        tree = {
+            "b": {"w": image, "n": torch.tensor(3), "none": {}},
+            "a": {"empty": torch.zeros(0), "v": torch.randn(5)},
+        }
+        with SimulatedGPU() as gpu:
+            there = trees.move(tree, "cuda:0")
+            assert trees.move(there, "cuda:0") is there
+            uploads = len(gpu.of("upload"))
+            back = trees.move(there, "cpu")
+            assert all(leaf.device.type == "cuda" for _, leaf in trees.leaves(there))
+        assert uploads == len(gpu.of("wait")) == 2  # float32, int64
+        assert back["b"]["none"] == {}
+        assert [path for path, _ in trees.leaves(back)] == [path for path, _ in trees.leaves(tree)]
+        for (_, ours), (_, given) in zip(trees.leaves(back), trees.leaves(tree), strict=True):
+            assert torch.equal(ours, given)
+            assert ours.stride() == given.stride()
+
+    def test_a_tree_that_is_there_is_itself(self):
+        tree = {"w": torch.ones(2)}
+        assert trees.move(tree, "cpu") is tree

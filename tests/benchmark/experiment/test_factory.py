@@ -9,9 +9,13 @@ from torch import nn
 from benchmark.configuration.compose import compose
 from benchmark.configuration.identity import identity, settings
 from benchmark.errors import ConfigError
+from benchmark.execution.auto import AutotunedExecutor
+from benchmark.execution.parallel import ParallelExecutor
+from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from methods.base import MethodError
 from methods.optimizers import LARS
+from tests.device import SimulatedGPU
 from tests.run_helpers import TINY, build_run, same, state, train_run
 
 ROUNDS = 20
@@ -161,3 +165,18 @@ def test_on_a_cpu_tf32_is_float32(tmp_path):
         for name in ("32-true", "tf32")
     )
     assert same(plain.loop.server, short.loop.server)
+
+
+def test_deterministic_visits_are_one_by_one_and_no_choice_is_made_by_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    kinds = {}
+    for words in ((), ("deterministic=true",), ("deterministic=true", "executor=side-by-side")):
+        with SimulatedGPU():
+            run = build_run(tmp_path, "fedavg", "accelerator=cuda", "devices=1", "training.drop_last=true", *words)
+            numerics = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+            kinds[type(run.loop.executor)] = numerics
+    assert kinds == {
+        AutotunedExecutor: (False, True),
+        SequentialExecutor: (True, False),
+        ParallelExecutor: (True, False),
+    }
