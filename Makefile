@@ -19,7 +19,7 @@ comma := ,
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test check fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench clean
+.PHONY: help install benchmark test check fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next 
 
 bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=floor,ranks), write docs/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))
+
+gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/gpu.md)
+	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
 
 clean:  ## remove what checks and tests leave behind
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build *.egg-info

@@ -1,6 +1,7 @@
 """`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes docs/performance/ and its page.
 
-With fewer than five repetitions results are only printed: the page has medians of five.
+With fewer than five repetitions results are only printed: the page has medians of five. `python -m benchmark.speed gpu`
+is the half hour on a GPU.
 """
 
 import importlib
@@ -38,6 +39,10 @@ TOGETHER = {"evaluation": ("threads",)}
 def main(words: list[str]) -> int:
     """Run the named measurements, or all of them; 2 for an unknown name, 1 if a measurement failed."""
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    if words[:1] == ["gpu"]:
+        from benchmark.speed.gpu import session
+
+        return session.main(words[1:], console)
     names = [word for word in words if "=" not in word] or list(MEASUREMENTS)
     names = list(dict.fromkeys(each for name in names for each in (name, *TOGETHER.get(name, ()))))
     options = dict(word.partition("=")[::2] for word in words if "=" in word)

@@ -102,7 +102,7 @@ def build_loop(folder: Path, *overrides: str) -> FederatedLoop:
 
 
 class BareLoop(Callback):
-    """FedAvg of SimCLR on a CPU without a framework, run after each of our rounds; records the seconds of both.
+    """FedAvg of SimCLR without a framework, on the loop's device, run after each of our rounds; records both's seconds.
 
     Raises RuntimeError: after the first round the weights differ.
     """
@@ -144,16 +144,17 @@ class BareLoop(Callback):
     def train(self, round: int, client: int) -> None:
         """One visit."""
         streams, training, objective = self.executor.streams, self.executor.training, self.method.objective
+        fabric = self.executor.fabric
         optimizer = self.method.configure_optimizers()
         self.method.train()
         key: dict[str, Any] = {"round": round, "phase": "fit", "client": client}
         order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
         names, epochs, steps = ("augment", "augment"), training.epochs, training.steps
-        for batch in self.executor.data.batches(
-            client, names, training.batch_size, epochs=epochs, steps=steps, order=order, views=views
-        ):
-            z = objective.projector(objective.encoder(torch.cat(batch.views)))
-            loss = nt_xent(*z.chunk(2), objective.temperature)
+        shape: dict[str, Any] = {"epochs": epochs, "steps": steps, "device": fabric.device}
+        for batch in self.executor.data.batches(client, names, training.batch_size, order=order, views=views, **shape):
+            with fabric.autocast():
+                z = objective.projector(objective.encoder(torch.cat(batch.views)))
+                loss = nt_xent(*z.chunk(2), objective.temperature)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,16 @@ LIBRARIES = ("torch", "torchvision", "lightning", "numpy", "scikit-learn")
 COLUMNS = ("", "median", "from - to", "n", "unit", "goal")
 
 
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that a measurement depends on."""
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES}
+
+
+def today() -> str:
+    """The date, UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
 def save(docs: Path, name: str, title: str, lines: Iterable[Line]) -> None:
     """Write one measurement as `performance/<name>.json`, with the machine, the versions and the commit."""
     import torch
@@ -25,9 +35,9 @@ def save(docs: Path, name: str, title: str, lines: Iterable[Line]) -> None:
     content = {
         "title": title,
         "machine": f"{hardware(torch.device('cpu')).partition(',')[0]}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
+        "versions": versions(),
         "commit": commit(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
         "lines": [asdict(line) for line in lines],
     }
     file = docs / "performance" / f"{name}.json"
@@ -54,14 +64,22 @@ def write(docs: Path) -> None:
 
 
 def render(text: str, results: dict[str, dict[str, Any]]) -> str:
-    """The page with the table of each `<!-- NAME -->` ... `<!-- end -->` replaced."""
+    """The page with every measurement's table."""
+    return fill(text, {name: _table(content) for name, content in results.items()})
+
+
+def fill(text: str, tables: Mapping[str, str]) -> str:
+    """The page with what is between each `<!-- NAME -->` and `<!-- end -->` replaced by the table of that name."""
 
     def replace(match: re.Match[str]) -> str:
-        content = results.get(match[1])
-        body = "Not measured yet." if content is None else _table(content)
-        return f"<!-- {match[1]} -->\n{body}\n<!-- end -->"
+        return f"<!-- {match[1]} -->\n{tables.get(match[1], 'Not measured yet.')}\n<!-- end -->"
 
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def rows(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---", *["---:"] * (len(header) - 1)], *lines))
 
 
 def cells(line: Line) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ import hashlib
 import inspect
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -41,9 +42,18 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
-        "libraries": {name: metadata.version(name) for name in (*LIBRARIES, *_libraries_of_encoders(config))},
+        "libraries": installed((*LIBRARIES, *_libraries_of_encoders(config))),
         "python": platform.python_version(),
     }
+
+
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the libraries that are installed: a run with logger=csv needs no wandb."""
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _libraries_of_encoders(config: DictConfig) -> list[str]:

@@ -1,0 +1,83 @@
+"""Parts of the half hour on a GPU, and their cells: measurements that are each taken once and saved at once."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark.speed.timing import seconds
+from benchmark.tracking.provenance import commit
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where cells are measured. accelerator: cuda or cpu. tiny: small sizes, which rehearse every part on a CPU."""
+
+    accelerator: str
+    tiny: bool
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return torch.device("cuda", 0) if self.accelerator == "cuda" else torch.device("cpu")
+
+    def timed(self, call: Callable[[], object]) -> float:
+        """Seconds of a call, to the end of its work on the device."""
+
+        def finished() -> None:
+            call()
+            if self.accelerator == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        return seconds(finished)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement. name: unique within its part. measure: returns what is saved, by name."""
+
+    name: str
+    measure: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells of one subject. share: of the time. first: seconds that its first cell is expected to take."""
+
+    name: str
+    title: str
+    share: float
+    cells: Callable[[Setting], Iterable[Cell]]
+    first: float = 20.0
+
+
+class Results:
+    """What a part's cells gave, in a file that is replaced whole: a kill loses one cell.
+
+    Args:
+        folder: of the files; a part's is `NAME.json`, cell -> its numbers, `seconds` it took and `commit` of the code.
+    """
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self.file = folder / f"{part}.json"
+        self.cells: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def lacks(self, cell: str) -> bool:
+        """Whether a cell is still to be measured; one that failed is tried again."""
+        return "error" in self.cells.get(cell, {"error": ""})
+
+    def save(self, cell: str, numbers: dict[str, Any], seconds: float) -> None:
+        """Adds a cell."""
+        self.cells[cell] = {**numbers, "seconds": round(seconds, 2), "commit": commit()}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.file.with_suffix(".new")
+        beside.write_text(json.dumps(self.cells, indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, self.file)
+
+    def longest(self) -> float | None:
+        """Seconds of the longest cell so far; None without any."""
+        return max((cell["seconds"] for cell in self.cells.values()), default=None)

@@ -1,0 +1,97 @@
+"""Throughput of local training: networks, batches, precisions, and ways to run a step, beside a bare loop."""
+
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmark.speed.gpu.cells import Cell, Setting
+from benchmark.speed.overhead import LAST, RESNET, BareLoop, build_loop
+
+NETWORKS = {"resnet18": RESNET[:2], "convnet": ()}
+BATCHES = (64, 16, 256)
+PRECISIONS = ("bf16-mixed", "32-true", "tf32")
+EAGER, COMPILED, BARE = "one by one", "compiled", "bare loop"
+LANES = (1, 2, 4, 8)
+CLIENTS, STEPS, REPETITIONS = 8, 20, 3
+
+
+class Point(NamedTuple):
+    """One place of the ladder."""
+
+    network: str
+    batch: int
+    precision: str
+    way: str
+
+    @property
+    def name(self) -> str:
+        """The cell's name."""
+        return ", ".join((self.network, f"batch {self.batch}", self.precision, self.way))
+
+
+def recorded(lanes: int) -> str:
+    """The way of steps that are recorded and replayed on some lanes."""
+    return f"recorded, {lanes} lane{'s' if lanes > 1 else ''}"
+
+
+def points(tiny: bool) -> Iterator[Point]:
+    """All points, the most telling first; compiled ones last, because compiling takes a minute each."""
+    if tiny:
+        for precision, way in product(("bf16-mixed", "32-true"), (BARE, EAGER, recorded(2))):
+            yield Point("convnet", 8, precision, way)
+        return
+    places = list(product(NETWORKS, BATCHES, PRECISIONS))
+    for place in places:
+        for way in (BARE, EAGER, *map(recorded, LANES)):
+            yield Point(*place, way)
+    for place in places:
+        yield Point(*place, COMPILED)
+
+
+def ladder(setting: Setting) -> Iterator[Cell]:
+    """A cell for each point."""
+    for point in points(setting.tiny):
+        yield Cell(point.name, partial(_throughput, point, setting))
+
+
+def _throughput(point: Point, setting: Setting) -> dict[str, Any]:
+    """Images a second, milliseconds a step, and the largest memory of the device, MiB."""
+    clients, steps = (2, 2) if setting.tiny else (CLIENTS, STEPS)
+    examples = clients * 2 * point.batch * 5 // 4  # a fifth is the test split
+    words = [
+        f"accelerator={setting.accelerator}", LAST, *NETWORKS[point.network], f"training.batch_size={point.batch}",
+        f"training.steps={steps}", f"partition.clients={clients}", "federation.participation=1",
+        f"training.precision={point.precision}", f"data.options={{examples: {examples}, classes: 2}}",
+        *_executor(point.way),
+    ]  # fmt: skip
+    if setting.tiny:
+        words.append("encoder={class: methods.networks.convnet, widths: [4, 8, 8, 8]}")
+    with tempfile.TemporaryDirectory() as folder:
+        loop = build_loop(Path(folder), *words)
+        loop.restore()
+        round_of = BareLoop(loop).run_round if point.way == BARE else loop.run_round
+        if setting.accelerator == "cuda":
+            torch.cuda.reset_peak_memory_stats(setting.device)
+        for _ in range(2):  # the first visit of each lane records its steps
+            setting.timed(partial(round_of, 0))
+        fastest = min(setting.timed(partial(round_of, 0)) for _ in range(REPETITIONS))
+        memory = torch.cuda.max_memory_allocated(setting.device) / 2**20 if setting.accelerator == "cuda" else None
+    return {
+        "images_per_second": clients * steps * point.batch / fastest,
+        "ms_per_step": 1000 * fastest / (clients * steps),
+        "memory_mib": memory,
+    }
+
+
+def _executor(way: str) -> tuple[str, ...]:
+    """Overrides of a way."""
+    if way == COMPILED:
+        return "executor=one-by-one", "compile=true"
+    if way in (EAGER, BARE):
+        return ("executor=one-by-one",)
+    return "executor=side-by-side", f"lanes={way.split()[1]}"

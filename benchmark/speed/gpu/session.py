@@ -1,0 +1,210 @@
+"""`python -m benchmark.speed gpu [minutes=25]`: all that a half hour on a GPU can tell, in order of importance.
+
+Parts: the authors' numbers, the contract of three methods, throughput, views, probes; then runs of a campaign until the
+time is up. Each measurement is saved at once, and the same command goes on where a kill or the end of the time stopped
+it. Without a GPU all sizes are tiny: a rehearsal.
+
+  minutes=25  output=gpu  accelerator=auto|cuda|cpu  parts=ladder,views  tiny=true
+  campaign=NAME (ssd-main; none)  data.root=data
+  pack=FOLDER data.root=data data.name=cifar10   only pack a data set into archives of less than 60 MB
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmark.distributed.launch import end_with_parent
+from benchmark.errors import ConfigError, count, exit_code, message
+from benchmark.speed import report
+from benchmark.speed.gpu import archive, page
+from benchmark.speed.gpu.cells import Part, Results, Setting
+from benchmark.speed.gpu.parts import PARTS
+from benchmark.tracking.provenance import hardware
+
+OPTIONS = {
+    "minutes": "25", "output": "gpu", "accelerator": "auto", "parts": "", "tiny": "", "campaign": "", "pack": "",
+    "data.root": "data", "data.name": "cifar10",
+}  # fmt: skip
+"""Word of the command -> its default; empty: by the machine."""
+CLOSING = 5.0
+"""Seconds for the page and the archive."""
+LEAST_CAMPAIGN = 60.0
+"""Seconds under which no campaign is started: it would not end a round."""
+PAGE = Path("docs", "gpu.md")
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Run the command; 2 for a mistake of the user's, 1 where a measurement failed."""
+    started = time.monotonic()
+    if {"-h", "--help"} & set(words):
+        console.print(__doc__, markup=False)
+        return 0
+    try:
+        return run(_options(words), started, console)
+    except Exception as error:
+        if (code := exit_code(error)) is None:
+            raise
+        console.print(f"error: {message(error)}", markup=False)
+        return code
+
+
+def run(options: Mapping[str, str], started: float, console: Console) -> int:
+    """Measure until the time is up; 1 where a measurement failed."""
+    if options["pack"]:
+        for packed in archive.pack(Path(options["data.root"], options["data.name"]), Path(options["pack"])):
+            console.print(f"{packed}: {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
+        return 0
+    cuda = options["accelerator"] == "cuda" or (options["accelerator"] == "auto" and torch.cuda.is_available())
+    tiny = not cuda if not options["tiny"] else options["tiny"] == "true"
+    setting, folder = Setting("cuda" if cuda else "cpu", tiny), Path(options["output"])
+    _note_machine(folder, setting)
+    deadline = started + 60 * float(options["minutes"]) - CLOSING
+    wanted = options["parts"].split(",") if options["parts"] else [*(part.name for part in PARTS), "campaign"]
+    half_hour = HalfHour(setting, folder, started, deadline, console)
+    half_hour.measure([part for part in PARTS if part.name in wanted])
+    campaign = options["campaign"] or ("none" if tiny else "ssd-main")
+    if "campaign" in wanted and campaign != "none":
+        _run_campaign(campaign, Path(options["data.root"]), folder, setting, deadline, console)
+    half_hour.measure([part for part in PARTS if part.name in wanted], divide=False)  # what the shares had no time for
+    template = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "".join(map(_mark, _names()))
+    page.write(folder, template, folder / "gpu.md")
+    packed, left = archive.bring_back(folder)
+    console.print(f"{folder / 'gpu.md'}; {packed} holds it all, {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
+    if left:
+        console.print(f"{count(len(left), 'file')} had no room in it, first {left[0]}", highlight=False)
+    for line in half_hour.rest():
+        console.print(line, highlight=False)
+    return int(half_hour.failed)
+
+
+class HalfHour:
+    """The measurements of one command.
+
+    Args:
+        folder: of the parts' files. started, deadline: by `clock`. console: for progress.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        folder: Path,
+        started: float,
+        deadline: float,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.setting, self.folder, self.console, self.clock = setting, folder, console, clock
+        self.started, self.deadline, self.failed = started, deadline, False
+        self.left: dict[str, int] = {}
+
+    def measure(self, parts: Sequence[Part], divide: bool = True) -> None:
+        """Measures what the parts' files lack. divide: each part by its share of the time; else until the deadline."""
+        share, total = 0.0, self.deadline - self.started
+        for part in parts:
+            share += part.share
+            self._measure(part, self.started + share * total if divide else self.deadline)
+
+    def rest(self) -> list[str]:
+        """A line for each part that is not done."""
+        return [f"{part}: {count(cells, 'cell')} left; the same command goes on" for part, cells in self.left.items()]
+
+    def _measure(self, part: Part, deadline: float) -> None:
+        """Cells of a part, until the next one is expected to end later than its deadline."""
+        results, tried = Results(self.folder, part.name), set[str]()
+        cells = [cell for cell in part.cells(self.setting) if results.lacks(cell.name)]
+        for cell in cells:
+            first = 0.1 * part.first if self.setting.tiny else part.first
+            if self.clock() + (results.longest() or first) > deadline:
+                break
+            begun = self.clock()
+            try:
+                numbers = cell.measure()
+            except Exception as error:  # the half hour goes on
+                numbers = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+                self.failed = True
+            results.save(cell.name, numbers, self.clock() - begun)
+            tried.add(cell.name)
+            shown = {key: value for key, value in numbers.items() if not isinstance(value, dict)}
+            words = ", ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()
+            )
+            self.console.print(f"{part.name}: {cell.name}: {words} ({self.clock() - begun:.1f} s)", markup=False)
+            self._refuse_broken_device()
+        if left := sum(cell.name not in tried for cell in cells):
+            self.left[part.name] = left
+        else:
+            self.left.pop(part.name, None)
+
+    def _refuse_broken_device(self) -> None:
+        """ConfigError where a failed kernel has made the GPU useless for this process."""
+        try:
+            float(torch.zeros((), device=self.setting.device) + 1)
+        except RuntimeError as error:
+            raise ConfigError(f"the GPU refuses all work after an error ({error}): the same command goes on") from error
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """The command's words over the defaults; ConfigError for others."""
+    given = dict(word.partition("=")[::2] for word in words)
+    if unknown := [word for word in given if word not in OPTIONS]:
+        raise ConfigError(f"unknown {unknown[0]!r}: choose of {', '.join(f'{key}=' for key in OPTIONS)}")
+    options = {**OPTIONS, **given}
+    try:
+        minutes = float(options["minutes"])
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise ConfigError(f"minutes={options['minutes']}: give a number above 0")
+    if options["accelerator"] not in ("auto", "cuda", "cpu"):
+        raise ConfigError(f"accelerator={options['accelerator']}: choose of auto, cuda, cpu")
+    if options["tiny"] not in ("", "true", "false"):
+        raise ConfigError(f"tiny={options['tiny']}: give true or false")
+    names = [part.name for part in PARTS] + ["campaign"]
+    if unknown := [name for name in options["parts"].split(",") if name and name not in names]:
+        raise ConfigError(f"parts={options['parts']}: there is no {unknown[0]!r}; choose of {', '.join(names)}")
+    return options
+
+
+def _note_machine(folder: Path, setting: Setting) -> None:
+    """Writes down where this is measured; ConfigError where the folder's results are of another machine or size."""
+    here = {"hardware": hardware(setting.device), "tiny": setting.tiny, "versions": report.versions()}
+    file = folder / page.MACHINE
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else here
+    if changed := [key for key in here if before[key] != here[key]]:
+        raise ConfigError(f"{folder} holds results of another {changed[0]} ({before[changed[0]]}): give output=FOLDER")
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**here, "date": before.get("date", report.today())}, indent=1) + "\n", encoding="utf-8")
+
+
+def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadline: float, console: Console) -> None:
+    """The campaign's runs until the deadline, by a command of its own."""
+    seconds = deadline - time.monotonic()
+    if seconds < LEAST_CAMPAIGN:
+        console.print(f"campaign {name}: {seconds:.0f} s are too few to begin it", highlight=False)
+        return
+    archive.unpack(root)
+    command = [
+        *(sys.executable, "-m", "benchmark", "campaign", name, f"minutes={seconds / 60:.2f}", "logger=csv"),
+        *(f"output={folder / 'runs'}", f"data.root={root}", f"accelerator={setting.accelerator}", "devices=1"),
+    ]
+    done = subprocess.run(command, check=False, preexec_fn=partial(end_with_parent, os.getpid()))
+    if done.returncode:
+        console.print(f"campaign {name} ended with {done.returncode}; its lines above say why", highlight=False)
+
+
+def _names() -> list[str]:
+    return ["machine", "estimates", *(part.name for part in PARTS), "campaign", "failed"]
+
+
+def _mark(name: str) -> str:
+    """The place of a table where there is no page with text."""
+    return f"## {name}\n\n<!-- {name} -->\n<!-- end -->\n\n"

@@ -1,0 +1,310 @@
+"""The half hour on a GPU: rehearsed on a CPU and on the simulated GPU, killed, out of time, and with failing cells."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from benchmark.errors import ConfigError
+from benchmark.speed.gpu import archive, checks, page, session
+from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
+from benchmark.speed.gpu.ladder import points
+from benchmark.speed.gpu.parts import PARTS
+from methods import trees
+from tests.device import SimulatedGPU
+
+DOCS = Path(__file__).parents[3] / "docs"
+TINY = Setting("cpu", tiny=True)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """A function from words to the exit code and what is printed; the files are in `tmp_path / "gpu"`."""
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+
+    def run(*words):
+        console = Console(file=io.StringIO(), width=200)
+        return session.main([f"output={tmp_path / 'gpu'}", *words], console), console.file.getvalue()
+
+    return run
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_every_part_is_rehearsed(command, tmp_path, monkeypatch, accelerator):
+    monkeypatch.chdir(DOCS.parent)  # whose page is the template
+    words = (f"accelerator={accelerator}", "tiny=true", "parts=contract,ladder,views,evaluation")
+    if accelerator == "cuda":
+        with SimulatedGPU(streams=False) as gpu:
+            code, printed = command(*words)
+        assert gpu.replays > gpu.captures > 0
+    else:
+        code, printed = command(*words)
+    assert code == 0, printed
+    for part in PARTS[1:]:
+        cells = Results(tmp_path / "gpu", part.name).cells
+        assert [cell.name for cell in part.cells(TINY)] == list(cells)
+        assert all(numbers["seconds"] > 0 and numbers["commit"] for numbers in cells.values())
+        assert all(numbers.get("met", True) for numbers in cells.values())
+    text = (tmp_path / "gpu" / "gpu.md").read_text()
+    assert "Sizes are tiny" in text
+    assert "| convnet, 8, bf16-mixed |" in text
+    assert "Nothing." in text
+    with zipfile.ZipFile(tmp_path / "gpu.zip") as packed:
+        assert {"gpu/gpu.md", "gpu/machine.json", "gpu/ladder.json"} <= set(packed.namelist())
+    before = (tmp_path / "gpu" / "ladder.json").read_bytes()
+    if accelerator == "cpu":
+        assert command(*words)[0] == 0  # nothing is measured twice
+        assert (tmp_path / "gpu" / "ladder.json").read_bytes() == before
+
+
+@pytest.mark.long
+def test_authors_numbers_are_compared(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(DOCS.parent)
+    assert command("parts=parity")[0] == 0
+    ((numbers,),) = [Results(tmp_path / "gpu", "parity").cells.values()]
+    assert numbers["met"]
+    assert numbers["float32"]["weights"] > 0
+
+
+def test_a_contract_that_is_broken_is_not_met(monkeypatch):
+    original = checks._trained
+
+    def resumed_otherwise(folder, method, setting, name, *words, **more):
+        tree = original(folder, method, setting, name, *words, **more)
+        return trees.map(lambda leaf: leaf * 1.01, tree) if name == "resumed" else tree
+
+    monkeypatch.setattr(checks, "_trained", resumed_otherwise)
+    numbers = checks._contract("fedavg", TINY)
+    assert not numbers["met"]
+    assert numbers["differences"]["resumed"] == pytest.approx(0.01, rel=0.1)
+    assert numbers["differences"]["repeated"] == 0
+
+
+def test_it_goes_on_where_it_was_killed(tmp_path):
+    command = [sys.executable, "-m", "benchmark.speed", "gpu", "accelerator=cpu", f"output={tmp_path / 'gpu'}"]
+    command += ["parts=ladder,evaluation", "minutes=2"]
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    file = tmp_path / "gpu" / "ladder.json"
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = json.loads(file.read_text())
+    assert len(before) < len(list(points(tiny=True)))
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = json.loads(file.read_text())
+    assert list(after) == [point.name for point in points(tiny=True)]
+    assert {name: after[name] for name in before} == before
+
+
+class Clock:
+    """Time that only cells take."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def half_hour(folder, clock, minutes, started=0.0):
+    console = Console(file=io.StringIO(), width=200)
+    return session.HalfHour(TINY, folder, started, started + 60 * minutes, console, clock)
+
+
+def part(name, share, clock, durations):
+    """A part whose cells take so many seconds."""
+
+    def measure(duration):
+        clock.now += duration
+        return {"took": duration}
+
+    def cells(setting):
+        return [Cell(f"{k}", lambda duration=duration: measure(duration)) for k, duration in enumerate(durations)]
+
+    return Part(name, name, share, cells, first=100)
+
+
+class TestBudget:
+    def test_no_cell_begins_that_is_expected_to_end_late(self, tmp_path):
+        clock = Clock()
+        session_of = half_hour(tmp_path, clock, minutes=1)
+        session_of.measure([part("a", 0.5, clock, [10, 10, 10, 10])])
+        assert list(Results(tmp_path, "a").cells) == ["0", "1", "2"]
+        assert session_of.rest() == ["a: 1 cell left; the same command goes on"]
+
+    def test_time_that_a_part_leaves_goes_to_the_next(self, tmp_path):
+        clock = Clock()
+        session_of = half_hour(tmp_path, clock, minutes=1)
+        session_of.measure([part("a", 0.5, clock, [10]), part("b", 0.3, clock, [10] * 6)])
+        assert len(Results(tmp_path, "b").cells) == 3  # until 48 s
+        session_of.measure([part("b", 0.3, clock, [10] * 6)], divide=False)
+        assert len(Results(tmp_path, "b").cells) == 5  # until 60 s
+        assert session_of.rest() == ["b: 1 cell left; the same command goes on"]
+
+    def test_a_later_command_measures_the_rest_alone(self, tmp_path):
+        clock = Clock()
+        for _ in range(3):
+            session_of = half_hour(tmp_path, clock, minutes=1, started=clock.now)
+            session_of.measure([part("a", 0.5, clock, [10] * 7)])
+        assert [numbers["took"] for numbers in Results(tmp_path, "a").cells.values()] == [10] * 7
+        assert clock.now == 70
+        assert session_of.rest() == []
+
+
+class TestFailures:
+    def test_others_go_on_and_it_is_tried_again(self, tmp_path):
+        broken = [True]
+
+        def fails():
+            if broken:
+                raise RuntimeError("CUDA error:\n an illegal address")
+            return {"value": 1.0}
+
+        cells = [Cell("bad", fails), Cell("good", lambda: {"value": 2.0})]
+        made = Part("a", "a", 1, lambda setting: cells)
+        first = half_hour(tmp_path, time.monotonic, minutes=1e6)
+        first.measure([made])
+        assert first.failed
+        found = Results(tmp_path, "a").cells
+        assert found["bad"]["error"] == "RuntimeError: CUDA error: an illegal address"
+        assert found["good"]["value"] == 2
+        broken.clear()
+        second = half_hour(tmp_path, time.monotonic, minutes=1e6)
+        second.measure([made])
+        assert not second.failed
+        assert Results(tmp_path, "a").cells["bad"]["value"] == 1
+
+    def test_a_gpu_that_refuses_all_work_ends_it(self, tmp_path, monkeypatch):
+        def refuse(*_, **__):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        def fails():
+            monkeypatch.setattr(torch, "zeros", refuse)
+            raise RuntimeError("CUDA error")
+
+        with pytest.raises(ConfigError, match="the same command goes on"):
+            half_hour(tmp_path, time.monotonic, minutes=1e6).measure(
+                [Part("a", "a", 1, lambda _: [Cell("bad", fails)])]
+            )
+        assert "error" in Results(tmp_path, "a").cells["bad"]
+
+    @pytest.mark.parametrize(
+        ("word", "line"),
+        [
+            ("minutes=0", "minutes=0: give a number above 0"),
+            ("minutes=soon", "minutes=soon: give"),
+            ("parts=ladders", "there is no 'ladders'; choose of parity"),
+            ("tiny=yes", "tiny=yes: give true or false"),
+            ("accelerator=tpu", "choose of auto, cuda, cpu"),
+            ("minute=3", "unknown 'minute'"),
+            ("pack=x", "data/cifar10: no such folder of images"),
+        ],
+    )
+    def test_a_mistake_is_one_line(self, command, word, line):
+        code, printed = command(word)
+        assert code == 2
+        assert printed.startswith("error: ")
+        assert line in printed
+
+    def test_results_of_another_size_are_kept(self, command, tmp_path):
+        assert command("parts=evaluation", "accelerator=cpu")[0] == 0
+        code, printed = command("parts=evaluation", "accelerator=cpu", "tiny=false")
+        assert code == 2
+        assert "holds results of another tiny (True): give output=FOLDER" in printed
+
+
+def test_a_campaign_has_the_rest_of_the_time(command, tmp_path, monkeypatch):
+    called = []
+    ended = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(session, "subprocess", SimpleNamespace(run=lambda words, **_: called.append(words) or ended))
+    words = ("parts=campaign", "campaign=ssd-main", "accelerator=cpu")
+    assert command(*words, "minutes=0.5")[0] == 0
+    assert not called
+    assert command(*words, "minutes=3")[0] == 0
+    ((_, _, program, verb, name, minutes, *rest),) = called
+    assert (program, verb, name) == ("benchmark", "campaign", "ssd-main")
+    assert 2.8 < float(minutes.removeprefix("minutes=")) <= 3 - session.CLOSING / 60 + 0.01
+    assert {"logger=csv", f"output={tmp_path / 'gpu' / 'runs'}", "accelerator=cpu"} <= set(rest)
+
+
+def test_its_runs_are_on_the_page_finished_or_not(tmp_path):
+    records = sorted((DOCS.parent / "leaderboards" / "results" / "cifar10-micro").rglob("seed0.json"))[:2]
+    for file, name in zip(records, ("result.json", "partial.json"), strict=True):
+        folder = tmp_path / "runs" / "cifar10-micro" / file.parent.name / "seed0"
+        folder.mkdir(parents=True)
+        shutil.copyfile(file, folder / name)
+        record = json.loads(file.read_text())
+        row = (
+            f"| cifar10-micro, {record['row']}, seed 0 | {record['rounds']['done']} of {record['rounds']['planned']} |"
+        )
+        assert row in page.tables(tmp_path)["campaign"]
+
+
+class TestArchives:
+    def test_a_data_set_travels_in_archives_below_the_limit(self, tmp_path):
+        rng = torch.Generator().manual_seed(0)
+        for label, number in ((label, number) for label in "ab" for number in range(6)):
+            file = tmp_path / "here" / "set" / "train" / label / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(torch.randint(256, (16, 16, 3), generator=rng).byte().numpy()).save(file)
+        limit = 5000
+        packed = archive.pack(tmp_path / "here" / "set", tmp_path / "there", limit)
+        assert len(packed) > 1
+        assert all(file.stat().st_size < limit for file in packed)
+        assert archive.unpack(tmp_path / "there") == ["set"]
+        for file in (tmp_path / "here" / "set").rglob("*.png"):
+            assert (tmp_path / "there" / file.relative_to(tmp_path / "here")).read_bytes() == file.read_bytes()
+        (tmp_path / "there" / "set" / "train" / "a" / "0.png").unlink()
+        archive.unpack(tmp_path / "there")  # once
+        assert not (tmp_path / "there" / "set" / "train" / "a" / "0.png").exists()
+
+    def test_records_come_back_before_checkpoints_of_unfinished_runs(self, tmp_path):
+        runs = tmp_path / "gpu" / "runs"
+        sizes = {
+            "done/result.json": 500,
+            "done/checkpoint/state.pt": 900,
+            "half/rounds.jsonl": 600,
+            "half/big.png": 4000,
+        }
+        sizes |= {"half/checkpoint/state.pt": 300, "half/checkpoint/memory/a.pt": 300, "late/checkpoint/state.pt": 1500}
+        for name, size in sizes.items():
+            (runs / name).parent.mkdir(parents=True, exist_ok=True)
+            (runs / name).write_bytes(os.urandom(size))
+        (tmp_path / "gpu" / "ladder.json").write_text("{}")
+        packed, left = archive.bring_back(tmp_path / "gpu", limit=4500)
+        names = [name.removeprefix("gpu/").removeprefix("runs/") for name in zipfile.ZipFile(packed).namelist()]
+        half = ["half/checkpoint/memory/a.pt", "half/checkpoint/state.pt"]
+        assert names == ["ladder.json", "done/result.json", "half/rounds.jsonl", *half]
+        assert [str(file.relative_to(runs)) for file in left] == ["half/big.png", "late/checkpoint/state.pt"]
+
+
+def test_the_committed_page_is_rendered_from_what_was_measured():
+    text = (DOCS / "gpu.md").read_text()
+    assert page.fill(text, page.tables(DOCS / "gpu")) == text
+    assert all(f"<!-- {name} -->" in text for name in session._names())
+
+
+def test_a_point_of_the_ladder_is_found_again_in_the_table():
+    names = [point.name for point in points(tiny=False)]
+    assert len(names) == len(set(names)) == 2 * 3 * 3 * 7
+    table = page._ladder({name: {"images_per_second": k + 1.0, "memory_mib": 7} for k, name in enumerate(names)})
+    first = table.splitlines()[2].split(" | ")
+    assert first[0] == "| resnet18, 64, bf16-mixed"
+    assert first[1:7] == ["1.00", "2.00", "3.00", "4.00", "5.00", "6.00"]
+    assert len(table.splitlines()) == 2 + 18
