@@ -212,7 +212,9 @@ class SimulatedGPU(TorchDispatchMode):
         given = tensors((args, kwargs))
         if not any(isinstance(x, DeviceTensor) for x in given) and (given or not self.makes_on_gpu):
             made = self._compute(func, args, kwargs)
-            return on_gpu(made) if self.makes_on_gpu and name == "lift_fresh" else made
+            # as `zeros_like(outline, device="cuda")` of a tensor on `meta`
+            from_outline = bool(given) and all(x.device.type == "meta" for x in given) and made.device.type == "cpu"
+            return on_gpu(made) if self.makes_on_gpu and (name == "lift_fresh" or from_outline) else made
         if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
             return func(*mapped(on_cpu, args), **kwargs)
         generator = kwargs.get("generator")

@@ -3,6 +3,7 @@
 Children come from a server process that has imported everything and computed nothing, so that a test can afford many.
 """
 
+import importlib
 import io
 import multiprocessing
 import os
@@ -131,6 +132,11 @@ def finish(child: Any, seconds: float = 120) -> int:
 def _call(function: Callable[..., None], args: tuple, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     function(*args)
+
+
+def call_by_name(module: str, name: str, *args: Any) -> None:
+    """Calls a function of a module that is imported now, in the child, by whose environment it may go."""
+    getattr(importlib.import_module(module), name)(*args)
 
 
 def by_hand(*environments: dict[str, str]) -> list[dict[str, str]]:

@@ -1,0 +1,134 @@
+"""Two ranks with a simulated GPU each, on one machine and on two: what their collectives are asked for, and the result.
+
+NCCL takes tensors on the GPU alone. Objects are pickled, and a GPU's tensor in one would be unpickled on the GPU of the
+same index, which another machine or a restricted process does not have.
+"""
+
+import contextlib
+import json
+import pickle
+from pathlib import Path
+from unittest import mock
+
+import lightning.fabric.strategies.ddp as ddp
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmark.federation.loop import Callback
+from methods import trees
+from tests import run_helpers
+from tests.device import GPU, DeviceTensor, SimulatedGPU, mapped, on_cpu
+from tests.gpu_helpers import EVERYONE, METHODS
+
+ONE_MACHINE = ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, {"LOCAL_RANK": "1", "NODE_RANK": "0"})
+TWO_MACHINES = (
+    {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0", "RANK": "0", "TORCHELASTIC_RUN_ID": "x"},
+    {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1", "RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
+)
+PLACES = {"one machine": (ONE_MACHINE, "devices=2"), "two machines": (TWO_MACHINES, "devices=1", "nodes=2")}
+SHORT = {"fedavg", "fedema", "orchestra"}
+"""Methods of `make test`."""
+OBJECTS = 1 << 12
+"""Bytes of the objects of a rank in a round of FedAvg: outlines, losses and sizes of two visits."""
+
+
+class Collectives(Callback):
+    """Collectives of each round: name -> bytes of each call."""
+
+    def __init__(self):
+        self.rounds = [{}]
+
+    def count(self, name, nbytes):
+        self.rounds[-1].setdefault(name, []).append(nbytes)
+
+    def on_round_end(self, loop, line):
+        self.rounds.append({})
+
+    @contextlib.contextmanager
+    def counted(self):
+        """Context in which gloo stands in for NCCL, and refuses what NCCL refuses."""
+
+        def given(call):
+            def collective(tensor, *args, **kwargs):
+                assert isinstance(tensor, DeviceTensor), f"NCCL refuses a tensor on the CPU in {call.__name__}"
+                self.count(call.__name__, tensor.numel() * tensor.element_size())
+                return call(on_cpu(tensor), *args, **kwargs)
+
+            return collective
+
+        gather = dist.all_gather_object
+
+        def gather_objects(values, value, *args, **kwargs):
+            held = [
+                leaf
+                for leaf in torch.utils._pytree.tree_leaves(_without_replies(value))
+                if isinstance(leaf, DeviceTensor)
+            ]
+            assert not held, "a tensor of this rank's GPU in an object for the others"
+            self.count("objects", len(pickle.dumps(value)))
+            return gather(values, value, *args, **kwargs)
+
+        with (
+            mock.patch.object(ddp, "_get_default_process_group_backend_for_device", return_value="gloo"),
+            mock.patch.object(dist, "all_reduce", given(dist.all_reduce)),
+            mock.patch.object(dist, "broadcast", given(dist.broadcast)),
+            mock.patch.object(dist, "all_gather_object", gather_objects),
+        ):
+            yield
+
+
+def _without_replies(value):
+    """The same with the attributes of objects instead of objects, so that all tensors are found."""
+    if isinstance(value, tuple | list):
+        return [_without_replies(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_replies(item) for key, item in value.items()}
+    return (
+        _without_replies(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, torch.Tensor) else value
+    )
+
+
+def train_rank(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
+    """Trains one rank's share and writes its state and collectives."""
+    collectives = Collectives()
+    with SimulatedGPU(streams=False), collectives.counted():
+        run = run_helpers.build_run(folder, method, "accelerator=cuda", "executor=one-by-one", *overrides)
+        run.loop.callbacks = [collectives]
+        assert run.fabric.device == GPU
+        run.loop.fit()
+        rank, state = run.fabric.global_rank, mapped(lambda x: on_cpu(x).clone(), run_helpers.state(run))
+    torch.save(state["server"], folder / f"rank{rank}.pt")
+    (folder / f"rank{rank}.json").write_text(json.dumps(collectives.rounds))
+
+
+def on_two_gpus(folder: Path, place: str, case: tuple[str, ...]):
+    """The servers of both ranks, and the first one's collectives by round."""
+    environments, *devices = PLACES[place]
+    folder.mkdir()
+    words = (*EVERYONE, *case[1:], *devices)
+    children = [
+        run_helpers.in_child(
+            run_helpers.call_by_name, __name__, "train_rank", folder, case[0], words, environment=environment
+        )
+        for environment in run_helpers.by_hand(*environments)
+    ]
+    assert [run_helpers.finish(child) for child in children] == [0, 0]
+    return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)], json.loads((folder / "rank0.json").read_text())
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in METHODS])
+@pytest.mark.parametrize("place", PLACES)
+def test_two_gpus_train_what_one_cpu_trains(tmp_path, name, place):
+    servers, rounds = on_two_gpus(tmp_path / "gpus", place, METHODS[name])
+    alone = run_helpers.train_run(tmp_path / "one", METHODS[name][0], "devices=1", *EVERYONE, *METHODS[name][1:])
+    for server in servers:
+        assert run_helpers.difference(server, alone.loop.server) < 1e-5
+    assert run_helpers.same(*servers)
+    assert rounds[-1] == {}
+    assert len(rounds[1]["objects"]) <= 3 * len(list(alone.loop.method.plan(1)))
+    if name == "fedavg":  # the weights, their weight and their number, summed in float64; the new server's weights
+        nbytes = trees.nbytes(alone.loop.server)
+        assert rounds[1] | {"objects": []} == {"objects": [], "all_reduce": [2 * nbytes + 16], "broadcast": [nbytes]}
+        assert sum(rounds[1]["objects"]) < OBJECTS
