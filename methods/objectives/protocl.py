@@ -67,7 +67,8 @@ class ProtoCL(MoCo):
     def receive(self, visit: Visit) -> None:
         """Allocates the cluster index of each image of the client, at each granularity."""
         self.active = visit.round >= self.warmup
-        columns = 1 << (visit.client.examples - 1).bit_length()  # powers of 2: few shapes, few recorded steps
+        # a power of 2 that never shrinks: few shapes, so that steps are seldom recorded anew
+        columns = max(self.clusters_of.shape[1], 1 << (visit.client.examples - 1).bit_length())
         self.clusters_of = torch.zeros(len(self.clusters), columns, dtype=torch.long, device=self.prototypes.device)
 
     def granularities(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

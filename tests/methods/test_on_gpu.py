@@ -5,7 +5,7 @@ import pytest
 from methods import trees
 from tests import run_helpers
 from tests.device import DeviceTensor, SimulatedGPU
-from tests.gpu_helpers import EVERYONE, FURTHER, METHODS, train_on_cpu, train_on_gpu
+from tests.gpu_helpers import EVERYONE, FURTHER, METHODS, PROTOCL, train_on_cpu, train_on_gpu
 
 CASES = [
     *(pytest.param(case, id=name) for name, case in METHODS.items()),
@@ -71,11 +71,14 @@ def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     assert run_helpers.same(train_on_cpu(tmp_path / "to_cpu", words), unbroken)
 
 
-def test_a_weight_that_changes_by_round_needs_no_new_recording(tmp_path):
+@pytest.mark.parametrize("case", [("fedsc",), ("fedavg", *PROTOCL, "partition.alpha=1")], ids=["fedsc", "protocl"])
+def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case):
+    """FedSC's weight grows from round to round, and ProtoCL knows the cluster of each image of a client."""
+
     def trained(rounds):
         settings = ("federation.participation=1", f"federation.rounds={rounds}")
-        return train_on_gpu(tmp_path / f"{rounds}", ("fedsc",), "executor=side-by-side", "lanes=2", tried=settings)
+        return train_on_gpu(tmp_path / f"{rounds}", case, "executor=side-by-side", "lanes=2", tried=settings)
 
-    short, long = trained(2), trained(4)
+    short, long = trained(3), trained(5)
+    assert long.gpu.replays > short.gpu.replays
     assert long.gpu.captures == short.gpu.captures
-    assert long.gpu.replays > 2 * short.gpu.replays
