@@ -15,10 +15,10 @@ Tree = dict[Any, Any]
 
 
 class Span(NamedTuple):
-    """A Tree whose leaves are contiguous in one storage.
+    """A Tree whose leaves are contiguous in one storage, in any order.
 
-    flat: all leaves as one tensor of one dimension. layout: each leaf's path, offset in `flat`, shape and strides;
-    Trees of one layout agree element by element.
+    flat: all leaves as one tensor of one dimension. layout: each leaf's path, offset in `flat`, shape and strides, in
+    the order of offsets; Trees of one layout agree element by element.
     """
 
     flat: Tensor
@@ -58,7 +58,7 @@ def select(tree: Tree, outline: Tree) -> Tree:
 
 def span(tree: Tree) -> Span | None:
     """The leaves as one flat tensor; None where storage or dtype differ, or the leaves are not contiguous."""
-    items = list(leaves(tree))
+    items = sorted(leaves(tree), key=lambda item: (item[1].storage_offset(), item[1].numel()))
     if not items:
         return None
     first = items[0][1]
@@ -89,6 +89,11 @@ def flat(outline: Iterable[tuple[tuple, Tensor]], device: torch.device | str | N
     return Span(torch.zeros(end, dtype=items[0][1].dtype, device=device or items[0][1].device), tuple(layout))
 
 
+def in_memory_order(items: Iterable[tuple[tuple, Tensor]]) -> list[tuple[tuple, Tensor]]:
+    """The leaves with those of one element last: between others they would move these off 16-byte boundaries."""
+    return sorted(items, key=lambda item: item[1].numel() == 1)
+
+
 def zeros(outline: Tree, device: torch.device | str) -> Tree:
     """Zeros in the shapes of an outline's leaves, with the contiguous branches of `clone`."""
     copy = clone(map(lambda leaf: torch.zeros_like(leaf, device=device), outline))
@@ -110,7 +115,7 @@ def clone(tree: Tree) -> Tree:
     items = list(leaves(tree))
     if len({(leaf.dtype, leaf.device) for _, leaf in items}) != 1:
         return {key: clone(value) if isinstance(value, dict) else value.detach().clone() for key, value in tree.items()}
-    packed = flat(items)
+    packed = flat(in_memory_order(items))
     copy = packed.tree(packed.flat)
     assign(copy, tree)
     return copy

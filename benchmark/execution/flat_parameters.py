@@ -5,12 +5,15 @@ import torch
 from methods import trees
 from methods.base import FederatedMethod, Tree
 
+ALIGNED = 16
+"""Elements after which the tensors that do not travel begin: kernels read 16 bytes at a time."""
+
 
 class FlatParameters:
     """A method's floating-point tensors in one flat tensor, and the pristine state that every visit starts from.
 
-    The parts that travel come first, in the order in which they are sent, so that a message is loaded and a reply
-    summed as one tensor. Tensors of another dtype (batch counters, fill counts of queues) stay separate.
+    The parts that travel come first, so that a message is loaded and a reply summed as one tensor. Tensors of another
+    dtype (batch counters, fill counts of queues) stay separate.
 
     Args:
         method: its present state is the pristine one; its tensors are moved, the Parameter objects stay.
@@ -19,8 +22,11 @@ class FlatParameters:
     def __init__(self, method: FederatedMethod) -> None:
         self.method = method
         everything = {tensor.data_ptr(): tensor for tensor in (*method.parameters(), *method.buffers())}
-        sent = [everything.pop(leaf.data_ptr(), None) for _, leaf in trees.leaves(method.weights()) if leaf.numel()]
-        ordered = [tensor for tensor in (*sent, *everything.values()) if tensor is not None]
+        leaves = trees.in_memory_order(trees.leaves(method.weights()))
+        sent = [everything.pop(leaf.data_ptr()) for _, leaf in leaves if leaf.numel() and leaf.data_ptr() in everything]
+        padding = torch.zeros(-sum(tensor.numel() for tensor in sent) % ALIGNED)
+        rest = [tensor for _, tensor in trees.in_memory_order(((), tensor) for tensor in everything.values())]
+        ordered = [*sent, *([padding.to(sent[0])] if sent else []), *rest]
         dtype = ordered[0].dtype if ordered else torch.float32
         moved = {(index,): tensor for index, tensor in enumerate(ordered) if tensor.dtype == dtype and tensor.numel()}
         self.others = [(tensor, tensor.detach().clone()) for tensor in ordered if tensor.dtype != dtype]

@@ -126,9 +126,25 @@ def test_a_clone_lies_side_by_side_and_a_scattered_tree_does_not() -> None:
     assert same(span.tree(span.flat), tree())
 
 
-def test_leaves_out_of_order_in_part_or_of_two_kinds_are_no_span() -> None:
+def test_the_order_of_keys_does_not_matter() -> None:
     whole = packed()
-    assert trees.span({7: whole[7], "a": whole["a"]}) is None
+    turned = {7: whole[7], "a": whole["a"]}
+    assert trees.alike(turned, whole) is not None
+    assert same(trees.add(turned, whole), trees.add(whole, turned))
+
+
+def test_leaves_of_one_element_lie_behind_the_others_and_keep_their_place_in_the_tree() -> None:
+    tree = {"a": {"scale": torch.ones(1), "w": torch.randn(3, 4)}, "b": torch.tensor(2.0), "c": torch.randn(8)}
+    copied = trees.clone(tree)
+    assert same(copied, tree)
+    found = trees.span(copied)
+    assert found is not None
+    assert [path for path, *_ in found.layout] == [("a", "w"), ("c",), ("a", "scale"), ("b",)]
+    assert trees.alike(copied, trees.zeros_like(copied)) is not None
+
+
+def test_leaves_in_part_or_of_two_kinds_are_no_span() -> None:
+    whole = packed()
     assert trees.span({"a": {"w": whole["a"]["w"]}, 7: whole[7]}) is None
     assert trees.span({"a": whole["a"], 7: whole[7].long()}) is None
     assert trees.span({"a": whole["a"]}) is not None  # the first leaves alone are a span

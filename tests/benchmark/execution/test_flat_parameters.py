@@ -62,3 +62,14 @@ def test_without_running_statistics_what_travels_still_is_one_tensor(tmp_path):
     module = method(tmp_path, "federation.batch_norm=local")
     FlatParameters(module)
     assert trees.span(module.weights()) is not None
+
+
+def test_scalars_do_not_move_weights_off_their_boundaries(tmp_path):
+    """Fixup's scalars lie between its convolutions."""
+    fixup = "encoder={class: methods.networks.fixup_resnet20}"
+    module = method(tmp_path, fixup, "heads.projector=[16,8]", "objective=byol", "data.image_size=16")
+    resident = FlatParameters(module)
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in module.parameters() if tensor.numel() > 1)
+    packed = trees.span(module.weights())
+    assert packed is not None
+    assert packed.flat.data_ptr() == resident.flat.data_ptr()
