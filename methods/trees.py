@@ -5,6 +5,7 @@ model create Trees in this layout; other code need not know about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -58,18 +59,20 @@ def select(tree: Tree, outline: Tree) -> Tree:
 
 def span(tree: Tree) -> Span | None:
     """The leaves as one flat tensor; None where storage or dtype differ, or the leaves are not contiguous."""
-    items = sorted(leaves(tree), key=lambda item: (item[1].storage_offset(), item[1].numel()))
+    items = sorted(
+        ((leaf.storage_offset(), leaf.numel(), path, leaf) for path, leaf in leaves(tree)), key=itemgetter(0, 1)
+    )
     if not items:
         return None
-    first = items[0][1]
-    storage, dtype, base = first.untyped_storage().data_ptr(), first.dtype, int(first.storage_offset())
+    base, _, _, first = items[0]
+    storage, dtype = first.untyped_storage().data_ptr(), first.dtype
     layout, end = [], 0
-    for path, leaf in items:
-        apart = leaf.untyped_storage().data_ptr() != storage or leaf.storage_offset() != base + end
+    for offset, size, path, leaf in items:
+        apart = leaf.untyped_storage().data_ptr() != storage or offset != base + end
         if apart or leaf.dtype != dtype or not dense(leaf):
             return None
         layout.append((path, end, leaf.shape, leaf.stride()))
-        end += leaf.numel()
+        end += size
     return Span(first.detach().as_strided((end,), (1,), base), tuple(layout))
 
 
@@ -139,12 +142,12 @@ def to(tree: Tree, device: torch.device | str | None = None, dtype: torch.dtype 
 
 def move(tree: Tree, device: torch.device | str) -> Tree:
     """The Tree on a device: a copy, sent as one tensor for each dtype, or itself where it is there already."""
-    groups: dict[Any, Tree] = {}
-    for path, leaf in leaves(tree):
-        put(groups.setdefault((leaf.dtype, leaf.device), {}), path, leaf)
     device = torch.device(device)
     if all(leaf.device == device for _, leaf in leaves(tree)):
         return tree
+    groups: dict[Any, Tree] = {}
+    for path, leaf in leaves(tree):
+        put(groups.setdefault((leaf.dtype, leaf.device), {}), path, leaf)
     moved: dict[tuple, Tensor] = {}
     for group in groups.values():
         packed = span(clone(group))
