@@ -73,7 +73,8 @@ FURTHER: dict[str, Case] = {
     "fedu2, unit": ("fedu2", "method.length=unit", "method.variant=mean"),
     "fedx over byol": ("fedx", "objective=byol"),
     "fedx over moco": ("fedx", *MOCO),
-    "fedx over protocl": ("fedx", *PROTOCL),
+    # in float64: in float32 a weight that differs by 1e-8 puts an image into another cluster, as recorded steps do
+    "fedx over protocl": ("fedx", *PROTOCL, "training.precision=64-true"),
     "flesd, a tenth": ("flesd", *SHORT, "method.kept=0.1"),
     "flesd-cc": ("flesd-cc", *SHORT),
     "local over byol": ("local", "objective=byol"),

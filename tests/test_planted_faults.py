@@ -27,7 +27,7 @@ FAULTS = {  # name -> file, what is replaced and by what, and the tests' case
         *("datamodules/ops.py", "parameters.to(images.device, non_blocking=True)", "parameters", "fedavg"),
     ),
     "images stay on the CPU": (
-        *("datamodules/federated.py", "(np.asarray(pool[held])).to(device)", "(np.asarray(pool[held]))", "fedavg"),
+        *("datamodules/federated.py", "(np.array(pool)).to(device)", "(np.array(pool))", "fedavg"),
     ),
     "labels stay on the CPU": (
         *("datamodules/federated.py", "labels[held]).to(device) if", "labels[held]) if", "objective supervised"),
@@ -61,7 +61,7 @@ FAULTS = {  # name -> file, what is replaced and by what, and the tests' case
         "objective protocl",
     ),
     "memory read onto the CPU": (
-        *("benchmark/federation/client_state.py", "map_location=self.device", 'map_location="cpu"', "scaffold"),
+        *("benchmark/federation/client_state.py", "trees.move(tree, self.device)", "tree", "scaffold"),
     ),
     "a checkpoint read onto the CPU": (
         *("benchmark/federation/checkpoint.py", "map_location=device", 'map_location="cpu"', OTHER_DEVICE),
