@@ -42,7 +42,7 @@ def _queries(cuda: Any) -> Iterator[Replacement]:
     yield cuda, "_lazy_init", lambda: None
     yield cuda, "empty_cache", lambda: None
     yield cuda, "reset_peak_memory_stats", lambda *_: None
-    yield cuda, "max_memory_allocated", lambda *_: 0
+    yield cuda, "max_memory_reserved", lambda *_: 0
     yield torch.accelerator, "current_accelerator", lambda *_, **__: GPU
     yield torch.accelerator, "is_available", lambda: True
 

@@ -63,7 +63,7 @@ class RecordedSteps:
         self.static: dict[tuple[str, str], Any] = {}
         self.state: Any = None
         self.rates: list[Tensor] = []
-        self.failed = False
+        self.failed = ""  # why a step could not be recorded
 
     def prepare(self, method: FederatedMethod, optimizer: torch.optim.Optimizer) -> bool:
         """Copies a visit's tensors to the addresses its steps read; drops the recordings where they do not fit.
@@ -122,9 +122,9 @@ class RecordedSteps:
             group["lr"] = rate
         try:
             return static_batch, self.recorder(lambda: step(static_batch))
-        except RuntimeError:  # the step waits for the device, or allocates on another: it runs unrecorded
+        except RuntimeError as error:  # the step waits for the device, or allocates on another: it runs unrecorded
             optimizer.zero_grad(set_to_none=True)  # recorded gradients were not computed
-            self.failed, self.recorded = True, {}
+            self.failed, self.recorded = f"{type(error).__name__}: {error}", {}
             return None
         finally:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):

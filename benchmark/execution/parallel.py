@@ -86,6 +86,15 @@ class ParallelExecutor:
         if self.reference.fabric.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def unrecorded_reason(self) -> str | None:
+        """Why the steps so far were not recorded; None where every lane that has made steps replays some."""
+        steps = [steps for lane in self.lanes for steps in lane.steps.values()]
+        if not self.records or not steps:
+            return "there is nothing to record them with" if not self.records else "no step was made"
+        if failed := [each.failed for each in steps if each.failed]:
+            return failed[0]
+        return None if all(any(each.recorded.values()) for each in steps) else "their tensors cannot be copied in place"
+
     def _finished(self, pending_visits: deque[tuple["Lane", PendingVisit]]) -> Iterator[VisitResult]:
         """The oldest visit's result; its lane continues only after the reply was used."""
         lane, pending = pending_visits.popleft()

@@ -304,12 +304,14 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
 
 
 def _set_numerics(config: DictConfig) -> None:
-    """Sets how torch computes in this process: TF32, deterministic operations, and cuDNN's choice by trials."""
+    """Sets how torch computes in this process: TF32, and deterministic operations."""
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     for backend in backends:  # torch's own default is TF32 in convolutions alone
         backend.allow_tf32 = config.training.precision == "tf32"
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first use
+    allow_deterministic_products()
     torch.use_deterministic_algorithms(config.deterministic)
-    # trials take long where every client ends an epoch in a batch of its own size
-    torch.backends.cudnn.benchmark = config.training.drop_last and not config.deterministic
+
+
+def allow_deterministic_products() -> None:
+    """Sets what deterministic products need: torch looks once, at a process's first product on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

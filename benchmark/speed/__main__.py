@@ -40,6 +40,8 @@ def main(words: list[str]) -> int:
     """Run the named measurements, or all of them; 2 for an unknown name, 1 if a measurement failed."""
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     if words[:1] == ["gpu"]:
+        spin_briefly()
+        keep_freed_memory()
         from benchmark.speed.gpu import session
 
         return session.main(words[1:], console)

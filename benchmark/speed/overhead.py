@@ -19,7 +19,18 @@ from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.experiment import Experiment
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import Line, Log, interleaved, line_times, ratio, run_command, run_process, seconds, spread
+from benchmark.speed.timing import (
+    ON_CPU,
+    Line,
+    Log,
+    interleaved,
+    line_times,
+    ratio,
+    run_command,
+    run_process,
+    seconds,
+    spread,
+)
 from benchmark.tracking.progress import Display
 from methods import trees
 from methods.base import FederatedMethod, Mean, Phase
@@ -49,7 +60,7 @@ def floor(repetitions: int, log: Log) -> list[Line]:
     for name, (overrides, goal) in FLOORS.items():
         log(name)
         with tempfile.TemporaryDirectory() as folder:
-            loop = build_loop(Path(folder), LAST, *overrides, f"federation.rounds={repetitions + 1}")
+            loop = build_loop(Path(folder), ON_CPU[0], LAST, *overrides, f"federation.rounds={repetitions + 1}")
             bare_loop = BareLoop(loop)
             loop.callbacks = [bare_loop]
             loop.fit()
@@ -58,7 +69,7 @@ def floor(repetitions: int, log: Log) -> list[Line]:
     for name, (overrides, goal) in VISITS.items():
         with tempfile.TemporaryDirectory() as folder:
             idle = ("method.class=benchmark.speed.overhead.Idle", f"federation.rounds={10 * repetitions}")
-            loop = build_loop(Path(folder), LAST, *overrides, *idle)
+            loop = build_loop(Path(folder), ON_CPU[0], LAST, *overrides, *idle)
             loop.restore()
             rounds = [seconds(lambda: loop.run_round(0)) for _ in range(10 * repetitions)][5:]  # noqa: B023
             saves = [seconds(loop.save) for _ in range(repetitions)]
@@ -102,7 +113,7 @@ def build_loop(folder: Path, *overrides: str) -> FederatedLoop:
 
 
 class BareLoop(Callback):
-    """FedAvg of SimCLR without a framework, on the loop's device, run after each of our rounds; records both's seconds.
+    """FedAvg of SimCLR without a framework, on the loop's device; run after each of our rounds, records both times.
 
     Raises RuntimeError: after the first round the weights differ.
     """

@@ -2,6 +2,7 @@
 
 import pytest
 
+from datamodules import federated
 from methods import trees
 from tests import run_helpers
 from tests.device import DeviceTensor, SimulatedGPU
@@ -69,6 +70,16 @@ def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     with SimulatedGPU(streams=False):
         in_its_second_round(run_helpers.build_run(tmp_path / "to_cpu", words[0], "accelerator=cuda", *settings))
     assert run_helpers.same(train_on_cpu(tmp_path / "to_cpu", words), unbroken)
+
+
+@pytest.mark.parametrize("whole", [federated.WHOLE, 0], ids=["client by client", "chunk by chunk"])
+def test_images_of_a_large_data_set_are_copied_when_they_are_used(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(federated, "RESIDENT", 0)
+    monkeypatch.setattr(federated, "WHOLE", whole)
+    state = train_on_cpu(tmp_path / "cpu", METHODS["fedavg"])
+    run = train_on_gpu(tmp_path / "gpu", METHODS["fedavg"], "executor=one-by-one", streams=False)
+    assert run_helpers.same(run.state, state)
+    assert not run.run.data.residents
 
 
 @pytest.mark.parametrize("case", [("fedsc",), ("fedavg", *PROTOCL, "partition.alpha=1")], ids=["fedsc", "protocl"])

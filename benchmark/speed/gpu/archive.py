@@ -32,12 +32,14 @@ def unpack(root: Path) -> list[str]:
     """Unpacks every `NAME-1.zip`, ... of a folder that `pack` wrote, once; returns the names of the data sets."""
     names = []
     for archive in sorted(root.glob("*-*.zip")):
-        done = archive.with_suffix(".unpacked")
-        names.append(archive.stem.rpartition("-")[0])
-        if not done.exists():
-            with zipfile.ZipFile(archive) as content:
+        name, done = archive.stem.rpartition("-")[0], archive.with_suffix(".unpacked")
+        with zipfile.ZipFile(archive) as content:
+            if not all(member.startswith(f"{name}/") for member in content.namelist()):
+                continue  # not one of ours
+            if not done.exists():
                 content.extractall(root)
-            done.touch()
+                done.touch()
+        names.append(name)
     return sorted(set(names))
 
 
@@ -71,7 +73,7 @@ def bring_back(folder: Path, limit: int = LIMIT) -> tuple[Path, list[Path]]:
 
 def write(archive: Path, files: Iterable[Path], root: Path) -> None:
     """A zip file of these files, named from `root`."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as content:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as content:
         for file in files:
             content.write(file, file.relative_to(root))
 

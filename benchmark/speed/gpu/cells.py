@@ -1,5 +1,6 @@
 """Parts of the half hour on a GPU, and their cells: measurements that are each taken once and saved at once."""
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -34,6 +35,27 @@ class Setting:
                 torch.cuda.synchronize(self.device)
 
         return seconds(finished)
+
+    def clear_memory(self) -> None:
+        """Gives back what earlier cells have left on the device, and forgets how much they took."""
+        gc.collect()  # the suite turns Python's own collection of cycles off
+        if self.accelerator == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def reserved_memory(self) -> float | None:
+        """The most memory taken of the device since `clear_memory`, MiB; None on a CPU.
+
+        Reserved and not allocated: what recorded steps work in counts as allocated only while they are recorded.
+        """
+        return torch.cuda.max_memory_reserved(self.device) / 2**20 if self.accelerator == "cuda" else None
+
+    def plain_numerics(self) -> None:
+        """Takes back what an earlier cell's run may have set: TF32, and deterministic operations."""
+        torch.use_deterministic_algorithms(False)
+        backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+        for backend in backends:
+            backend.allow_tf32 = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,10 @@ class Results:
         """Whether a cell is still to be measured; one that failed is tried again."""
         return "error" in self.cells.get(cell, {"error": ""})
 
+    def failed(self) -> list[str]:
+        """Cells that failed, or that ended the process."""
+        return [name for name, numbers in self.cells.items() if "error" in numbers]
+
     def save(self, cell: str, numbers: dict[str, Any], seconds: float) -> None:
         """Adds a cell."""
         self.cells[cell] = {**numbers, "seconds": round(seconds, 2), "commit": commit()}
@@ -80,4 +106,4 @@ class Results:
 
     def longest(self) -> float | None:
         """Seconds of the longest cell so far; None without any."""
-        return max((cell["seconds"] for cell in self.cells.values()), default=None)
+        return max((cell["seconds"] for cell in self.cells.values() if cell["seconds"]), default=None)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmark.speed.gpu.cells import Cell, Setting
+from benchmark.speed.gpu.checks import refuse_unrecorded
 from benchmark.speed.overhead import LAST, RESNET, BareLoop, build_loop
 
 NETWORKS = {"resnet18": RESNET[:2], "convnet": ()}
@@ -60,7 +61,7 @@ def ladder(setting: Setting) -> Iterator[Cell]:
 
 
 def _throughput(point: Point, setting: Setting) -> dict[str, Any]:
-    """Images a second, milliseconds a step, and the largest memory of the device, MiB."""
+    """Images a second, milliseconds a step, the memory taken of the device, MiB, and what ran, in words."""
     clients, steps = (2, 2) if setting.tiny else (CLIENTS, STEPS)
     examples = clients * 2 * point.batch * 5 // 4  # a fifth is the test split
     words = [
@@ -71,20 +72,23 @@ def _throughput(point: Point, setting: Setting) -> dict[str, Any]:
     ]  # fmt: skip
     if setting.tiny:
         words.append("encoder={class: methods.networks.convnet, widths: [4, 8, 8, 8]}")
+    setting.clear_memory()
+    if point.way == COMPILED:
+        torch.compiler.reset()  # the compiler keeps a few shapes and precisions, then stops compiling
     with tempfile.TemporaryDirectory() as folder:
         loop = build_loop(Path(folder), *words)
         loop.restore()
         round_of = BareLoop(loop).run_round if point.way == BARE else loop.run_round
-        if setting.accelerator == "cuda":
-            torch.cuda.reset_peak_memory_stats(setting.device)
         for _ in range(2):  # the first visit of each lane records its steps
             setting.timed(partial(round_of, 0))
+        refuse_unrecorded(loop, setting)
         fastest = min(setting.timed(partial(round_of, 0)) for _ in range(REPETITIONS))
-        memory = torch.cuda.max_memory_allocated(setting.device) / 2**20 if setting.accelerator == "cuda" else None
+        ran = ", ".join(loop.execution_environment(loop.executor)["numerical_deviations"])
     return {
         "images_per_second": clients * steps * point.batch / fastest,
         "ms_per_step": 1000 * fastest / (clients * steps),
-        "memory_mib": memory,
+        "memory_mib": setting.reserved_memory(),
+        "ran": ran or "as the reference",
     }
 
 

@@ -29,7 +29,7 @@ def tables(folder: Path) -> dict[str, str]:
     results = {part.name: Results(folder, part.name).cells for part in PARTS}
     done = {part: {n: c for n, c in cells.items() if "error" not in c} for part, cells in results.items()}
     made = {
-        "machine": _machine(folder),
+        "machine": _machine(folder, results),
         "estimates": _estimates(done["ladder"]),
         "parity": _parity(done["parity"]),
         "contract": _contract(done["contract"]),
@@ -47,14 +47,16 @@ def write(folder: Path, template: str, page: Path) -> None:
     page.write_text(fill(template, tables(folder)), encoding="utf-8")
 
 
-def _machine(folder: Path) -> str:
+def _machine(folder: Path, results: Mapping[str, Numbers]) -> str:
     file = folder / MACHINE
     if not file.exists():
         return ""
     machine = json.loads(file.read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     sizes = " Sizes are tiny: this rehearses the measurement and says nothing about speed." if machine["tiny"] else ""
-    return f"{machine['hardware']}; {versions}; {machine['date']}.{sizes}"
+    commits = sorted({str(numbers["commit"])[:7] for cells in results.values() for numbers in cells.values()})
+    code = f"; commit {', '.join(commits)}" if commits else ""
+    return f"{machine['hardware']}; {versions}{code}; {machine['date']}.{sizes}"
 
 
 def _estimates(cells: Numbers) -> str:
@@ -115,12 +117,20 @@ def _ladder(cells: Numbers) -> str:
         lines.append(
             (
                 f"{network}, {batch}, {precision}",
-                *(format_number(rates[way]) if way in rates else "" for way in ways),
+                *(_rate(found[way]) for way in ways),
                 gain,
                 "" if memory is None else format_number(memory),
             )
         )
     return _table(("network, batch, precision", *ways, "best / bare", "MiB of the best"), lines)
+
+
+def _rate(numbers: Mapping[str, Any] | None) -> str:
+    """Images a second; compiled ones say where only the views were, because compiled networks were no faster."""
+    if numbers is None:
+        return ""
+    views_alone = " (views)" if str(numbers.get("ran", "")).startswith("views were compiled") else ""
+    return format_number(numbers["images_per_second"]) + views_alone
 
 
 def _simple(cells: Numbers, key: str, unit: str) -> str:

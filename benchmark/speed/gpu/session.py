@@ -23,10 +23,11 @@ import torch
 from rich.console import Console
 
 from benchmark.distributed.launch import end_with_parent
-from benchmark.errors import ConfigError, count, exit_code, message
+from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, message
+from benchmark.experiment.factory import allow_deterministic_products
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
-from benchmark.speed.gpu.cells import Part, Results, Setting
+from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.parts import PARTS
 from benchmark.tracking.provenance import hardware
 
@@ -57,33 +58,39 @@ def main(words: Sequence[str], console: Console) -> int:
         return code
 
 
+class BrokenDeviceError(UserError):
+    """A GPU that refuses all work of this process; the same command goes on in a new one."""
+
+    exit_code = EX_TEMPFAIL
+
+
 def run(options: Mapping[str, str], started: float, console: Console) -> int:
-    """Measure until the time is up; 1 where a measurement failed."""
+    """Measure until the time is up; 1 where something failed or is not as it should be."""
     if options["pack"]:
         for packed in archive.pack(Path(options["data.root"], options["data.name"]), Path(options["pack"])):
             console.print(f"{packed}: {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
         return 0
+    allow_deterministic_products()
     cuda = options["accelerator"] == "cuda" or (options["accelerator"] == "auto" and torch.cuda.is_available())
     tiny = not cuda if not options["tiny"] else options["tiny"] == "true"
     setting, folder = Setting("cuda" if cuda else "cpu", tiny), Path(options["output"])
     _note_machine(folder, setting)
     deadline = started + 60 * float(options["minutes"]) - CLOSING
     wanted = options["parts"].split(",") if options["parts"] else [*(part.name for part in PARTS), "campaign"]
+    campaign = (options["campaign"] or ("none" if tiny else "ssd-main")) if "campaign" in wanted else "none"
+    parts = [part for part in PARTS if part.name in wanted]
     half_hour = HalfHour(setting, folder, started, deadline, console)
-    half_hour.measure([part for part in PARTS if part.name in wanted])
-    campaign = options["campaign"] or ("none" if tiny else "ssd-main")
-    if "campaign" in wanted and campaign != "none":
-        _run_campaign(campaign, Path(options["data.root"]), folder, setting, deadline, console)
-    half_hour.measure([part for part in PARTS if part.name in wanted], divide=False)  # what the shares had no time for
-    template = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "".join(map(_mark, _names()))
-    page.write(folder, template, folder / "gpu.md")
-    packed, left = archive.bring_back(folder)
-    console.print(f"{folder / 'gpu.md'}; {packed} holds it all, {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
-    if left:
-        console.print(f"{count(len(left), 'file')} had no room in it, first {left[0]}", highlight=False)
-    for line in half_hour.rest():
+    code = 0
+    try:
+        half_hour.measure(parts, kept=0.0 if campaign == "none" else 1 - sum(part.share for part in PARTS))
+        if campaign != "none":
+            code = _run_campaign(campaign, Path(options["data.root"]), folder, setting, deadline, console)
+        half_hour.measure(parts)  # what the campaign had no use for
+    finally:
+        _bring_back(folder, console)
+    for line in half_hour.rest(parts):
         console.print(line, highlight=False)
-    return int(half_hour.failed)
+    return int(bool(code or half_hour.wrong(parts)))
 
 
 class HalfHour:
@@ -103,53 +110,70 @@ class HalfHour:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.setting, self.folder, self.console, self.clock = setting, folder, console, clock
-        self.started, self.deadline, self.failed = started, deadline, False
-        self.left: dict[str, int] = {}
+        self.started, self.deadline = started, deadline
+        self.tried: set[tuple[str, str]] = set()
 
-    def measure(self, parts: Sequence[Part], divide: bool = True) -> None:
-        """Measures what the parts' files lack. divide: each part by its share of the time; else until the deadline."""
-        share, total = 0.0, self.deadline - self.started
-        for part in parts:
-            share += part.share
-            self._measure(part, self.started + share * total if divide else self.deadline)
+    def measure(self, parts: Sequence[Part], kept: float = 0.0) -> None:
+        """Measures what the parts' files lack; kept: share of the time that is left for what follows.
 
-    def rest(self) -> list[str]:
+        A part has the time until the shares begin that later parts still need.
+        """
+        for index, part in enumerate(parts):
+            later = sum(other.share for other in parts[index + 1 :] if self._left(other))
+            deadline = self.deadline - (kept + later) * (self.deadline - self.started)
+            self._measure(part, deadline)
+
+    def rest(self, parts: Sequence[Part]) -> list[str]:
         """A line for each part that is not done."""
-        return [f"{part}: {count(cells, 'cell')} left; the same command goes on" for part, cells in self.left.items()]
+        left = {part.name: len(self._left(part)) for part in parts}
+        return [
+            f"{part}: {count(cells, 'cell')} left; the same command goes on" for part, cells in left.items() if cells
+        ]
+
+    def wrong(self, parts: Sequence[Part]) -> bool:
+        """Whether a cell of these parts failed, or is not as it should be."""
+        cells = [numbers for part in parts for numbers in Results(self.folder, part.name).cells.values()]
+        return any("error" in numbers or not numbers.get("met", True) for numbers in cells)
+
+    def _left(self, part: Part) -> list[Cell]:
+        """Cells of a part that are to be measured, in order; those that failed before come last."""
+        results = Results(self.folder, part.name)
+        failed = results.failed()
+        left = [cell for cell in part.cells(self.setting) if results.lacks(cell.name)]
+        return sorted(left, key=lambda cell: cell.name in failed)
 
     def _measure(self, part: Part, deadline: float) -> None:
-        """Cells of a part, until the next one is expected to end later than its deadline."""
-        results, tried = Results(self.folder, part.name), set[str]()
-        cells = [cell for cell in part.cells(self.setting) if results.lacks(cell.name)]
-        for cell in cells:
-            first = 0.1 * part.first if self.setting.tiny else part.first
+        """Cells of a part, each once a command, until the next one is expected to end later than the deadline."""
+        results = Results(self.folder, part.name)
+        first = 0.1 * part.first if self.setting.tiny else part.first
+        for cell in self._left(part):
+            if (part.name, cell.name) in self.tried:
+                continue
             if self.clock() + (results.longest() or first) > deadline:
-                break
+                return
+            self.tried.add((part.name, cell.name))
+            results.save(cell.name, {"error": "it was begun, and the process ended"}, 0.0)
+            self.setting.plain_numerics()
             begun = self.clock()
             try:
                 numbers = cell.measure()
             except Exception as error:  # the half hour goes on
                 numbers = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-                self.failed = True
             results.save(cell.name, numbers, self.clock() - begun)
-            tried.add(cell.name)
-            shown = {key: value for key, value in numbers.items() if not isinstance(value, dict)}
-            words = ", ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()
-            )
+            shown = {key: value for key, value in numbers.items() if value is not None and not isinstance(value, dict)}
+            words = ", ".join(f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}" for key, x in shown.items())
             self.console.print(f"{part.name}: {cell.name}: {words} ({self.clock() - begun:.1f} s)", markup=False)
             self._refuse_broken_device()
-        if left := sum(cell.name not in tried for cell in cells):
-            self.left[part.name] = left
-        else:
-            self.left.pop(part.name, None)
 
     def _refuse_broken_device(self) -> None:
-        """ConfigError where a failed kernel has made the GPU useless for this process."""
+        """BrokenDeviceError where a failed kernel has made the GPU useless for this process."""
         try:
             float(torch.zeros((), device=self.setting.device) + 1)
         except RuntimeError as error:
-            raise ConfigError(f"the GPU refuses all work after an error ({error}): the same command goes on") from error
+            line = str(error).splitlines()[0]
+            raise BrokenDeviceError(
+                f"the GPU refuses all work after an error ({line}): the same command goes on"
+            ) from error
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
@@ -178,20 +202,26 @@ def _note_machine(folder: Path, setting: Setting) -> None:
     """Writes down where this is measured; ConfigError where the folder's results are of another machine or size."""
     here = {"hardware": hardware(setting.device), "tiny": setting.tiny, "versions": report.versions()}
     file = folder / page.MACHINE
-    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else here
-    if changed := [key for key in here if before[key] != here[key]]:
-        raise ConfigError(f"{folder} holds results of another {changed[0]} ({before[changed[0]]}): give output=FOLDER")
+    before: dict[str, Any] = {**here, **(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})}
+    for key, what in (
+        ("hardware", f"{before['hardware']}, and this is {here['hardware']}"),
+        ("tiny", f"{'tiny' if before['tiny'] else 'full'} sizes, and these are {'tiny' if setting.tiny else 'full'}"),
+        ("versions", f"other versions ({before['versions']})"),
+    ):
+        if before[key] != here[key]:
+            raise ConfigError(f"{folder} holds results of {what}: give output=FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({**here, "date": before.get("date", report.today())}, indent=1) + "\n", encoding="utf-8")
 
 
-def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadline: float, console: Console) -> None:
-    """The campaign's runs until the deadline, by a command of its own."""
+def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadline: float, console: Console) -> int:
+    """The campaign's runs until the deadline, by a command of its own; its exit code."""
+    archive.unpack(root)
     seconds = deadline - time.monotonic()
     if seconds < LEAST_CAMPAIGN:
         console.print(f"campaign {name}: {seconds:.0f} s are too few to begin it", highlight=False)
-        return
-    archive.unpack(root)
+        return 0
+    setting.clear_memory()  # its runs are processes of their own
     command = [
         *(sys.executable, "-m", "benchmark", "campaign", name, f"minutes={seconds / 60:.2f}", "logger=csv"),
         *(f"output={folder / 'runs'}", f"data.root={root}", f"accelerator={setting.accelerator}", "devices=1"),
@@ -199,6 +229,17 @@ def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadlin
     done = subprocess.run(command, check=False, preexec_fn=partial(end_with_parent, os.getpid()))
     if done.returncode:
         console.print(f"campaign {name} ended with {done.returncode}; its lines above say why", highlight=False)
+    return done.returncode
+
+
+def _bring_back(folder: Path, console: Console) -> None:
+    """Writes the page and the archive."""
+    template = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "".join(map(_mark, _names()))
+    page.write(folder, template, folder / "gpu.md")
+    packed, left = archive.bring_back(folder)
+    console.print(f"{folder / 'gpu.md'}; {packed} holds it all, {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
+    if left:
+        console.print(f"{count(len(left), 'file')} had no room in it, first {left[0]}", highlight=False)
 
 
 def _names() -> list[str]:

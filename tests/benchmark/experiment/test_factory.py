@@ -1,6 +1,7 @@
 """Schedules with warm-up, and optimisers whose weight decay leaves norms and biases out."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -167,16 +168,11 @@ def test_on_a_cpu_tf32_is_float32(tmp_path):
     assert same(plain.loop.server, short.loop.server)
 
 
-def test_deterministic_visits_are_one_by_one_and_no_choice_is_made_by_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+def test_deterministic_visits_are_one_by_one_and_no_choice_is_made_by_time(tmp_path):
     kinds = {}
     for words in ((), ("deterministic=true",), ("deterministic=true", "executor=side-by-side")):
         with SimulatedGPU():
-            run = build_run(tmp_path, "fedavg", "accelerator=cuda", "devices=1", "training.drop_last=true", *words)
-            numerics = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-            kinds[type(run.loop.executor)] = numerics
-    assert kinds == {
-        AutotunedExecutor: (False, True),
-        SequentialExecutor: (True, False),
-        ParallelExecutor: (True, False),
-    }
+            run = build_run(tmp_path, "fedavg", "accelerator=cuda", "devices=1", *words)
+            kinds[type(run.loop.executor)] = torch.are_deterministic_algorithms_enabled()
+    assert kinds == {AutotunedExecutor: False, SequentialExecutor: True, ParallelExecutor: True}
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
