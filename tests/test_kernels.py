@@ -1,7 +1,7 @@
 """What a local step of ResNet-18 launches on a GPU, and how often a visit waits and uploads, against committed numbers.
 
-`python -m tests.test_kernels` measures all of them again and writes `tests/kernels.json`. `before` has the kernels of the
-time before the suite was rehearsed on a simulated GPU, and waits and uploads of commit 94604bc.
+`python -m tests.test_kernels` measures all of them again and writes `tests/kernels.json`. `before` has the kernels of
+the time before the suite was rehearsed on a simulated GPU, and waits and uploads of commit 94604bc.
 """
 
 import json
@@ -53,6 +53,13 @@ def test_a_step_launches_no_more_than_it_did(name, tmp_path):
     expected, found = json.loads(FILE.read_text())[name], measured(tmp_path, CASES[name])
     assert found["kernels"] == pytest.approx(expected["kernels"], rel=TOLERANCE)
     assert (found["waits"], found["uploads"]) == (expected["waits"], expected["uploads"])
+
+
+def test_the_page_has_these_numbers():
+    page = (FILE.parents[1] / "docs" / "engine.md").read_text()
+    for name, now in json.loads(FILE.read_text()).items():
+        cells = [f"{then} → {now[key]}" if then != now[key] else f"{then}" for key, then in now["before"].items()]
+        assert f"| {name} | {' | '.join(cells)} |" in page
 
 
 if __name__ == "__main__":
