@@ -179,9 +179,9 @@ class Heartbeat(threading.Thread):
             self.in_collective = False
 
 
-def connect(rank: int, world_size: int, kill_children: Callable[[], None]) -> Heartbeat:
+def connect(rank: int, world_size: int, limit: float, kill_children: Callable[[], None]) -> Heartbeat:
     """The started heartbeat of this rank; every rank calls it, once the process group is up."""
-    limit, address = _limit(), os.environ["MASTER_ADDR"]
+    address = os.environ["MASTER_ADDR"]
     if rank == 0:
         peers = _accept(address, world_size)
     else:
@@ -193,8 +193,8 @@ def connect(rank: int, world_size: int, kill_children: Callable[[], None]) -> He
     return heartbeat
 
 
-def _limit() -> float:
-    """Seconds of silence, by the environment or the default."""
+def silence_limit() -> float:
+    """Seconds of silence, by the environment or the default; ConfigError where the environment has no such number."""
     given = os.environ.get("FULCRUM_SILENCE", str(SILENCE))
     with contextlib.suppress(ValueError):
         if 0 < float(given) < float("inf"):

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 
-from benchmark.distributed.heartbeat import Heartbeat
+from benchmark.distributed.heartbeat import Heartbeat, silence_limit
 from benchmark.errors import ConfigError
 from benchmark.rng import cohort_size
 
@@ -48,6 +48,7 @@ class RankProcesses:
     def __init__(self, largest_cohort: int = 0) -> None:
         self.largest_cohort = largest_cohort
         self.children: list[int] = []  # process ids
+        self.silence = silence_limit()  # read before ranks connect, where an error of one breaks off the others' calls
         self.heartbeat: Heartbeat | None = None
         self.cannot_fork = False  # whether this process has computed as the only rank, which has started threads
         self.shares_cores = False  # whether this rank's threads are its share of the machine's cores

@@ -32,7 +32,7 @@ class IndependentRanks(DDPStrategy):
             super().setup_environment()
             if self.processes.heartbeat is None:
                 self.processes.heartbeat = heartbeat.connect(
-                    self.global_rank, self.world_size, self.processes.kill_children
+                    self.global_rank, self.world_size, self.processes.silence, self.processes.kill_children
                 )
         except (RuntimeError, OSError) as error:
             raise RankError(
