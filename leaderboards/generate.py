@@ -53,7 +53,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         verdicts.write(folder, current)
         digests = {store.name(record): store.digest(record) for record in records}
         (folder / DIGESTS).write_text(json.dumps(digests, indent=0, sort_keys=True) + "\n", encoding="utf-8")
-        methods.write(records, docs / "methods")
+        methods.write(records, docs / "methods", [verdict.cell for verdict in current])
         studies.write(records, docs / "studies")
         rewrite(
             docs / "reproduction.md",

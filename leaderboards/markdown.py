@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leaderboards.rank import Cell, Row
+from leaderboards.rank import Cell, Row, mean_rank
 from leaderboards.schema import RecordError
 
 MISSING = "–"
@@ -31,11 +31,20 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_~\[\]|])", r"\\\1", text)
 
 
+def anchor(heading: str) -> str:
+    """The address of a heading within its page."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def render(template: str, **values: Any) -> str:
     """A page from its template in `pages/templates`; filters: `md` escapes text, `line` makes a line of a table."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     filters = (line, with_spread, in_bytes, three_digits, seeds_phrase)
+    pages.filters |= {
+        "interval": lambda places: interval(*places),
+        "mean_rank": lambda ranks: interval(*mean_rank(ranks)),
+    }
     pages.filters |= {"md": escape} | {function.__name__: function for function in filters}
     return f"{pages.get_template(template).render(values).rstrip()}\n"
 
@@ -76,8 +85,15 @@ def seeds_phrase(counts: Iterable[int]) -> str:
 
 
 def rank_of(row: Row) -> str:
-    """A row's rank, `2=` where other rows share it."""
-    return MISSING if row.rank is None else f"{row.rank}{'=' if row.tied else ''}"
+    """A row's rank: its best and its worst place, `2-9`."""
+    if row.rank is None:
+        return "control" if row.control else MISSING
+    return interval(*row.rank)
+
+
+def interval(best: float, worst: float) -> str:
+    """The best and the worst place, `2-9`; one number where they are the same."""
+    return f"{best:g}" if best == worst else f"{best:g}-{worst:g}"
 
 
 def three_digits(value: float | None) -> str:

@@ -1,17 +1,22 @@
-"""Our numbers on the methods' pages, between two marks; the text around the marks is written by hand."""
+"""The methods' pages: our numbers and links to the papers', between marks; the text around them is written by hand."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from leaderboards.comparisons import COMPARISONS, Difference, differences
-from leaderboards.markdown import replace_between, rewrite, table_lines
+from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import COLUMNS, scenarios
+from leaderboards.pages.reproduction import heading
+from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row, board
 from leaderboards.schema import Record
 
 START = "<!-- ours: written by the board command from the run records -->"
 END = "<!-- end of ours -->"
+PUBLISHED_START = "<!-- published: written by the board command from leaderboards/published -->"
+PUBLISHED_END = "<!-- end of published -->"
 
 
 def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
@@ -19,16 +24,30 @@ def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
     return {scenario: board(records, scenario) for scenario in scenarios(records)}
 
 
-def filled(page: str, method: str, boards: Mapping[str, list[Row]]) -> str:
+def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
     """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx."""
-    return replace_between(page, START, END, _table(method, boards))
+    page = replace_between(page, START, END, _table(method, boards))
+    return replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells))
 
 
-def write(records: Sequence[Record], folder: str | Path) -> None:
+def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:
     """Fills the pages `<method>.md` of a folder, if the folder exists."""
     all_boards = boards(records)
     for file in sorted(Path(folder).glob("*.md")):
-        rewrite(file, partial(filled, method=file.stem, boards=all_boards))
+        rewrite(file, partial(filled, method=file.stem, boards=all_boards, cells=cells))
+
+
+def _published(page: str, method: str, cells: Sequence[Published]) -> str:
+    """Links to the papers' tables that have rows of a method: of its own paper, by our row, or by the page's title."""
+    title = re.compile(rf"(?<![\w-]){re.escape(page.split(chr(10))[0].lstrip('# '))}(?![\w-])")
+    papers: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        ours = cell.ours.row.split("-") if cell.ours else ()
+        if method in (cell.paper, *ours) or title.search(cell.row):
+            link = f"[{cell.where}](../reproduction.md#{anchor(heading(cell))})"
+            papers.setdefault(cell.name, {})[link] = None
+    lines = [f"- {escape(name)}: {', '.join(links)}" for name, links in papers.items()]
+    return "\n".join(lines) if lines else "No table with a row of it could be read."
 
 
 def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
@@ -50,5 +69,6 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
 
 
 def _phrase(difference: Difference) -> str:
-    points = f"{difference.cell.mean:+z.1f} to {difference.base} (counts from {difference.threshold:.1f})"
-    return "; ".join([points, *([] if difference.significant else ["no clear difference"]), *difference.unlike])
+    counts = "" if difference.margin is None else f" (counts from {difference.margin:.1f})"
+    doubt = [difference.verdict] if difference.verdict not in ("more", "less") else []
+    return "; ".join([f"{difference.points:+z.1f} to {difference.base}{counts}", *doubt, *difference.unlike])

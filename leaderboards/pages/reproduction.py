@@ -1,11 +1,13 @@
 """Published numbers and ours: a line for each table on the board, and table by table in docs/reproduction.md."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from leaderboards.markdown import render, replace_between
 from leaderboards.pages.parity import Parity
 from leaderboards.papers.tables import Published
-from leaderboards.papers.verdicts import Verdict
+from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
 
@@ -36,9 +38,34 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         found = [each for each in results if (each.scenario.partition("/")[0], each.method, each.objective) == run]
         return ", ".join(f"{each.file}{'' if each.met else ' (not met)'}" for each in found) or "none"
 
-    shown = {"laid_out": laid_out, "printed": printed, "runs": runs, "remarks": remarks, "explained": explained}
-    shown["parity_of"] = parity_of
+    shown: dict[str, Any] = {
+        "laid_out": laid_out,
+        "printed": printed,
+        "runs": runs,
+        "remarks": remarks,
+        "explained": explained,
+    }
+    shown |= {"parity_of": parity_of, "heading": heading, "counted": counted(verdicts)}
     return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
+
+
+def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """How many numbers there are, how many by verdict, and how many open ones by their reason."""
+    kinds = Counter(verdict.kind for verdict in verdicts)
+    reasons = Counter(verdict.why for verdict in verdicts if verdict.kind == OPEN)
+    trained = sum(verdict.kind != OPEN and verdict.cell.ours is not None for verdict in verdicts)
+    return {
+        "all": len(verdicts),
+        "reproduced": kinds[REPRODUCED],
+        "off": kinds[OFF],
+        "reasons": reasons.most_common(),
+        "trained": trained,
+    }
+
+
+def heading(cell: Published) -> str:
+    """The heading of a table, which no other on the page has."""
+    return f"{cell.name}, {cell.where}"
 
 
 def laid_out(group: Sequence[Verdict]) -> tuple[dict[str, object], list[str], dict[str, dict[str, Verdict]]]:

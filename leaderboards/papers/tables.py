@@ -2,8 +2,9 @@
 
 docs/leaderboards.md describes the files of `published/`. A level (paper, table, column, row) gives its cells `unit`,
 keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where `{alpha}` stands for the
-setting of that name. A later level replaces what an earlier one gives, null removes it; a row may give a list, one item
-for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are on one cell each.
+setting of that name; `no_run` says why there is none. A later level replaces what an earlier one gives, null removes
+it; a row may give a list, one item for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are
+on one cell each.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ class Setting(NamedTuple):
 SETTINGS = {key: Setting(**fields) for key, fields in load_yaml("published_settings.yaml").items()}
 UNITS = ("%", "classes", "degrees", "dimensions", "distance^2", "nats", "words")
 OURS = ("scenario", "row", "score")
+KEYS = ("unit", "no_run", *OURS)
+"""What any level may give, beside settings and remarks."""
 Content = Mapping[str, Any]
 """What a level of a file gives its cells."""
 
@@ -45,8 +48,8 @@ class Ours(NamedTuple):
 class Published:
     """One published cell.
 
-    spread: the paper's standard deviation, None where it gives none. ours: None where we measure no such number.
-    column_index: of its column, from the left.
+    spread: the paper's standard deviation, None where it gives none. ours: None where we measure no such number, and
+    no_run: why. column_index: of its column, from the left.
     """
 
     paper: str
@@ -63,6 +66,7 @@ class Published:
     remarks: tuple[str, ...]
     ours: Ours | None
     column_index: int
+    no_run: str = ""
 
     @property
     def where(self) -> str:
@@ -97,11 +101,11 @@ def read(file: Path) -> list[Published]:
         paper = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, yaml.YAMLError) as error:
         raise RecordError(f"{file}: not a readable YAML file ({' '.join(str(error).split())})") from error
-    _check_keys(file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "unit", "remark"))
+    _check_keys(file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run"))
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
-        _check_keys(where, table, ("title", "columns", "rows"), ("setting", "unit", "remark", *OURS))
+        _check_keys(where, table, ("title", "columns", "rows"), ("setting", "remark", *KEYS))
         source = {"table": str(name), "title": table["title"], **{key: paper[key] for key in ("paper", "name", "cite")}}
         for row, content in table["rows"].items():
             cells += _row(f"{where}, {row}", paper, table, content, {**source, "row": str(row)})
@@ -121,7 +125,7 @@ class _UniqueKeys(yaml.SafeLoader):
 def _row(where: str, paper: Content, table: Content, content: Content, source: Content) -> Iterator[Published]:
     """The cells of a row; where the paper has no number there is none. source: fields that all of them share."""
     columns = table["columns"]
-    _check_keys(where, content, ("values",), ("remark", "remarks", "unit", *OURS, *SETTINGS))
+    _check_keys(where, content, ("values",), ("remark", "remarks", *KEYS, *SETTINGS))
     for key, value in content.items():
         if isinstance(value, list) and len(value) != len(columns):
             raise RecordError(f"{where}: {len(value)} {key} under {len(columns)} headings")
@@ -131,13 +135,12 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
         raise RecordError(f"{where}: a remark on {unknown[0]!r}, which is no heading")
     for index, (column, column_content) in enumerate(columns.items()):
         here = f"{where}, {column}"
-        _check_keys(here, column_content, (), ("remark", "unit", *OURS, *SETTINGS))
+        _check_keys(here, column_content, (), ("remark", *KEYS, *SETTINGS))
         row_content = {key: value[index] if isinstance(value, list) else value for key, value in content.items()}
         if row_content["values"] is None:
             continue
         levels = (paper.get("setting", {}), paper, table.get("setting", {}), table, column_content, row_content)
-        keys = ("unit", *OURS, *SETTINGS)
-        merged = {key: level[key] for level in levels for key in keys if key in level}
+        merged = {key: level[key] for level in levels for key in (*KEYS, *SETTINGS) if key in level}
         merged = {key: value for key, value in merged.items() if value is not None}
         if "unit" not in merged:
             raise RecordError(f"{here}: no unit, give one to the paper, the table or the column")
@@ -155,6 +158,7 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
             remarks=tuple(dict.fromkeys(remark for remark in remarks if remark)),
             ours=_ours(here, merged, setting),
             column_index=index,
+            no_run=str(merged.get("no_run", "")),
         )
 
 

@@ -69,7 +69,7 @@ def judged(
 def _judge(cell: Published, group: Sequence[Record]) -> Verdict:
     """The verdict on a cell, given the records of its scenario and row."""
     if cell.ours is None:
-        return Verdict(cell, OPEN, why="no run of ours is meant for it")
+        return Verdict(cell, OPEN, why=cell.no_run or "no run of ours is meant for it")
     if not group:
         return Verdict(cell, OPEN, why="not run yet")
     complete = [record for record in group if record["rounds"]["done"] == record["rounds"]["planned"]]

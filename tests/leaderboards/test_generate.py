@@ -64,7 +64,7 @@ def test_a_changed_record_is_named_wherever_it_shows(root):
     }  # fmt: skip
     assert '"cifar10-micro/ssd/seed0"' in differences[0].old
     (line,) = [difference for difference in differences if difference.what.startswith("leaderboards/README.md")]
-    assert (line.old, line.new) == ("1: 50.5 ± 0.7", "50.9 ± 0.1")
+    assert (line.old, line.new) == ("–: 50.5 ± 0.7", "50.9 ± 0.1")
 
 
 def test_a_changed_number_that_no_page_shows_is_named_by_its_record(root):
@@ -95,7 +95,7 @@ def test_pages_edited_by_hand_and_figures_that_are_no_longer_drawn_are_named(roo
     edit(root / "leaderboards" / "README.md", "| ssd |", "| ours |")
     (root / "leaderboards" / "figures" / "gone.svg").write_text("<svg/>")
     assert [tuple(difference) for difference in generate.stale(root)] == [
-        ("leaderboards/README.md, cifar10-micro", "1: ours", "ssd"),
+        ("leaderboards/README.md, cifar10-micro", "–: ours", "ssd"),
         ("leaderboards/figures/gone.svg", "there", "not made any more"),
     ]
 
