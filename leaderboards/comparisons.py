@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from leaderboards.rank import Cell, Row, pooled_spread, threshold, unlike_settings
+from leaderboards.rank import Row, fitted, unlike_settings
+from leaderboards.significance import Fit, fit
 from leaderboards.store import load_yaml
 
 COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
@@ -15,49 +17,55 @@ COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
 class Difference:
     """A row's headline minus that of the row it builds on, in points.
 
+    points: as `significance` estimates it: the difference of the means, where both rows have the same seeds.
     by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start.
-    threshold: the mean difference beyond which the rows differ. unlike: settings that differ, except the method's.
+    margin: the difference beyond which the rows differ; None where one has too few seeds to say.
+    unlike: settings that differ, except the method's.
     """
 
     row: str
     base: str
+    points: float
     by_seed: Mapping[int, float]
-    threshold: float
+    margin: float | None
     unlike: tuple[str, ...]
 
     @property
-    def cell(self) -> Cell:
-        """Mean and spread over seeds."""
-        return Cell.of(list(self.by_seed.values()))
-
-    @property
-    def significant(self) -> bool:
-        """Whether the mean difference is more than the spread over seeds explains."""
-        return abs(self.cell.mean) > self.threshold
+    def verdict(self) -> str:
+        """The difference in words."""
+        if self.margin is None:
+            return "too few seeds"
+        return "no clear difference" if abs(self.points) <= self.margin else "more" if self.points > 0 else "less"
 
 
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
-    """Each row of a board compared with the row it builds on, largest gain first; empty where no spread is known.
+    """Each row of a board compared with the row it builds on, largest gain first.
 
     bases: row -> the rows that build on it.
     """
     by_name = {row.row: row for row in rows}
-    if (spread := pooled_spread(by_name.values())) is None:
-        return []
+    of_board = fitted(by_name.values())
     names = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
-    pairs = [(by_name[row], by_name[base]) for row, base in names]
-    compared = [difference for row, base in pairs if (difference := compare(row, base, spread)) is not None]
-    return sorted(compared, key=lambda difference: -difference.cell.mean)
+    pairs = [compare(by_name[row], by_name[base], of_board) for row, base in names]
+    return sorted((pair for pair in pairs if pair is not None), key=lambda difference: -difference.points)
 
 
-def compare(row: Row, base: Row, spread: float) -> Difference | None:
-    """The difference between two rows, given the board's pooled spread; None where they share no seed."""
+def compare(row: Row, base: Row, of_board: Fit | None) -> Difference | None:
+    """The difference between two rows; None where they share no seed.
+
+    of_board: the comparison of all ranked rows. A row that is not ranked, as a control, is compared by the pair's own
+    spread: for two rows, `fit` is the paired t-test.
+    """
     by_seed = {seed: row.headline[seed] - base.headline[seed] for seed in sorted({*row.headline} & {*base.headline})}
     if not by_seed:
         return None
+    ranked = row.rank is not None and base.rank is not None
+    compared = of_board if ranked else fit({row.row: row.headline, base.row: base.headline})
     unlike = tuple(
         f"{key} {value}, not {base_value}"
         for key, value, base_value in unlike_settings(row.settings, base.settings)
         if not key.startswith("method.")
     )
-    return Difference(row.row, base.row, by_seed, threshold(len(by_seed), len(by_seed), spread), unlike)
+    points = compared.difference(row.row, base.row) if compared else fmean(by_seed.values())
+    margin = compared.margins[row.row][base.row] if compared else None
+    return Difference(row.row, base.row, points, by_seed, margin, unlike)

@@ -1,14 +1,9 @@
-"""The board of a scenario: means and spreads over seeds, and ranks that are shared where seeds cannot separate rows.
+"""The board of a scenario: means and spreads over seeds, and ranks that say what the seeds can tell apart.
 
-Rows are ordered by the headline, the linear probe's accuracy after the last round. Seeds are few, so one standard
-deviation is pooled over all rows of the scenario with at least two seeds,
-
-    s^2 = sum_i (n_i - 1) s_i^2 / sum_i (n_i - 1),
-
-and two rows differ only if |mean_i - mean_j| > 2 s sqrt(1 / n_i + 1 / n_j). From the top of the board to the bottom, a
-row that does not differ from the first row of the group above joins that group and shares its rank; any other row opens
-a group, and its rank is its position (1, 1, 3, ...). If no row has two seeds, s is unknown and no row is ranked. The
-untrained encoder is the floor: never ranked, always last.
+Rows are ordered by the headline, the linear probe's accuracy after the last round. A row's rank is an interval: from
+one more than the number of rows that are better, to the number of ranked rows less those that are worse. A row of rank
+"2-9" may stand anywhere from second to ninth. `significance` decides which rows differ. Rows with the headline from
+three seeds or more are ranked; controls are not, nor is the untrained encoder, which is the floor and always last.
 """
 
 import math
@@ -20,6 +15,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from leaderboards.schema import Record, RecordError
+from leaderboards.significance import FEWEST_SEEDS, Fit, fit
 from leaderboards.store import SETTING_DEFAULTS
 from leaderboards.store import name as run_name
 
@@ -45,12 +41,16 @@ class Row:
     """A row of a board.
 
     cells: "protocol metric" (as in `HEADLINE`) -> its Cell. headline: seed -> value.
+    images, server_images: trained on in all rounds, by clients and by a server that trains too; means over seeds.
     bytes_up, bytes_down, client_seconds: per client and round, None without any visit to a client; bytes are also None
         for a single client, which holds all the data and exchanges nothing.
     commits: with a star where files differed from the commit. dates: of the first and the last run.
     epsilon: the largest that a client of any seed has spent, None without noisy releases; it covers the entries of
         `covers` and no other, at `delta`.
-    rank: None for the floor, for a row without the headline and where no spread is known. tied: another row shares it.
+    control: its clients do not learn (`optimizer.lr` is 0), so that it shows what the rest of a method does.
+    below: the accuracies of `cells` whose mean is below that of the untrained encoder.
+    rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
+        ranked rows that are better and worse than this one, in order of the board.
     """
 
     row: str
@@ -60,6 +60,8 @@ class Row:
     seeds: tuple[int, ...]
     headline: dict[int, float]
     cells: dict[str, Cell]
+    images: float
+    server_images: float
     bytes_up: float | None
     bytes_down: float | None
     client_seconds: float | None
@@ -70,8 +72,11 @@ class Row:
     epsilon: float | None = None
     covers: tuple[str, ...] = ()
     delta: float | None = None
-    rank: int | None = None
-    tied: bool = False
+    control: bool = False
+    below: tuple[str, ...] = ()
+    rank: tuple[int, int] | None = None
+    better: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()
 
 
 def finished(record: Record) -> bool:
@@ -128,30 +133,66 @@ def metric_values(group: Iterable[Record], key: str) -> list[float]:
 
 
 def board(records: Iterable[Record], scenario: str) -> list[Row]:
-    """The rows of a scenario: ranked rows, best first; then rows without a headline; then the floor."""
+    """The rows of a scenario: those with a headline, best mean first; then rows without one; then the floor."""
     rows = [_row(group) for group in runs(records, scenario).values()]
-    scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
-    scored.sort(key=lambda row: -row.cells[HEADLINE].mean)  # equal means stay in order of name
+    scored = sorted((row for row in rows if HEADLINE in row.cells and row.row != FLOOR), key=_by_mean)
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
-    return _ranked(scored, pooled_spread(rows)) + others
+    floor = next((row for row in rows if row.row == FLOOR), None)
+    return [_below(row, floor) for row in _ranked(scored) + others]
 
 
-def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Row -> scenario -> rank, of the rows that all these boards rank, best mean first (Demsar 2006, section 3.2.2).
+def _by_mean(row: Row) -> float:
+    """A key for sorting: the best mean comes first, and rows of equal means stay in order of name."""
+    return -row.cells[HEADLINE].mean
 
-    In each scenario those rows are ranked again among themselves, by the rule above; each row of a tied group gets the
-    mean of the group's positions. Boards without any rank are left out.
+
+def fitted(rows: Iterable[Row]) -> Fit | None:
+    """The ranked rows of a board, compared with each other; None where there are fewer than two."""
+    return fit({row.row: row.headline for row in rows if row.rank is not None})
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    """Rows in order of the board, those that can be with their ranks."""
+    able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.control}
+    compared = fit({name: row.headline for name, row in able.items()})
+
+    def place(row: Row) -> Row:
+        better = compared.better(row.row) if compared else ()
+        worse = compared.worse(row.row) if compared else ()
+        return replace(row, rank=(1 + len(better), len(able) - len(worse)), better=better, worse=worse)
+
+    return [place(row) if row.row in able else row for row in rows]
+
+
+def _below(row: Row, floor: Row | None) -> Row:
+    """The row, with its accuracies below those of the untrained encoder."""
+    if floor is None:
+        return row
+    keys = (key for key in row.cells if key in floor.cells and key.split(" ")[1].startswith("accuracy"))
+    return replace(row, below=tuple(key for key in keys if row.cells[key].mean < floor.cells[key].mean))
+
+
+def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Row -> scenario -> rank, of the rows that all these boards rank, in order of their mean place (Demsar 2006).
+
+    A rank counts those rows alone. Boards without any rank are left out.
     """
-    ranking = {name: [row for row in rows if row.rank is not None] for name, rows in boards.items()}
+    ranking = {name: {row.row: row for row in rows if row.rank is not None} for name, rows in boards.items()}
     ranking = {name: rows for name, rows in ranking.items() if rows}
-    shared = set.intersection(*({row.row for row in rows} for rows in ranking.values())) if ranking else set()
-    ranks: dict[str, dict[str, float]] = {row: {} for row in sorted(shared)}
-    for name, rows in ranking.items():
-        reranked = _ranked([row for row in rows if row.row in shared], pooled_spread(boards[name]))
-        for row in reranked:
-            size = sum(other.rank == row.rank for other in reranked)
-            ranks[row.row][name] = (row.rank or 0) + (size - 1) / 2
-    return dict(sorted(ranks.items(), key=lambda item: fmean(item[1].values())))
+    shared = set.intersection(*map(set, ranking.values())) if ranking else set()
+    places = {name: [row for row in rows if row in shared] for name, rows in ranking.items()}
+    order = sorted(sorted(shared), key=lambda row: fmean(places[name].index(row) for name in places))
+
+    def among_shared(row: Row) -> tuple[int, int]:
+        return 1 + len(shared.intersection(row.better)), len(shared) - len(shared.intersection(row.worse))
+
+    return {row: {name: among_shared(rows[row]) for name, rows in ranking.items()} for row in order}
+
+
+def mean_rank(ranks: Iterable[tuple[int, int]]) -> tuple[float, float]:
+    """The means of the best and of the worst places."""
+    best, worst = zip(*ranks, strict=True)
+    return fmean(best), fmean(worst)
 
 
 def gaps(rows: Sequence[Row]) -> list[str]:
@@ -169,20 +210,6 @@ def gaps(rows: Sequence[Row]) -> list[str]:
         lines += [f"{row.row} has no seed {', '.join(missing)}"] if missing else []
         lines += [f"{row.row}, seed {', '.join(map(str, unscored))}, has no {HEADLINE}"] if unscored else []
     return lines
-
-
-def pooled_spread(rows: Iterable[Row]) -> float | None:
-    """The headline's standard deviation over seeds in percent, pooled over all rows that have one; None without any."""
-    cells = [row.cells[HEADLINE] for row in rows if HEADLINE in row.cells]
-    known = [(cell.n - 1, cell.spread) for cell in cells if cell.spread is not None]
-    if not known:
-        return None
-    return math.sqrt(math.fsum(df * spread**2 for df, spread in known) / sum(df for df, _ in known))
-
-
-def threshold(n: int, m: int, spread: float) -> float:
-    """The difference between means of n and m seeds beyond which they differ."""
-    return 2 * spread * math.sqrt(1 / n + 1 / m)
 
 
 def _row(group: Sequence[Record]) -> Row:
@@ -208,6 +235,8 @@ def _row(group: Sequence[Record]) -> Row:
         headline={record["seed"]: value for record in group for value in metric_values([record], HEADLINE)},
         seeds=tuple(record["seed"] for record in group),
         cells={key: Cell.of(sample) for key, sample in sorted(samples.items())},
+        images=fmean(record["images"] for record in group),
+        server_images=fmean(record.get("server", {}).get("images", 0) for record in group),
         bytes_up=traffic("up"),
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),
@@ -218,18 +247,5 @@ def _row(group: Sequence[Record]) -> Row:
         epsilon=max((record["epsilon"] for record in group if record["epsilon"] is not None), default=None),
         covers=tuple(sorted({entry for privacy in noise for entry in privacy.get("covers", ())})),
         delta=noise[0].get("delta"),
+        control=first["settings"].get("optimizer.lr") == 0,
     )
-
-
-def _ranked(rows: Sequence[Row], spread: float | None) -> list[Row]:
-    """Rows in descending order of the headline, with their ranks, given the pooled spread."""
-    if spread is None:
-        return list(rows)
-    leaders: list[int] = []  # for each row, the index of its group's first row
-    for index, row in enumerate(rows):
-        leader = leaders[-1] if leaders else index
-        best, cell = rows[leader].cells[HEADLINE], row.cells[HEADLINE]
-        leaders.append(index if abs(best.mean - cell.mean) > threshold(best.n, cell.n, spread) else leader)
-    return [
-        replace(row, rank=leader + 1, tied=leaders.count(leader) > 1) for row, leader in zip(rows, leaders, strict=True)
-    ]

@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import combinations, groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,34 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboards.comparisons import COMPARISONS, differences
-from leaderboards.markdown import MISSING, in_bytes, rank_of, render, table_lines, three_digits, with_spread
+from leaderboards.markdown import (
+    MISSING,
+    in_bytes,
+    rank_of,
+    render,
+    seeds_phrase,
+    table_lines,
+    three_digits,
+    with_spread,
+)
 from leaderboards.pages import plots, reproduction
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import HEADLINE, Row, board, finished, gaps, pooled_spread, ranks_by_scenario
+from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
+from leaderboards.significance import FEWEST_SEEDS
 from leaderboards.store import load_yaml
 
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
 
 
 def _score(key: str, decimals: int) -> Callable[[Row], str]:
-    return lambda row: with_spread(row.cells.get(key), decimals)
+    return lambda row: f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
+
+
+def _images(row: Row) -> str:
+    server = f" + {row.server_images:,.0f}" if row.server_images else ""
+    return f"{row.images:,.0f}{server}"
 
 
 def _uniformity(row: Row) -> str:
@@ -31,7 +48,9 @@ def _uniformity(row: Row) -> str:
     return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
 
 
-EPSILON = "epsilon"
+BELOW = "↓"
+"""Marks an accuracy below that of the untrained encoder."""
+EPSILON, IMAGES = "epsilon", "images: clients + server"
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": lambda row: row.row,
@@ -40,10 +59,11 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
+    IMAGES: _images,
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
 }
-"""Heading -> a row's text; epsilon only on boards where a row has spent any."""
+"""Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
 PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
@@ -69,7 +89,9 @@ def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Se
 def table(rows: Iterable[Row], title: str) -> Table:
     """The board for the terminal."""
     rows = list(rows)
-    result = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    unranked = any(HEADLINE in row.cells for row in rows) and not any(row.rank for row in rows)
+    caption = Text(f"no rank: that takes {FEWEST_SEEDS} seeds a row") if unranked else None
+    result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = _terminal_columns(rows)
     for column in columns:
         heading = column.replace(" ", "\n")
@@ -130,9 +152,10 @@ def _stem(scenario: str) -> str:
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """The headings of a board; epsilon only where a row has spent any."""
-    spent = any(row.epsilon is not None for row in rows)
-    return [column for column in COLUMNS if spent or column != EPSILON]
+    """The headings of a board."""
+    rows = list(rows)
+    shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images for row in rows)}
+    return [column for column in COLUMNS if shown.get(column, True)]
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
@@ -154,8 +177,8 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
         "lines": lines(rows),
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
-        "spread": pooled_spread(rows),
-        "servers": {record["row"]: record for record in complete if record.get("server", {}).get("images")}.values(),
+        "below": any(row.below for row in rows),
+        "compared": _compared(rows),
         "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),
@@ -164,6 +187,35 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
         "gains": differences(rows, COMPARISONS["bases"]),
     }
+
+
+def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """What the ranks of a board rest on, and for each ranked row those it differs from; None without any comparison."""
+    of_board = fitted(rows)
+    if of_board is None:
+        return None
+    order = list(of_board.effects)
+    margins = [of_board.margins[row][other] for row, other in combinations(order, 2)]
+    relations = []
+    for row in (row for row in rows if row.rank is not None):
+        same = [name for name in order if name not in (*row.better, *row.worse)]
+        relations.append((row.row, *(spans(names, order, row.row) for names in (row.better, row.worse, same))))
+    return {
+        "rows": len(order),
+        "seeds": seeds_phrase(map(len, of_board.design)),
+        "spread": of_board.spread,
+        "margins": (of_board.smallest_margin, max(filter(isfinite, margins))),
+        "uneven": of_board.uneven,
+        "relations": relations,
+    }
+
+
+def spans(names: Iterable[str], order: Sequence[str], itself: str) -> str:
+    """Rows in words, neighbours on the board as `a to c (3)`; without the row that they are set beside."""
+    places = sorted(map(order.index, names))
+    runs = [[place for _, place in run] for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0])]
+    found = [[order[place] for place in run if order[place] != itself] for run in runs]
+    return ", ".join(f"{run[0]} to {run[-1]} ({len(run)})" if len(run) > 2 else ", ".join(run) for run in found if run)
 
 
 def left_out(records: Iterable[Record], scenario: str) -> list[str]:
@@ -175,6 +227,6 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
     ]
 
 
-def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, best mean first."""
+def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, in order of their mean place."""
     return ranks_by_scenario({name: board(records, name) for name in COMPARISONS["averaged"]})

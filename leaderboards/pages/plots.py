@@ -6,15 +6,15 @@ The same records give the same bytes.
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.comparisons import COMPARISONS
 from leaderboards.markdown import rank_of, seeds_phrase, with_spread
-from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, board, runs
+from leaderboards.rank import FLOOR, HEADLINE, Cell, board, fitted, runs
 from leaderboards.schema import Record
+from leaderboards.significance import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,8 +58,9 @@ def save(draw: Callable[[], "Figure"], path: str | Path) -> None:
 def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
     """The headline of a scenario as a dot plot.
 
-    A dot is a seed, a tick the mean of several seeds, a bar one standard deviation to either side, a band a group of
-    tied rows, the dashed line the untrained encoder.
+    A dot is a seed, a tick the mean of several seeds, a bar one standard deviation to either side, the dashed line the
+    untrained encoder. A band is behind the rows that no other is known to be better than; the line above the rows is as
+    long as the difference that tells two of them apart.
     """
     from matplotlib.figure import Figure
 
@@ -67,12 +68,15 @@ def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
     ranked = [row for row in rows if row.row != FLOOR]
     figure = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(ranked), 1)), layout="constrained")
     axes = figure.add_subplot()
-    _bands(axes, ranked)
+    for y, row in enumerate(ranked):
+        if row.rank and row.rank[0] == 1:
+            axes.axhspan(y - 0.5, y + 0.5, color=BAND, linewidth=0, zorder=0)
     for y, row in enumerate(ranked):
         _dots(axes, y, row.cells[HEADLINE], list(row.headline.values()))
         axes.text(1.02, y, rank_of(row), transform=axes.get_yaxis_transform(), va="center")
     for row in rows[len(ranked) :]:
         _floor(axes, row.cells[HEADLINE].mean)
+    _scale(figure, axes, fitted(rows))
     axes.set_yticks(range(len(ranked)), [row.row for row in ranked])
     axes.set_ylim(max(len(ranked), 1) - 0.4, -0.6)  # the best row on top
     axes.set_xlabel(f"{HEADLINE} after the last round (%)")
@@ -90,7 +94,7 @@ def _dots(axes: "Axes", y: int, cell: Cell, sample: Sequence[float]) -> None:
         axes.plot(ends, [y, y], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
         axes.plot(cell.mean, y, "|", color=INK, markersize=11, markeredgewidth=1.6)
     axes.plot(sample, [y] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
-    axes.text(1.095, y, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+    axes.text(1.15, y, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
 
 
 def _floor(axes: "Axes", mean: float) -> None:
@@ -100,12 +104,17 @@ def _floor(axes: "Axes", mean: float) -> None:
     axes.annotate(text, (mean, 1), xycoords=up, **offset, ha="center", color=GREY, fontsize=8)
 
 
-def _bands(axes: "Axes", rows: Sequence[Row]) -> None:
-    """A band behind each group of tied rows."""
-    for rank, group in groupby(rows, key=lambda row: row.rank):
-        size = len(list(group))
-        if rank is not None and size > 1:
-            axes.axhspan(rank - 1.44, rank - 1.56 + size, color=BAND, linewidth=0, zorder=0)
+def _scale(figure: "Figure", axes: "Axes", compared: Fit | None) -> None:
+    """A line above the rows, as long as the smallest difference that tells two of them apart."""
+    if compared is None:
+        return
+    from matplotlib.transforms import offset_copy
+
+    margin, right = compared.smallest_margin, axes.get_xlim()[1]
+    above = offset_copy(axes.get_xaxis_transform(), figure, y=12, units="points")
+    axes.plot([right - margin, right], [1, 1], transform=above, color=INK, linewidth=1, marker="|", clip_on=False)
+    text = f"{margin:.1f} points tell two rows apart "
+    axes.text(right - margin, 1, text, transform=above, ha="right", va="center", fontsize=8)
 
 
 def curve_figures(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]]:

@@ -7,14 +7,14 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isinf
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from leaderboards.pages import board, methods, reproduction
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import Row, finished, gaps, pooled_spread
+from leaderboards.rank import Row, finished, fitted, gaps, mean_rank
 from leaderboards.schema import Record
 from leaderboards.store import digest, name
 
@@ -45,18 +45,28 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "left": board.left_out(records, scenario),
-                "spread": _rounded(pooled_spread(rows)),
+                "compared": _compared(rows),
             }
             for scenario, rows in methods.boards(records).items()
         },
         "averages": [
-            {"row": row, "mean": fmean(ranks.values()), "ranks": ranks}
+            {"row": row, "mean": mean_rank(ranks.values()), "ranks": ranks}
             for row, ranks in board.averaged_ranks(records).items()
         ],
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(verdicts)],
         "privacy": sheet and asdict(sheet),
     }
+
+
+def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """What tells the ranked rows apart: their estimated means, and the difference that each pair needs, row by row."""
+    of_board = fitted(rows)
+    if of_board is None:
+        return None
+    margins = [[None if isinf(margin) else margin for margin in line.values()] for line in of_board.margins.values()]
+    numbers = {"effects": list(of_board.effects.values()), "margins": margins, "smallest": of_board.smallest_margin}
+    return {"rows": list(of_board.effects), **_rounded(numbers), "uneven": of_board.uneven}
 
 
 def _row(row: Row) -> dict[str, Any]:

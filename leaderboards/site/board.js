@@ -10,6 +10,7 @@ const view = {
   metric: "monitor",
   against: "round",
   base: "",
+  beside: "", // the row that all others are set beside
   ticked: new Map(),
 };
 
@@ -20,14 +21,15 @@ function boardPage(scenario) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { rows, missing, left, spread } = DATA.scenarios[here];
+  const { rows, missing, left, compared } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
+  if (!rows.some((row) => row.rank && row.row === view.beside)) view.beside = "";
   if (!view.ticked.has(here)) view.ticked.set(here, new Set(rows.slice(0, 5).map((row) => row.row)));
   const ticked = view.ticked.get(here);
   const charts = el("div", { class: "charts" });
-  const drawCharts = () => charts.replaceChildren(...comparison(here, rows, ticked, spread, drawCharts));
+  const drawCharts = () => charts.replaceChildren(...comparison(here, rows, ticked, compared, drawCharts));
   const [controls, shown] = boardTable(here, rows, ticked, drawCharts);
   const scenarios = names.map((name) => [name, `${name} (${size(name)})`]);
   controls.prepend(
@@ -49,14 +51,22 @@ function boardPage(scenario) {
     }),
   );
   const read =
-    "Mean ± spread over seeds after the last round. Rows that share a rank do not differ by more than " +
-    "their seeds explain; untrained is the floor. Bytes and client seconds are per client and round.";
+    "Mean ± spread over seeds after the last round. A rank of 2-9 is a row that may stand anywhere from second to " +
+    "ninth: one row is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
+    "Rows of fewer than three seeds and controls are not ranked; untrained is the floor, and ↓ is below it. " +
+    "Bytes and client seconds are per client and round.";
+  const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
+  const uneven =
+    compared && compared.uneven.length
+      ? `Spreads are uneven (Levene's test, 5 %): a statement about ${compared.uneven.join(", ")} is less certain.`
+      : "";
   return [
     el("h1", {}, here),
     scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
     controls,
     shown,
     el("p", { class: "quiet" }, read),
+    compared ? el("p", { class: "quiet" }, apart, uneven) : null,
     left.length ? el("p", { class: "quiet" }, `Not finished, and left out: ${left.join("; ")}.`) : null,
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
     el("h2", {}, "Comparison"),
@@ -80,7 +90,7 @@ function columns(rows) {
       key,
       title,
       (row) => (row.cells[key] ? row.cells[key][0] : null),
-      (_, row) => withSpread(row.cells[key], places),
+      (_, row) => [...withSpread(row.cells[key], places), row.below.includes(key) ? " ↓" : null],
       { more: index >= FIRST },
     ),
   );
@@ -89,14 +99,28 @@ function columns(rows) {
     column(
       "rank",
       "rank",
-      (row) => row.rank,
-      (rank, row) => (rank === null ? NONE : `${rank}${row.tied ? "=" : ""}`),
+      (row) => (rows.some((row) => row.rank) ? rows.indexOf(row) : null), // the order is by the mean
+      (_, row) => (row.rank ? interval(row.rank) : row.control ? "control" : NONE),
       up,
+    ),
+    column(
+      "beside",
+      `beside ${view.beside}`,
+      (row) => besideChosen(rows, row),
+      (_, row) => besideChosen(rows, row) || NONE,
     ),
     ...scores,
     column("bytes_up", "bytes up", (row) => row.bytes_up, bytes, up),
     column("bytes_down", "bytes down", (row) => row.bytes_down, bytes, up),
     column("client_seconds", "client seconds", (row) => row.client_seconds, digits, up),
+    column("images", "images", (row) => row.images, (images) => images.toLocaleString("en"), { ...up, more: true }),
+    column(
+      "server_images",
+      "images of the server",
+      (row) => row.server_images || null,
+      (images) => (images ? images.toLocaleString("en") : NONE),
+      up,
+    ),
     column(
       "epsilon",
       "epsilon",
@@ -113,6 +137,14 @@ function columns(rows) {
     ),
   ];
   return all.filter((column) => (view.more || !column.more) && rows.some((row) => column.value(row) !== null));
+}
+
+// What a row is to the one that was chosen: null for that one, for rows without a rank, and where none is chosen.
+function besideChosen(rows, row) {
+  const chosen = rows.find(({ row: name }) => name === view.beside);
+  if (!chosen || !row.rank || row === chosen) return null;
+  if (chosen.better.includes(row.row)) return "better";
+  return chosen.worse.includes(row.row) ? "worse" : "not told apart";
 }
 
 function sorted(rows, shown) {
@@ -183,6 +215,7 @@ function boardTable(scenario, rows, ticked, changed) {
     holder.firstChild.scrollLeft = across;
     count.textContent = filtered.length === rows.length ? `${rows.length} rows` : `${filtered.length} of ${rows.length} rows`;
   };
+  const ranked = rows.filter((row) => row.rank).map((row) => [row.row, row.row]);
   const methods = [...new Set(rows.map((row) => row.method))].sort().map((name) => [name, name]);
   const find = el("input", {
     type: "search",
@@ -202,6 +235,12 @@ function boardTable(scenario, rows, ticked, changed) {
         view.method = name;
         draw();
       }),
+      ranked.length > 1
+        ? choose("set beside", view.beside, [["", "none"], ...ranked], (name) => {
+            view.beside = name;
+            draw();
+          })
+        : null,
       tick("all scores", view.more, (checked) => {
         view.more = checked;
         draw();
@@ -217,11 +256,10 @@ function averages() {
   if (names.length < 2) return null;
   const lines = DATA.averages.map(({ row, mean, ranks }) => [
     row,
-    formatNumber(mean, 2),
-    ...names.map((name) => String(ranks[name])),
+    interval(mean),
+    ...names.map((name) => interval(ranks[name])),
   ]);
-  const read =
-    "Mean ranks of the rows that these scenarios all rank; rows that share a rank get the mean of its positions.";
+  const read = "The rows that these scenarios all rank, in order of their mean place; a rank counts these rows alone.";
   return el(
     "section",
     {},

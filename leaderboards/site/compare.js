@@ -9,9 +9,9 @@ const METRICS = {
 };
 const AGAINST = { round: "rounds", bytes: "bytes up and down, all clients", seconds: "seconds of training" };
 
-function comparison(scenario, rows, ticked, pooled, changed) {
+function comparison(scenario, rows, ticked, compared, changed) {
   const chosen = rows.filter((row) => ticked.has(row.row));
-  return [curves(scenario, chosen), plane(rows, chosen), paired(chosen, pooled, changed)];
+  return [curves(scenario, chosen), plane(rows, chosen), paired(chosen, compared, changed)];
 }
 
 // For each seed that the monitor evaluated in several rounds: round -> its point.
@@ -69,8 +69,14 @@ function plane(rows, chosen) {
   });
 }
 
-// pooled: the seeds' pooled spread in points; a difference counts beyond twice the standard error of the mean difference
-function paired(rows, pooled, changed) {
+// [points, the difference from which they count], as the board's ranks have them; null where a row is not ranked.
+function judged(compared, row, base) {
+  const [at, other] = [row, base].map(({ row: name }) => (compared ? compared.rows.indexOf(name) : -1));
+  if (at < 0 || other < 0) return null;
+  return [compared.effects[at] - compared.effects[other], compared.margins[at][other]];
+}
+
+function paired(rows, compared, changed) {
   const figure = el("figure", {}, el("figcaption", {}, "Linear probe, seed by seed"));
   const base = rows.find((row) => row.row === view.base) || rows[0];
   const others = rows.filter((row) => row !== base);
@@ -93,16 +99,19 @@ function paired(rows, pooled, changed) {
   const lines = others.map((row) => {
     const seeds = row.seeds.filter((seed) => seed in row.headline && seed in base.headline);
     const points = seeds.map((seed) => row.headline[seed] - base.headline[seed]);
-    if (!points.length) return [row.row, el("td", { colspan: 4 }, "no seed in common")];
+    if (!points.length) return [row.row, el("td", { colspan: 5 }, "no seed in common")];
     const ahead = `${points.filter((value) => value > 0).length} of ${points.length}`;
+    const [average, margin] = judged(compared, row, base) || [mean(points), null];
+    const verdict = base.better.includes(row.row) ? "better" : base.worse.includes(row.row) ? "worse" : "not told apart";
     return [
       row.row,
-      el("td", {}, withSpread([mean(points), spread(points)], 2)),
-      pooled === null ? NONE : formatNumber(2 * pooled * Math.sqrt(2 / points.length), 2),
+      el("td", {}, withSpread([average, spread(points)], 2)),
+      formatNumber(margin, 2),
+      row.rank && base.rank ? verdict : NONE,
       ahead,
       points.map((value) => formatNumber(value, 1)).join(", "),
     ];
   });
-  figure.append(table([`minus ${base.row}`, "points", "counts from", "ahead in", "by seed"], lines, "wide low"));
+  figure.append(table([`minus ${base.row}`, "points", "counts from", "verdict", "ahead in", "by seed"], lines, "wide low"));
   return figure;
 }

@@ -52,6 +52,11 @@ function formatNumber(value, digits) {
   return Number(shown) === 0 ? shown.replace("-", "") : shown;
 }
 
+// The best and the worst place of a rank.
+function interval([best, worst]) {
+  return best === worst ? digits(best) : `${digits(best)}-${digits(worst)}`;
+}
+
 function digits(value) {
   return value === null || value === undefined ? NONE : String(Number(value.toPrecision(3)));
 }

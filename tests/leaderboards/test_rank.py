@@ -1,4 +1,4 @@
-"""Means, spreads, ties and ranks against numbers worked out by hand."""
+"""Means, spreads and ranks against numbers worked out by hand."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from leaderboards.comparisons import compare, differences
-from leaderboards.rank import HEADLINE, Cell, board, gaps, metric_values, pooled_spread, ranks_by_scenario
+from leaderboards.rank import HEADLINE, Cell, board, fitted, gaps, mean_rank, metric_values, ranks_by_scenario
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -15,8 +15,14 @@ def records(**rows: Sequence[float | None]) -> list[Record]:
     return [record(name, seed, linear) for name, sample in rows.items() for seed, linear in enumerate(sample)]
 
 
-def ranks(rows: Mapping[str, Sequence[float | None]]) -> list[tuple[str, int | None, bool]]:
-    return [(row.row, row.rank, row.tied) for row in board(records(**rows), "cifar10-micro")]
+def ranks(rows: Mapping[str, Sequence[float | None]]) -> dict[str, tuple[int, int] | None]:
+    """Row -> rank, in order of the board."""
+    return {row.row: row.rank for row in board(records(**rows), "cifar10-micro")}
+
+
+def three(mean: float) -> list[float | None]:
+    """Seeds whose effects are -1, 0 and 1."""
+    return [mean - 1, mean, mean + 1]
 
 
 def test_a_row_is_the_mean_and_sample_deviation_of_its_seeds():
@@ -28,7 +34,8 @@ def test_a_row_is_the_mean_and_sample_deviation_of_its_seeds():
     assert row.bytes_up == 46_800_000  # (2.3e9 + 4e7) / 50 visits
     assert row.bytes_down == 1235
     assert row.client_seconds == 1.6
-    assert (row.rank, row.tied) == (1, False)
+    assert row.rank == (1, 1)
+    assert (row.images, row.server_images) == (100_000, 0)
 
 
 def test_traffic_is_averaged_over_the_visits_of_all_seeds():
@@ -60,30 +67,54 @@ def test_a_rows_epsilon_is_the_largest_of_any_client_and_seed():
     assert (row.epsilon, row.covers, row.delta) == (None, (), None)
 
 
-def test_the_spread_is_pooled_over_rows_with_two_seeds_or_more():
-    # a: variance 2 with 1 degree of freedom; b: variance 1 with 2; c: none. s^2 = (1 * 2 + 2 * 1) / 3
-    rows = board(records(a=[50, 52], b=[40, 41, 42], c=[30]), "cifar10-micro")
-    assert pooled_spread(rows) == pytest.approx(math.sqrt(4 / 3), rel=1e-12)
+# Errors of `NOISY`: 0, -1, 1; 0, 1, -1; and 0. So s is 1, and three means differ from 5.0402 / sqrt(3) = 2.91 on
+NOISY: dict[str, list[float | None]] = {"a": [50, 50, 53], "b": [48, 50, 49], "c": [46, 47, 48]}
 
 
-def test_rows_tie_up_to_and_including_the_threshold():
-    # two seeds one apart: variance 1/2, the threshold is 2 sqrt(1/2) sqrt(1/2 + 1/2) = sqrt(2)
-    assert ranks({"a": [50, 51], "b": [48.59, 49.59]}) == [("a", 1, True), ("b", 1, True)]
-    assert ranks({"a": [50, 51], "b": [48.58, 49.58]}) == [("a", 1, False), ("b", 2, False)]
-    # s = 0: the threshold is 0, and equality is a tie
-    assert ranks({"b": [50, 50], "a": [50, 50], "c": [49, 49]}) == [("a", 1, True), ("b", 1, True), ("c", 3, False)]
+def test_a_rank_counts_the_rows_that_are_better_and_those_that_are_worse():
+    assert ranks(NOISY) == {"a": (1, 2), "b": (1, 3), "c": (2, 3)}
+    rows = board(records(**NOISY), "cifar10-micro")
+    assert [(row.better, row.worse) for row in rows] == [((), ("c",)), ((), ()), (("a",), ())]
+    compared = fitted(rows)
+    assert compared is not None
+    assert compared.spread == pytest.approx(1)
 
 
-def test_a_single_seed_has_a_wider_threshold():
-    # s^2 = 1/2 from a alone; against one seed 2 sqrt(1/2) sqrt(1/2 + 1) = sqrt(3)
-    assert ranks({"a": [50, 51], "b": [48.77]}) == [("a", 1, True), ("b", 1, True)]
-    assert ranks({"a": [50, 51], "b": [48.76]}) == [("a", 1, False), ("b", 2, False)]
+def test_without_errors_every_difference_counts_and_equal_rows_share_places():
+    assert ranks({"b": three(50), "a": three(50), "c": three(49)}) == {"a": (1, 2), "b": (1, 2), "c": (3, 3)}
 
 
-def test_ties_are_with_the_first_of_the_group_and_do_not_chain():
-    # the threshold is sqrt(2) throughout: b is 1 below a; c is 1 below b but 2 below a, so it opens a group; d joins it
-    rows = {"d": [47, 48], "c": [48, 49], "b": [49, 50], "a": [50, 51], "e": [40, 41]}
-    assert ranks(rows) == [("a", 1, True), ("b", 1, True), ("c", 3, True), ("d", 3, True), ("e", 5, False)]
+def test_what_a_seed_does_to_all_rows_is_no_spread():
+    assert ranks({"a": [50, 70, 30], "b": [49, 69, 29]}) == {"a": (1, 1), "b": (2, 2)}
+
+
+def test_a_row_of_two_seeds_is_shown_in_its_place_and_not_ranked():
+    assert ranks({**NOISY, "few": [49.9, 50.1]}) == {"a": (1, 2), "few": None, "b": (1, 3), "c": (2, 3)}
+    assert ranks({"a": [40], "b": [50], "untrained": [60]}) == {"b": None, "a": None, "untrained": None}
+
+
+def test_a_control_is_shown_in_its_place_and_not_ranked():
+    idle = [
+        record("idle", seed, 49.5, settings={**record(seed=0)["settings"], "optimizer.lr": 0.0}) for seed in range(3)
+    ]
+    rows = board([*records(**NOISY), *idle], "cifar10-micro")
+    assert [(row.row, row.rank, row.control) for row in rows] == [
+        ("a", (1, 2), False),
+        ("idle", None, True),
+        ("b", (1, 3), False),
+        ("c", (2, 3), False),
+    ]
+
+
+def test_accuracies_below_the_untrained_encoder_are_marked():
+    floor = record("untrained", 0, 40.0)
+    floor["scores"]["knn/v1"] = {"accuracy": 40.0}
+    low, high = record("low", 0, 39.9), record("high", 0, 40.0)
+    low["scores"]["knn/v1"], high["scores"]["knn/v1"] = {"accuracy": 40.1}, {"accuracy": 39.0}
+    low["scores"]["geometry/v1"]["effective_rank"] = 0.1
+    below = {row.row: row.below for row in board([floor, low, high], "cifar10-micro")}
+    assert below == {"high": ("knn/v1 accuracy",), "low": ("linear/v1 accuracy",), "untrained": ()}
+    assert {row.below for row in board([low, high], "cifar10-micro")} == {()}
 
 
 def test_a_gain_is_over_shared_seeds_and_names_other_differences():
@@ -96,40 +127,44 @@ def test_a_gain_is_over_shared_seeds_and_names_other_differences():
     assert differences(board([*base, row[2]], "cifar10-micro"), {"base": ["row"]}) == []
 
 
-def test_a_gain_counts_beyond_twice_its_standard_error():
-    rows = board(records(base=[49.0, 50.0, 51.0], much=[52.0], some=[49.5, 50.5, 51.5]), "cifar10-micro")
-    much, some = differences(rows, {"base": ["some", "much", "never-run"], "missing": ["base"]})
-    assert (much.row, much.base, much.cell.mean, some.cell.mean) == ("much", "base", 3.0, 0.5)
-    assert much.threshold == pytest.approx(2 * math.sqrt(2))  # s = 1
-    assert some.threshold == pytest.approx(2 * math.sqrt(2 / 3))
-    assert (much.significant, some.significant) == (True, False)
-    (less,) = differences(board(records(base=[49.0, 51.0], row=[45.0, 47.0]), "cifar10-micro"), {"base": ["row"]})
-    assert (less.cell.mean, less.significant) == (-4.0, True)
-    assert differences(board(records(base=[49.0], row=[45.0]), "cifar10-micro"), {"base": ["row"]}) == []
+def test_a_gain_counts_by_the_comparison_of_all_rows():
+    rows = board(records(**NOISY), "cifar10-micro")
+    less, unclear = differences(rows, {"a": ["b", "c", "never-run"], "missing": ["a"]})[::-1]
+    assert (less.row, less.base, less.points) == ("c", "a", pytest.approx(-4))
+    assert less.margin == pytest.approx(5.0402 / math.sqrt(3), abs=1e-4)
+    assert (less.verdict, unclear.verdict) == ("less", "no clear difference")
+    (more,) = differences(rows, {"c": ["a"]})
+    assert (more.points, more.verdict) == (pytest.approx(4), "more")
+
+
+def test_a_gain_of_few_seeds_is_shown_without_a_verdict():
+    rows = board(records(base=[49.0, 50.0, 51.0], much=[52.0, 53.0]), "cifar10-micro")
+    (much,) = differences(rows, {"base": ["much"]})
+    assert (much.points, much.margin, much.verdict) == (3.0, None, "too few seeds")
+
+
+def test_a_control_is_compared_with_its_row_by_the_two_alone():
+    """The paired t-test: differences 1, 2 and 3, a mean of 2 with a deviation of 1, beyond 4.303 / sqrt(3) or not."""
+    settings = {**record(seed=0)["settings"], "optimizer.lr": 0}
+    idle = [record("idle", seed, value, settings=settings) for seed, value in enumerate([40.0, 41.0, 42.0])]
+    rows = board([*idle, *records(full=[41.0, 43.0, 45.0], noise=[10.0, 90.0, 20.0])], "cifar10-micro")
+    (difference,) = differences(rows, {"idle": ["full"]})
+    assert difference.points == pytest.approx(2)
+    assert difference.margin == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
+    assert difference.verdict == "no clear difference"
 
 
 def test_the_floor_is_last_and_never_ranked():
-    assert ranks({"untrained": [60, 61], "a": [50, 51], "b": [30, 31]}) == [
-        ("a", 1, False),
-        ("b", 2, False),
-        ("untrained", None, False),
-    ]
-
-
-def test_without_two_seeds_anywhere_rows_are_ordered_but_not_ranked():
-    assert ranks({"a": [40], "b": [50], "untrained": [60]}) == [
-        ("b", None, False),
-        ("a", None, False),
-        ("untrained", None, False),
-    ]
+    rows = {"untrained": three(60), "a": three(50), "b": three(30)}
+    assert ranks(rows) == {"a": (1, 1), "b": (2, 2), "untrained": None}
 
 
 def test_rows_without_the_headline_come_after_the_ranked_and_before_the_floor():
-    rows = {"untrained": [30, 31], "z": [None, None], "a": [50, None, 51], "y": [None]}
-    assert ranks(rows) == [("a", 1, False), ("y", None, False), ("z", None, False), ("untrained", None, False)]
+    rows = {"untrained": [30, 31], "z": [None, None], "a": [50, None, 51, 52], "y": [None]}
+    assert ranks(rows) == {"a": (1, 1), "y": None, "z": None, "untrained": None}
     first = board(records(**rows), "cifar10-micro")[0]
-    assert first.seeds == (0, 1, 2)
-    assert (first.cells[HEADLINE].n, first.cells["knn/v1 accuracy"].n) == (2, 3)
+    assert first.seeds == (0, 1, 2, 3)
+    assert (first.cells[HEADLINE].n, first.cells["knn/v1 accuracy"].n) == (3, 4)
 
 
 def test_only_finished_runs_of_the_scenario_count():
@@ -174,29 +209,27 @@ def test_a_setting_that_is_missing_in_an_old_record_has_its_default():
 
 def test_two_rows_are_compared_seed_by_seed():
     ssd, fedavg = board(records(ssd=[50, 53, 49], fedavg=[48, 49, 49, 90]), "cifar10-micro")[::-1]
-    difference = compare(ssd, fedavg, spread=1.5)
+    difference = compare(ssd, fedavg, fitted([ssd, fedavg]))
     assert difference is not None
     assert difference.by_seed == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner
-    assert difference.cell == Cell(2.0, 2.0, 3)
-    assert difference.threshold == pytest.approx(2 * 1.5 * math.sqrt(2 / 3))
+    assert (difference.points, difference.verdict) == (pytest.approx(2), "no clear difference")
     alone, other = board([record("ssd", 0, 50.0), record("fedavg", 1, 48.0)], "cifar10-micro")
-    assert compare(alone, other, spread=1.5) is None
+    assert compare(alone, other, None) is None
 
 
-def test_ranks_are_averaged_over_scenarios_and_tied_rows_get_the_mean_position():
-    """Spreads are 1 throughout: two rows of three seeds differ beyond 2 sqrt(2 / 3) = 1.63."""
-
-    def three(mean: float) -> list[float | None]:
-        return [mean - 1, mean, mean + 1]
-
-    first = board(records(a=three(60), b=three(59), c=three(50), d=three(70)), "cifar10-micro")  # d is missing below
+def test_ranks_are_averaged_over_scenarios_and_count_the_shared_rows_alone():
+    first = board(records(**NOISY, d=three(70)), "cifar10-micro")  # d is missing below
+    assert [(row.row, row.rank) for row in first][:2] == [("d", (1, 1)), ("a", (2, 3))]
     second = board(records(a=three(40), b=three(50), c=three(30)), "cifar10-micro")
     boards = {"first": first, "second": second, "unranked": board(records(a=[1.0]), "cifar10-micro")}
-    assert list(ranks_by_scenario(boards).items()) == [
-        ("b", {"first": 1.5, "second": 1}),  # tied with a for positions one and two
-        ("a", {"first": 1.5, "second": 2}),
-        ("c", {"first": 3, "second": 3}),
-    ]
+    averaged = ranks_by_scenario(boards)
+    assert averaged == {
+        "a": {"first": (1, 2), "second": (2, 2)},
+        "b": {"first": (1, 3), "second": (1, 1)},
+        "c": {"first": (2, 3), "second": (3, 3)},
+    }
+    assert list(averaged) == ["a", "b", "c"]  # a and b are both first and second once
+    assert mean_rank(averaged["a"].values()) == (1.5, 2.0)
     assert ranks_by_scenario({}) == {}
 
 

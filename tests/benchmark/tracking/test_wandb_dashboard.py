@@ -110,7 +110,7 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     tables = {file.name.partition("_")[0]: json.loads(file.read_text()) for file in folder.rglob("*.table.json")}
     board = tables["cifar10-micro"]
     first = dict(zip(board["columns"], board["data"][0], strict=True))
-    assert (first["rank"], first["row"], first["linear (%)"], first["seeds"]) == ("1", "ssd", 50.5, 2)
+    assert (first["rank"], first["row"], first["linear (%)"], first["seeds"]) == ("–", "ssd", 50.5, 2)
     assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
     papers = tables["published"]
     assert len(papers["data"]) > 1000
@@ -195,7 +195,7 @@ def test_the_report_lays_out_every_scenario():
     model = json.loads(report._to_model().model_dump_json(by_alias=True))
     text = json.dumps(model, ensure_ascii=False)
     assert "Fulcrum leaderboards" in text
-    assert "| 1 | ssd | 50.5 ± 0.7 |" in text
+    assert "| – | ssd | 50.5 ± 0.7 |" in text
     assert text.count("eval/monitor") >= 2
     assert "cifar10-micro" in text
 
@@ -217,3 +217,12 @@ def test_tables_are_numbers():
     columns, rows = wandb_dashboard.table(board(RECORDS[:3], "cifar10-micro"))
     assert all(len(row) == len(columns) for row in rows)
     assert rows[1][columns.index("kNN (%)")] == 43.5
+
+
+def test_ranks_are_intervals():
+    from leaderboards.rank import board
+
+    samples = {"a": [50.0, 50.0, 53.0], "b": [48.0, 50.0, 49.0], "c": [46.0, 47.0, 48.0]}
+    entries = [record(row, seed, value) for row, sample in samples.items() for seed, value in enumerate(sample)]
+    columns, rows = wandb_dashboard.table(board(entries, "cifar10-micro"))
+    assert [row[columns.index("rank")] for row in rows] == ["1-2", "1-3", "2-3"]

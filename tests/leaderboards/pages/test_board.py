@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from rich.console import Console
 
-from leaderboards.pages.board import markdown, scenarios, table, write
+from leaderboards.pages.board import markdown, scenarios, spans, table, write
 from leaderboards.rank import board
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
@@ -18,9 +18,9 @@ from tests.leaderboards.test_schema import record
 ROOT = Path(__file__).parents[3]
 UNVISITED = {"up": {}, "down": {}, "visits": 0}
 RECORDS = [
-    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 51.0])),
-    *(record("orchestra", seed, linear) for seed, linear in enumerate([49.0, 50.0])),
-    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([40.0, 41.0])),
+    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 50.0, 53.0])),  # errors 0, -1, 1
+    *(record("orchestra", seed, linear) for seed, linear in enumerate([48.0, 50.0, 49.0])),  # errors 0, 1, -1
+    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),  # no errors
     record("untrained", 0, 30.25, bytes=UNVISITED),
 ]
 
@@ -38,10 +38,14 @@ def test_the_page_holds_the_board():
     geometry = "0.312 ± 0.000 | -2.50 / -2.25 / 0.00"
     for line in [
         "## cifar10-micro",
-        f"| 1= | ssd | 50.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
-        f"| 1= | orchestra | 49.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
-        f"| 3 | fedavg-byol | 40.5 ± 0.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 2 |",
+        f"| 1-2 | ssd | 51.0 ± 1.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
+        f"| 1-3 | orchestra | 49.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
+        f"| 2-3 | fedavg-byol | 47.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
         "| – | untrained | 30.2 | 43.5 | 31.2 | 0.312 | -2.50 / -2.25 / 0.00 | – | – | – | 1 |",
+        "3 rows of 3 seeds are ranked. Two of them differ from 2.9 points on; the error's standard deviation is 1.00.",
+        "| ssd |  | fedavg-byol | orchestra |",
+        "| orchestra |  |  | ssd, fedavg-byol |",
+        "| fedavg-byol | ssd |  | orchestra |",
         "![cifar10-micro: linear/v1 accuracy, a dot per seed](figures/cifar10-micro.svg)",
     ]:
         assert line in page.splitlines()
@@ -49,8 +53,7 @@ def test_the_page_holds_the_board():
 
 def test_every_line_of_a_table_has_the_same_number_of_cells():
     lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
-    assert len(lines) == 6
-    assert {line.count("|") for line in lines} == {12}
+    assert [line.count("|") for line in lines] == [12] * 6 + [5] * 5
 
 
 def test_epsilon_has_a_column_where_a_row_has_spent_any():
@@ -58,26 +61,28 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
     noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
     noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
     lines = markdown([*RECORDS, *noisy]).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
+    rows = [line for line in lines if line.startswith("|")][:7]
     assert {line.count("|") for line in rows} == {13}
     assert rows[0].endswith("| seeds | epsilon |")
     assert next(line for line in rows if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
-    assert next(line for line in rows if " ssd " in line).endswith("| 2 | – |")
+    assert next(line for line in rows if " ssd " in line).endswith("| 3 | – |")
     assert any("are not covered" in line and line.endswith("at delta 1e-05.") for line in lines)
 
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
     rows = {
-        "fedavg-align_uniform": [50.0, 51.0],
-        "ssd": [53.0, 54.0],
-        "ssd-dsr": [50.25, 51.25],
-        "ssd-pd": [45.0, 46.0],
+        "fedavg-align_uniform": [50.0, 50.0, 53.0],
+        "ssd": [56.0, 58.0, 57.0],
+        "ssd-dsr": [50.25, 51.25, 52.25],
+        "ssd-pd": [46.0, 45.0, 47.0],
+        "ssd-hard": [40.0, 41.0],
     }
     page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
-    base = "fedavg-align\\_uniform"
-    assert f"| ssd | {base} | +3.0 | 1.4 | 2 of 2 | more |  |" in page
-    assert f"| ssd-dsr | {base} | +0.2 | 1.4 | 2 of 2 | no clear difference |  |" in page
-    assert f"| ssd-pd | {base} | -5.0 | 1.4 | 0 of 2 | less |  |" in page
+    base = "fedavg-align\\_uniform"  # squared errors sum to 5.5 on 6 degrees of freedom: 4.90 sqrt(5.5 / 6 / 3) = 2.7
+    assert f"| ssd | {base} | +6.0 | 2.7 | 3 of 3 | more |  |" in page
+    assert f"| ssd-dsr | {base} | +0.2 | 2.7 | 2 of 3 | no clear difference |  |" in page
+    assert f"| ssd-pd | {base} | -5.0 | 2.7 | 0 of 3 | less |  |" in page
+    assert f"| ssd-hard | {base} | -9.5 | – | 0 of 2 | too few seeds |  |" in page
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
@@ -85,8 +90,33 @@ def test_the_page_says_when_the_order_is_no_ranking():
     remark = "the order is not a ranking"
     assert remark not in markdown(RECORDS)
     assert remark in markdown([entry for entry in RECORDS if entry["seed"] == 0])
-    # a floor of two seeds alone: no row is ranked, but there is a spread
-    assert remark not in markdown([record("untrained", seed, 30.0 + seed) for seed in range(2)])
+    assert remark in markdown([entry for entry in RECORDS if entry["row"] != "ssd" or entry["seed"] < 2][3:])
+
+
+def test_the_page_names_rows_of_more_spread_than_the_others():
+    even = [record(f"row{row}", seed, 50.0 + (row + seed) % 3) for row in range(12) for seed in range(3)]
+    assert "uneven" not in markdown(even)
+    wide = [record("wide", seed, linear) for seed, linear in enumerate([40.0, 60.0, 44.0])]
+    (line,) = [line for line in markdown([*even, *wide]).splitlines() if "uneven" in line]
+    assert "(Levene's test, 5 %): wide varies more than the others" in line
+
+
+def test_accuracies_below_the_untrained_encoder_are_marked():
+    assert "↓" not in markdown(RECORDS)
+    low = record("local", 0, 30.0)
+    page = markdown([*RECORDS, low])
+    assert "| – | local | 30.0 ↓ | 43.5 |" in page
+    assert "\n↓ is below the untrained encoder.\n" in page
+
+
+def test_neighbours_on_the_board_are_named_by_the_first_and_the_last():
+    order = list("abcdefg")
+    assert spans("", order, "a") == ""
+    assert spans("bcdefg", order, "a") == "b to g (6)"
+    assert spans("abcefg", order, "d") == "a to c (3), e to g (3)"
+    assert spans("abcdefg", order, "d") == "a to g (6)"
+    assert spans("gba", order, "d") == "a, b, g"
+    assert spans("acde", order, "d") == "a, c, e"
 
 
 def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
@@ -134,11 +164,17 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     assert "cifar10-micro [bold]" in text
     assert "[red]x[/red]" in text
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "1= ssd 50.5 ± 0.7 43.5 ± 0.0 46.8 MB 1.24 kB 1.6 2" in lines
+    assert "1-2 ssd 51.0 ± 1.7 43.5 ± 0.0 46.8 MB 1.24 kB 1.6 3" in lines
     assert "– untrained 30.2 43.5 – – – 1" in lines
     narrow = terminal([*RECORDS, record("a-name-of-many-words" * 4)], width=66)
     assert "…" not in narrow
-    assert "50.5 ± 0.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
+    assert "51.0 ± 1.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
+
+
+def test_the_terminal_says_how_many_seeds_a_rank_takes():
+    assert "no rank" not in terminal(RECORDS, width=80)
+    assert "no rank: that takes 3 seeds a row" in terminal([record("ssd", 0, 50.0), record("ssd", 1, 51.0)], width=80)
+    assert "no rank" not in terminal([record("plain", scores={"geometry/v1": {"effective_rank": 5.25}})], width=80)
 
 
 def test_the_terminal_table_of_images_without_labels_has_scores_that_need_none():
@@ -209,10 +245,11 @@ def test_the_terminal_has_epsilon_where_a_row_has_spent_any():
 
 def test_the_page_names_the_images_of_servers_that_train():
     server = {"images": 125_000, "seconds": 30.0}
-    lines = markdown([*RECORDS, record("flesd", 0, server=server), record("flesd-cc", 0, server=server)]).splitlines()
-    images = "on 125,000 images, in addition to the clients' 100,000"
-    assert f"Some servers train too, in all: flesd {images}; flesd-cc {images}." in lines
-    assert "servers train" not in markdown(RECORDS)
+    page = markdown([*RECORDS, record("flesd", 0, server=server)])
+    assert "| client seconds | images: clients + server | seeds |" in page
+    assert "| 1.6 | 100,000 + 125,000 | 1 |" in page
+    assert "| 1.6 | 100,000 | 3 |" in page
+    assert "+ server" not in markdown(RECORDS)
 
 
 def with_scores(row, seed, linear, **scores):

@@ -8,9 +8,9 @@ from leaderboards.pages import board, plots
 from tests.leaderboards.test_schema import record
 
 BOARD = [
-    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 51.0])),
-    *(record("orchestra", seed, linear) for seed, linear in enumerate([49.0, 50.0])),
-    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([40.0, 41.0])),
+    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 50.0, 53.0])),
+    *(record("orchestra", seed, linear) for seed, linear in enumerate([48.0, 50.0, 49.0])),
+    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),
     record("untrained", 0, 30.25),
 ]
 ROWS = ("fedavg-align_uniform", "ssd")
@@ -30,32 +30,25 @@ def records():
     ]
 
 
-def test_the_dot_plot_shows_every_seed_its_mean_spread_ties_and_the_floor():
+def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_tells_rows_apart():
     (axes,) = plots.draw_headline(BOARD, "cifar10-micro").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
     drawn = {marker: [] for marker in ("o", "|", "None")}
     for line in axes.lines:
         drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
-    assert drawn["o"] == [([50, 51], [0, 0]), ([49, 50], [1, 1]), ([40, 41], [2, 2])]
-    assert drawn["|"] == [([50.5], [0]), ([49.5], [1]), ([40.5], [2])]
+    assert drawn["o"] == [([50, 50, 53], [0] * 3), ([48, 50, 49], [1] * 3), ([46, 47, 48], [2] * 3)]
+    *means, scale = drawn["|"]
+    assert means == [([51], [0]), ([49], [1]), ([47], [2])]
+    assert scale[0][1] - scale[0][0] == pytest.approx(5.0402 / 3**0.5, abs=1e-4)
     (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
-    assert bar[0] == pytest.approx([50.5 - 0.5**0.5, 50.5 + 0.5**0.5])
+    assert bar[0] == pytest.approx([51 - 3**0.5, 51 + 3**0.5])
     assert floor[0] == [30.25, 30.25]
-    (band,) = axes.patches  # behind the positions 0 and 1
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((-0.44, 1.44))
-    assert {text.get_text() for text in axes.texts} == {
-        *("1=", "3", "50.5 ± 0.7", "49.5 ± 0.7", "40.5 ± 0.7", "untrained 30.2"),
+    bands = [(band.get_y(), band.get_y() + band.get_height()) for band in axes.patches]
+    assert bands == [(-0.5, 0.5), (0.5, 1.5)]  # the third row is worse than the first
+    assert {text.get_text().strip() for text in axes.texts} == {
+        *("1-2", "1-3", "2-3", "51.0 ± 1.7", "49.0 ± 1.0", "47.0 ± 1.0", "untrained 30.2"),
+        "2.9 points tell two rows apart",
     }
-
-
-def test_two_groups_of_ties_are_two_bands():
-    pairs = {"a": 50, "b": 49, "c": 40, "d": 39, "e": 39.5}
-    entries = [record(name, seed, mean + seed) for name, mean in pairs.items() for seed in range(2)]
-    spans = [
-        (band.get_y(), band.get_y() + band.get_height())
-        for band in plots.draw_headline(entries, "cifar10-micro").axes[0].patches
-    ]
-    assert spans == [pytest.approx((-0.44, 1.44)), pytest.approx((1.56, 4.44))]
 
 
 @pytest.mark.parametrize(

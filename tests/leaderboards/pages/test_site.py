@@ -19,7 +19,7 @@ CURVE = [
 ]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, curve=CURVE) for seed in range(3)),
-    *(record("fedavg-byol", seed, 40.0 + seed, method="fedavg", curve=CURVE[: 5 * seed]) for seed in range(3)),
+    *(record("fedavg-byol", seed, 40.0 + 2 * seed, method="fedavg", curve=CURVE[: 5 * seed]) for seed in range(3)),
     record("orchestra", 0, 45.0, method="orchestra", objective="cluster"),
     record(HOSTILE, 0, 30.0, method=HOSTILE, objective="<b>bold</b>"),
     record(scenario="elsewhere"),
@@ -142,17 +142,30 @@ def test_ticked_rows_are_compared_with_one_another(visit):
     page.get_by_label("compare orchestra").uncheck()
     page.get_by_label(f"compare {HOSTILE}").uncheck()
     table = page.get_by_role("figure").filter(has_text="seed by seed").locator("tbody tr")
-    points = "-10.0, -10.0, -10.0"
-    threshold = "1.63"  # the seeds' spread is 1 in both rows: 2 sqrt(2 / 3)
-    assert table.all_inner_texts() == ["\t".join(["fedavg-byol", "-10.00 ± 0.00", threshold, "0 of 3", points])]
+    points, margin = "-10.0, -9.0, -8.0", "2.48"  # of two rows, the paired t-test's: 4.303 / sqrt(3)
+    assert table.all_inner_texts() == ["\t".join(["fedavg-byol", "-9.00 ± 1.00", margin, "worse", "0 of 3", points])]
     page.get_by_label("base").select_option("fedavg-byol")
-    assert table.all_inner_texts() == ["\t".join(["ssd", "10.00 ± 0.00", threshold, "3 of 3", points.replace("-", "")])]
+    points = points.replace("-", "")
+    assert table.all_inner_texts() == ["\t".join(["ssd", "9.00 ± 1.00", margin, "better", "3 of 3", points])]
     assert page.evaluate("document.activeElement.dataset.key") == "base"
     curves = page.get_by_role("figure").filter(has_text="Over training")
     assert curves.locator("polyline").count() == 2
     page.get_by_label("against").select_option("bytes")
     assert "bytes up and down" in curves.inner_text()
     assert curves.locator("circle title").first.inner_html() == "ssd, round 1: 1 M, 31"
+
+
+def test_a_chosen_row_shows_which_rows_are_better_and_which_are_worse(visit):
+    page = visit()
+    page.get_by_label("set beside").select_option("ssd")
+    page.get_by_role("button", name="beside ssd").wait_for()
+    assert column(page, 2) == ["1", "–", "2", "–"]
+    beside = [cell.get_attribute("title") or cell.inner_text() for cell in page.locator("th").all()].index("beside ssd")
+    assert column(page, beside + 1) == ["–", "–", "worse", "–"]
+    page.get_by_label("set beside").select_option("fedavg-byol")
+    assert column(page, beside + 1) == ["better", "–", "–", "–"]
+    page.get_by_label("set beside").select_option("none")
+    assert not page.get_by_role("button", name="beside ").count()
 
 
 def test_rows_without_a_curve_are_named(visit):
