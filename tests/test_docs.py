@@ -1,13 +1,23 @@
 """The code, links and tables of the guides are correct, and the code runs."""
 
+import inspect
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from pydoc import locate
 
+import pytest
 import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.compose import compose
 from eval.inputs import Crop
 from eval.protocol import PROTOCOLS, find
+from leaderboards.markdown import anchor
+from methods.server import Adam
+from tests.test_statements import HELD
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,13 +53,21 @@ def test_the_guides_trainer_trains(tmp_path, monkeypatch):
 def test_links_between_pages_lead_somewhere():
     pages = [file for pattern in ("*.md", "docs/**/*.md", "leaderboards/*.md") for file in ROOT.glob(pattern)]
     assert len(pages) > 5
-    dead = [
-        f"{page.relative_to(ROOT)}: {link}"
-        for page in pages
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-        if not link.startswith(("http", "mailto:")) and not (page.parent / link).exists()
+    links = [
+        (page, *link) for page in pages for link in re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?[^)]*\)", page.read_text())
     ]
-    assert not dead, dead
+    links = [(page, page.parent / link if link else page, part) for page, link, part in links if "://" not in link]
+    dead = [(page, to) for page, to, _ in links if not to.exists()]
+    assert not dead
+    missing = [(page, part) for page, to, part in links if part and part[1:] not in anchors(to)]
+    assert not missing
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The addresses of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {anchor(re.sub(r"[`\\]", "", heading)) for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}
 
 
 def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
@@ -101,3 +119,43 @@ def test_the_page_of_data_has_a_dataset_and_a_function_that_run(tmp_path, monkey
     assert main([*commands[0].split(), *quick]) == 0
     assert main(commands[1].split()) == 0
     assert "clusters/v1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda page: page.stem)
+def test_a_methods_page_gives_the_defaults_of_its_config_and_no_other_decimal(page):
+    """Other decimals are written by the board command, or held by test_statements.py."""
+    config, text = compose("reference", page.stem, []), page.read_text()
+
+    def default(key: str) -> object:
+        section, name = key.partition(".")[::2]
+        if section == "server_optimizer":
+            return {"class": "none", "lr": 1.0}.get(name) or inspect.signature(Adam).parameters[name].default
+        value = OmegaConf.select(config, key)
+        if value is None and section in ("method", "objective") and name:
+            signatures = [inspect.signature(base).parameters for base in locate(config[section]["class"]).__mro__[:-1]]
+            value = next(parameters[name].default for parameters in signatures if name in parameters)
+        return value.name if isinstance(value, DictConfig) else value
+
+    table = text.partition("## Config")[2].partition("## ")[0]
+    known = set(OTHER_DECIMALS.get(page.stem, ()))
+    for names, shown in (line.split(" | ")[:2] for line in re.findall(r"^\| (`.*)$", table, re.MULTILINE)):
+        keys, values = re.findall(r"`([\w.]+)`", names), re.sub(r" \(.*\)", "", shown).split(", ")
+        for key, value in zip(keys, values * (len(keys) if len(values) == 1 else 1), strict=False):
+            if not key.startswith(("public", "partition")):  # words of FLESD's and the reference's own
+                assert yaml.safe_load(value.replace("1e-", "1.0e-")) == default(key), key
+            known.add(value)
+    for written in ("ours", "published"):
+        text = re.sub(f"<!-- {written}.*?<!-- end of {written} -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    for file, start, end in HELD:
+        if file.endswith(f"/{page.name}"):
+            text = text.replace(text.partition(re.sub("`.*`", "", start))[2].partition(end)[0], "")
+    assert set(re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", text)) <= known
+
+
+OTHER_DECIMALS = {
+    "fedavg": ["0.01"],  # the default rate of Adam and Yogi
+    "fedema": ["0.8", "0.5"],  # EasyFL's argument; a bound in its code
+    "fedsc": ["0.00104"],  # its paper's scenarios have it
+    "ssd": ["0.5"],  # a temperature in the code's equation
+}

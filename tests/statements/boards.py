@@ -1,0 +1,52 @@
+"""The boards of the committed records, as sentences ask them."""
+
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
+from leaderboards import store
+from leaderboards.comparisons import compare
+from leaderboards.rank import Row, board, fitted
+
+ROOT = Path(__file__).parents[2]
+RECORDS = list(store.collect(ROOT / "leaderboards" / "results"))
+LINEAR, KNN = "linear/v1 accuracy", "knn/v1 accuracy"
+
+
+class Board:
+    """The board of a scenario, asked what a sentence needs."""
+
+    def __init__(self, scenario: str):
+        self.rows: dict[str, Row] = {row.row: row for row in board(RECORDS, scenario)}
+        self.fit = fitted(self.rows.values())
+        assert self.fit is not None
+        self.margin = self.fit.smallest_margin
+
+    def score(self, row: str, key: str = LINEAR) -> float:
+        return self.rows[row].cells[key].mean
+
+    def gain(self, row: str, base: str) -> float:
+        found = compare(self.rows[row], self.rows[base], self.fit)
+        assert found is not None
+        return found.points
+
+    def verdict(self, row: str, base: str) -> str:
+        found = compare(self.rows[row], self.rows[base], self.fit)
+        assert found is not None
+        return found.verdict
+
+    def all_are(self, verdict: str, rows: Iterable[str], bases: Iterable[str]) -> bool:
+        return {self.verdict(*pair) for pair in product(rows, bases)} == {verdict}
+
+    def cells(self, key: str) -> dict[str, float]:
+        return {row.row: row.cells[key].mean for row in self.rows.values() if key in row.cells}
+
+
+MICRO, MINI = Board("cifar10-micro"), Board("cifar10-mini")
+
+
+def span(values: Iterable[float], digits: int = 1) -> str:
+    """Sizes as "1.5 to 2.0", without their signs."""
+    low, *_, high = sorted([*(abs(value) for value in values)] * 2)
+    ends = dict.fromkeys(f"{value:.{digits}f}" for value in (low, high))
+    return " to ".join(ends)

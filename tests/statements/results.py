@@ -1,0 +1,133 @@
+"""docs/results.md."""
+
+from collections.abc import Iterator
+
+from leaderboards.rank import FLOOR
+from tests.statements.boards import KNN, LINEAR, MICRO, MINI, Board, span
+
+
+def small_scenarios() -> Iterator[str]:
+    counts = sorted({len(row.headline) for row in MINI.rows.values()})
+    yield f"`cifar10-mini` (396,800 images, {' to '.join(map(str, (counts[0], counts[-1])))} seeds)"
+    counts = sorted({len(row.headline) for row in MICRO.rows.values()})
+    assert counts == [3]
+    yield "`cifar10-micro` (99,200 images, three seeds a row)"
+
+    best = ("fedavg-align_uniform", "fedavg-simclr", "fedavg-spectral")
+    middle = ("fedavg-moco", "fedavg-protocl")
+    assert MICRO.all_are("no clear difference", best[:1], best[1:])
+    assert MICRO.all_are("more", best, (*middle, "fedavg-rotation"))
+    assert MICRO.all_are("more", middle, ("fedavg-byol", "fedavg-simsiam"))
+    yield "alignment and uniformity, SimCLR and the spectral loss are better than MoCo, ProtoCL and rotation"
+    yield "MoCo and ProtoCL are better than BYOL and SimSiam"
+    assert MINI.verdict("fedavg-align_uniform", "fedavg-simclr") == "more"
+    ahead = MINI.gain("fedavg-align_uniform", "fedavg-simclr")
+    yield f"On `cifar10-mini` alignment and uniformity is also {ahead:.1f} points above SimCLR"
+
+    over = {
+        "fedavg-simclr": ("fedprox", "scaffold", "feddecorr", "ldawa", "fedu2"),
+        "fedavg-byol": ("fedu", "fedema"),
+        "fedavg-align_uniform": ("ssd", "ssd-dsr", "ssd-pd"),
+    }
+    pairs = [(row, base) for base, rows in over.items() for row in rows]
+    assert {MICRO.verdict(*pair) for pair in pairs} == {"no clear difference"}
+    largest = max(abs(found.gain(*pair)) for pair in pairs for found in (MICRO, MINI))
+    assert not {MINI.verdict(*pair) for pair in pairs} & {"more", "less"}
+    yield (
+        f"no difference of more than {largest:.1f} points from the row they build on, on either board, "
+        "and none that counts"
+    )
+
+    fedx = [("fedx-simclr", "fedavg-simclr"), ("fedx-byol", "fedavg-byol"), ("fedu-fedx", "fedu")]
+    near = [("fedx-moco", "fedavg-moco"), ("fedx-protocl", "fedavg-protocl")]
+    assert {MICRO.verdict(*pair) for pair in fedx + near} == {"no clear difference"}
+    below = [-MICRO.gain(*pair) for pair in fedx]
+    assert min(below) > 0
+    yield f"FedX stands {span(below)} points below SimCLR, BYOL and FedU on `cifar10-micro`"
+    yield f"and within {max(abs(MICRO.gain(*pair)) for pair in near):.1f} of MoCo and ProtoCL; none of this counts"
+    yield f"On `cifar10-mini` it is {-MINI.gain('fedx', 'fedavg-simclr'):.1f} below SimCLR, on one seed"
+    without = MICRO.gain("fedx-no-global-contrast", "fedavg-simclr")
+    others = ("fedx-simclr", "fedx-no-local-relation", "fedx-no-global-relation")
+    rest = [MICRO.gain(row, "fedavg-simclr") for row in others]
+    yield f"without the global contrast it is {abs(without):.1f} below its base, with it {span(rest)}"
+
+    noises = ("fedsc", "fedsc-sigma0.00104", "fedsc-sigma0.01", "fedsc-sigma0.1")
+    assert MICRO.all_are("no clear difference", noises, ["fedavg-spectral-correlation"])
+    assert MICRO.verdict("fedsc-sigma1", "fedsc") == "less"
+    yield "FedSC, without noise on its matrices or with noise up to sigma = 0.1, makes no clear difference"
+    yield f"sigma = 1 costs {-MICRO.gain('fedsc-sigma1', 'fedsc'):.1f} points"
+    loss = MICRO.gain("fedavg-spectral-correlation", "fedavg-spectral")
+    yield f"is {-loss:.1f} points below the spectral loss as published"
+
+    parts = [row for row in MICRO.rows if row.startswith("orchestra-") and row != "orchestra-no-rotation"]
+    assert MICRO.all_are("no clear difference", parts, ["orchestra"])
+    assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-simclr")
+    yield "On `cifar10-micro` Orchestra is between SimCLR and BYOL"
+    yield f"on `cifar10-mini` within {abs(MINI.gain('orchestra', 'fedavg-byol')):.1f} points of BYOL"
+    rotation = -MICRO.gain("orchestra-no-rotation", "orchestra")
+    assert MICRO.verdict("orchestra-no-rotation", "orchestra") == "no clear difference"
+    assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < rotation
+    yield f"Without its rotation it is {rotation:.1f} points lower, below what counts"
+
+    rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2, 5)}
+    gaps = [rounds[count].gain("flesd", "flesd-idle") for count in (1, 2)]
+    gaps.append(MICRO.gain("flesd-kept1", "flesd-kept1-idle"))
+    largest = max(map(abs, gaps))
+    yield (
+        f"are within {largest:.1f} points of it after one round or two, and after five with 1 % of the similarities, "
+        "its best row"
+    )
+    learning = [name for name, row in MICRO.rows.items() if name.startswith("flesd") and not row.control]
+    assert max(learning, key=MICRO.score) == "flesd-kept1"
+    yield f"they are {MICRO.gain('flesd', 'flesd-idle'):.1f} points lower"
+    behind = -MINI.gain("flesd", "fedavg-simclr")
+    yield f"after the twenty of `cifar10-mini` FedAvg is {behind:.1f} points ahead of it, on one seed"
+
+    between = {
+        row: MINI.score(row, "geometry/v1 uniformity_between") for row in ("ssd", "ssd-dsr", "ssd-pd", "ssd-hard")
+    }
+    base = MINI.score("fedavg-align_uniform", "geometry/v1 uniformity_between")
+    assert abs(between["ssd-dsr"] - base) < 0.05
+    assert min(between["ssd"], between["ssd-pd"]) > base + 0.05 > base - 0.05 > between["ssd-hard"]
+    yield f"on `cifar10-mini` is {between['ssd-dsr']:.2f}, and that of the base {base:.2f}"
+    yield f"features are less uniform, at {between['ssd-pd']:.2f} and {between['ssd']:.2f}"
+    yield f"spreads them most, to {between['ssd-hard']:.2f}"
+    assert MICRO.verdict("ssd-hard", "fedavg-align_uniform") == "less"
+    costs = [-found.gain("ssd-hard", "fedavg-align_uniform") for found in (MICRO, MINI)]
+    yield f"costs {span(costs)} points"
+
+    semi = MINI.cells("semi/v1 accuracy_10pct")
+    federated = {row: value for row, value in semi.items() if row not in (FLOOR, "centralized")}
+    yield f"gives the untrained encoder {semi[FLOOR]:.1f} % and the best federated one {max(federated.values()):.1f}"
+    digits = MINI.cells("transfer-digits/v1 accuracy")
+    lower = sum(value < digits[FLOOR] for row, value in digits.items() if row != FLOOR)
+    yield f"On transfer to the digits {lower} of {len(digits) - 1} rows are below the untrained encoder"
+    assert MINI.score("orchestra", "spectrum/v1 dimensions_90") == 1
+    yield "Nine tenths of the variance of Orchestra's features are in one direction"
+
+    angles = {row: angle for row, angle in MINI.cells("drift/v1 local_global_angle").items() if row != "centralized"}
+    order = sorted(angles, key=angles.__getitem__)
+    assert order[0] == "scaffold"
+    assert set(order[-4:]) == {"fedsc", "orchestra", "fedavg-byol", "fedu"}
+    yield f"Clients drift from their mean by {min(angles.values()):.0f} to {max(angles.values()):.0f} degrees"
+    yield "SCAFFOLD's least, those of FedSC, Orchestra, BYOL and FedU most"
+
+
+def below_the_floor() -> Iterator[str]:
+    rows = [row for row in MICRO.rows.values() if row.row != FLOOR]
+    low = {row.row for row in rows if KNN in row.below}
+    assert {"local", "fedu", "fedsc", "fedsc-sigma1"} <= low
+    assert not any(LINEAR in row.below for row in rows)
+    yield (
+        f"By kNN {len(low)} of the {len(rows)} rows of `cifar10-micro` are below the untrained encoder "
+        f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC, FedU and local training; by the linear probe none is"
+    )
+    mini = [row.row for row in MINI.rows.values() if KNN in row.below]
+    names = f"only {mini[0].upper()} is" if len(mini) == 1 else "none is" if not mini else f"{len(mini)} are"
+    yield f"On `cifar10-mini`, with four times the images, {names}"
+    sizes = MINI.cells("spectrum/v1 dimensions_90")
+    trained = [value for row, value in sizes.items() if row != FLOOR]
+    yield (
+        f"needs {sizes[FLOOR]:.0f} dimensions for nine tenths of its features' variance, "
+        f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
+    )

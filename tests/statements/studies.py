@@ -1,0 +1,97 @@
+"""docs/studies."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from benchmark.rng import Streams
+from benchmark.tracking.provenance import partition_hash
+from datamodules.partition import dirichlet_balanced
+from leaderboards.papers.tables import collect
+from leaderboards.rank import FLOOR
+from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, span
+
+PUBLISHED = collect()
+
+
+def flesd_study() -> Iterator[str]:
+    one, two, five = (Board(f"cifar10-micro-t{count}") for count in (1, 2, 5))
+    floor = MICRO.score(FLOOR)
+    assert one.score("fedavg") < floor
+    yield f"FLESD is at {one.score('flesd'):.1f} %, and FedAvg at {one.score('fedavg'):.1f} %"
+    yield f"untrained encoder ({floor:.1f} %)"
+    assert {found.verdict("flesd", "fedavg") for found in (two, five)} == {"no clear difference"}
+    gains, margins = zip(*((found.gain("flesd", "fedavg"), found.margin) for found in (two, five)), strict=True)
+    yield (
+        f"FLESD is {gains[0]:.1f} points above, then {-gains[1]:.1f} below, "
+        f"where {margins[0]:.1f} and {margins[1]:.1f} would count"
+    )
+    yield f"FedAvg is {-MINI.gain('flesd', 'fedavg-simclr'):.1f} points ahead, on one seed"
+    yield f"the student comes within {max(abs(found.gain('flesd', 'flesd-idle')) for found in (one, two)):.1f} points"
+    spread = five.rows["flesd-idle"].cells[LINEAR].spread
+    assert five.verdict("flesd", "flesd-idle") == "no clear difference"
+    yield f"above its control, by {five.gain('flesd', 'flesd-idle'):.1f} points"
+    yield f"its seeds lie far apart ({spread:.1f})"
+    assert MICRO.verdict("flesd-kept1", "flesd-kept1-idle") == "no clear difference"
+
+
+def orchestra_study() -> Iterator[str]:
+    few, even = Board("cifar10-micro-a0.001"), Board("cifar10-micro-iid")
+    margins = span((few.margin, even.margin))
+    rows = ("fedavg-simclr", "fedavg-byol", "fedavg-spectral")
+    simclr, byol, spectral = losses = [even.score(row) - few.score(row) for row in rows]
+    rise = few.score("orchestra") - even.score("orchestra")
+    assert max(*losses, rise) < min(few.margin, even.margin)
+    yield (
+        f"SimCLR loses {simclr:.1f} points, BYOL {byol:.1f} and the spectral loss {spectral:.1f}, "
+        f"where {margins} tell two rows of these boards apart"
+    )
+    assert few.score("orchestra") > max(even.score("orchestra"), MICRO.score("orchestra"))
+    yield f"Orchestra is highest at alpha 0.001, by {rise:.1f} points"
+
+    labels, ratios = np.repeat(np.arange(10), 5000), []  # CIFAR-10's, in the order of its folders
+    for record in (record for record in RECORDS if record["scenario"] == "cifar10-micro-a0.001"):
+        seed = Streams(record["seed"]).seed_for("partition")
+        parts = dirichlet_balanced(labels, 10, alpha=0.001, seed=seed)
+        assert partition_hash(parts) == record["provenance"]["partition"]
+        assert {len(set(labels[part])) for part in parts} == {1, 2}
+        ratios.append(max(map(len, parts)) / min(map(len, parts)))
+    yield "a client holds one or two classes"
+    yield f"the largest client has up to {max(ratios):.0f} times the images of the smallest"
+
+    theirs = {cell.ours.row: float(cell.value) for cell in PUBLISHED if cell.paper == "orchestra" and cell.ours
+              and cell.table[0] in "267" and cell.setting["data"] == "CIFAR-10"}  # fmt: skip
+    rotation, target = "orchestra-no-rotation", "orchestra-no-target"
+    sizes = [row for row in MICRO.rows if re.fullmatch(r"orchestra-([gl]\d+|reps)", row)]
+    noises = [row for row in MICRO.rows if row.startswith("orchestra-eps")]
+    ours = {row: abs(MICRO.gain(row, "orchestra")) for row in (rotation, target, *sizes, *noises)}
+    assert MICRO.all_are("no clear difference", ours, ["orchestra"])
+    papers = {row: abs(theirs[row] - theirs["orchestra"]) for row in ours}
+    assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-spectral")
+
+    def both(rows: Sequence[str]) -> str:
+        return f"{max(ours[row] for row in rows):.1f} ({max(papers[row] for row in rows):.1f})"
+
+    yield (
+        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), "
+        f"the target {both([target])}, other G and L up to {both(sizes)}, and the noise of its Table 7 {both(noises)}; "
+        "none of ours counts"
+    )
+
+
+def fedsc_study() -> Iterator[str]:
+    behind = -MICRO.gain("fedsc", "fedavg-spectral-correlation")
+    assert 0 < behind < MICRO.margin
+    yield f"FedSC is {behind:.1f} points below FedAvg with the same loss, where {MICRO.margin:.1f} would count"
+    assert MICRO.verdict("fedavg-spectral", "fedsc") == "more"
+    yield f"is {MICRO.gain('fedavg-spectral', 'fedsc'):.1f} points above FedSC, which counts"
+    assert MICRO.verdict("fedsc-sigma0.1", "fedsc") == "no clear difference"
+    assert 80 < 0.1 / 0.00104 < 120
+    yield "It does not hurt up to sigma = 0.1, some hundred times what the code adds"
+    yield f"where epsilon is {MICRO.rows['fedsc-sigma0.1'].epsilon:.3g}"
+    assert MICRO.verdict("fedsc-sigma1", "fedsc") == "less"
+    cost, learned = MICRO.gain("fedsc", "fedsc-sigma1"), MICRO.score("fedsc") - MICRO.score(FLOOR)
+    yield f"sigma = 1 costs {cost:.1f} points, of the {learned:.1f} by which FedSC is above the untrained encoder"
+    images = MICRO.rows["fedsc"].images / 50
+    yield f"A visit trains on {images:,.0f} images of ten equal clients"

@@ -1,0 +1,71 @@
+"""Numbers that are computed or were measured beside the records: docs/scale.md, Orchestra's noise."""
+
+import re
+from collections.abc import Iterator
+
+from benchmark.federation.accountant import epsilon
+from methods.maths import gaussian_sigma
+from methods.orchestra import SENSITIVITY
+from tests.statements.boards import ROOT
+
+
+def scale() -> Iterator[str]:
+    """What docs/performance.md has measured, as docs/scale.md repeats it."""
+    table = re.findall(r"^\| (.*?) \| ([\d.,]+) \| .* \|$", (ROOT / "docs/performance.md").read_text(), re.MULTILINE)
+    terms = {name: float(value.replace(",", "")) for name, value in table}
+    small, large = terms["convnet: a visit without work"], terms["resnet18: a visit without work"]
+    yield f"{small:.2f} ms (convnet), {large:.1f} ms (resnet18, 11.6 million numbers)"
+    small_save, large_save = terms["convnet: saving the round"], terms["resnet18: saving the round"]
+    yield f"{small_save:.1f} ms (convnet), {large_save:.0f} ms (resnet18)"
+    yield f"{100 * large / 1000:.1f} s of visits"
+    assert 6 < small * 1000 / 60 < 7
+    yield f"At {small:.1f} ms a visit without work that is over six minutes"
+    draw = terms["a cohort of 100 drawn from 1,000,000"]
+    yield f"{draw:.0f} ms of a million"
+    yield f"permutes all ids: {draw:.0f} ms a round"
+    yield (
+        f"{terms['the lists of that']:.0f} MiB for ten million images of a million clients, "
+        f"computed in {terms['10,000,000 images dealt to 1,000,000 clients']:.1f} s"
+    )
+    round_time, memory = (terms[f"100,000 clients over 10: {what}"] for what in ("a round", "peak memory"))
+    grown = terms["100,000 clients: peak memory"] - terms["10 clients: peak memory"]
+    yield f"to stay as they are, to {max(round_time, memory) - 1:.0%} ({grown:.0f} MB of lists)".replace("%", " %")
+    write, read = terms["resnet18's memory of a client written"], terms["and read"]
+    yield f"writes 45 MB a visit ({write:.0f} ms) and reads as much ({read:.0f} ms)"
+    yield f"a million names make it take {terms['a checkpoint that names 1,000,000 memories']:.1f} s"
+    clearing = terms["clearing up among 20,000 memories"]
+    yield f"{clearing:.0f} ms for 20,000, so about a second for a million"
+    assert 0.5 < clearing * 50 / 1000 < 1.5
+    decode = terms["a photograph of 500 x 375 decoded and resized"]
+    hours = decode * 1.28e6 / 3.6e6
+    yield f"takes {decode:.1f} ms a photograph on a core: 1.28 million are {hours:.2f} hours of one core"
+    yield f"Views** of 224 pixels: {terms['views of 224 pixels'] // 100 * 100:.0f} a second"
+    single, half = (terms[f"resnet18 at 224 pixels, {precision}"] for precision in ("fp32", "bf16"))
+    yield f"resnet18 sees {single:.0f} images a second in fp32 and {half:.0f} in bf16 here"
+    hours = 1.28e6 / half / 3600
+    assert 10.5 < hours < 11.5
+    yield f"eleven hours in bf16 and a hundred of them {hours * 100 / 24:.0f} days"
+
+
+def orchestra_noise() -> Iterator[str]:
+    """The table of docs/methods/orchestra.md on local differential privacy."""
+    budgets, width = (0.8, 1, 10), 512
+    multipliers = [gaussian_sigma(budget, 0.001) for budget in budgets]
+    sigmas = [SENSITIVITY * multiplier for multiplier in multipliers]
+    norms = [sigma * (width**0.5 + 3 / 2**0.5) for sigma in sigmas]
+    yield f"| sigma on every entry | {' | '.join(f'{sigma:.2f}' for sigma in sigmas)} |"
+    yield (
+        "| smallest norm of a sum that exceeds the noise, at width 512 | "
+        f"{' | '.join(f'{norm:.0f}' for norm in norms)} |"
+    )
+    assert norms[2] < 500 / 8 < norms[1]
+    yield "a cluster has about 62 rows: at epsilon 10 a compact one exceeds the noise, at epsilon 1 and 0.8 none does"
+    yield "With 5,000 images a cluster has about 625 rows"
+    lines = {
+        5: "epsilon of 5 releases, at delta 0.00001",
+        20: "of 20 releases",
+        51: "of 51 releases (half of the clients in each of 100 rounds)",
+    }
+    for releases, words in lines.items():
+        spent = [epsilon(((multiplier, releases),), 1e-5) for multiplier in multipliers]
+        yield f"| {words} | {' | '.join(f'{value:.1f}' for value in spent)} |"

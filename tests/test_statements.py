@@ -1,0 +1,45 @@
+"""What pages say in words of our numbers: every sentence is made from the records, and stands on its page.
+
+A test fails when records move a number in a sentence, or when a sentence no longer holds: correct the page. Sections
+that are held leave no digit without its sentence in `tests/statements`, but for those of `PLAIN`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.statements import results, studies, terms
+from tests.statements.boards import ROOT
+
+HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
+    ("docs/results.md", "## What the small scenarios show, and what not", "## Protocols"): results.small_scenarios,
+    ("docs/studies/flesd.md", "**Reading.**", "155 local steps, at two"): studies.flesd_study,
+    ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
+    ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
+    ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
+    ("docs/scale.md", "# Scale", "The loop, the draw"): terms.scale,
+    ("docs/results.md", "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,
+}
+"""Page, first and last heading of the section -> its sentences with numbers."""
+PLAIN = (
+    *("cifar10-micro", "cifar10-mini", "25 million images", "50 million images", "0.01 to 0.05 at", "5.6 points"),
+    *("Fine-tuning on 10 %", "FedU2", "155 steps", "a rate of 0;", "25,000 image passes", "With 1 %", "Tables 4 and 7"),
+    *("200 epochs", "from alpha 100,000 to 0.001", "31 steps a visit"),
+)
+"""Names, settings, and what a paper says of its own numbers."""
+
+
+@pytest.mark.parametrize("where", HELD, ids=" ".join)
+def test_every_number_in_words_follows_from_the_records(where):
+    page, first, last = where
+    section = (ROOT / page).read_text().partition(first)[2].partition(last)[0]
+    text = " ".join(section.split())
+    sentences = list(HELD[where]())
+    missing = [sentence for sentence in sentences if sentence not in text]
+    assert not missing
+    for sentence in sorted((*sentences, *PLAIN), key=len, reverse=True):
+        text = text.replace(sentence, "")
+    text = re.sub(r"\]\([^)]*\)|`[^`]*`", "", text)  # links and names in code
+    if page not in ("docs/scale.md", "docs/methods/orchestra.md"):  # settings and formulas stand beside the numbers
+        assert not re.findall(r"\S*\d\S*", text)
