@@ -1,12 +1,13 @@
 """Published numbers and ours: a line for each table on the board, and table by table in docs/reproduction.md."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from leaderboards.markdown import render, replace_between
 from leaderboards.pages.parity import Parity
 from leaderboards.papers.tables import Published
+from leaderboards.papers.training import in_words
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
@@ -45,7 +46,7 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         "remarks": remarks,
         "explained": explained,
     }
-    shown |= {"parity_of": parity_of, "heading": heading, "counted": counted(verdicts)}
+    shown |= {"parity_of": parity_of, "heading": heading, "counted": counted(verdicts), "trained": trained(verdicts)}
     return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 
@@ -61,6 +62,26 @@ def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "reasons": reasons.most_common(),
         "trained": trained,
     }
+
+
+def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, str]]]:
+    """Paper -> lines (setting, value, whose, in Markdown of which rows of ours) on how it trained."""
+    found: dict[str, dict[tuple[str, str, str], dict[str, None]]] = {}
+    for cell in (verdict.cell for verdict in verdicts):
+        for key, (value, source, pattern) in cell.training.items():
+            if value is not None:
+                line = key.replace("_", " "), in_words(value), source
+                found.setdefault(cell.paper, {}).setdefault(line, {})[pattern] = None
+
+    def rows(patterns: Iterable[str], alone: bool) -> str:
+        others = "all" if alone else "all others"
+        return ", ".join(others if pattern == "*" else f"`{pattern}`" for pattern in patterns)
+
+    lines = {}
+    for paper, of_paper in found.items():
+        counts = Counter(key for key, _, _ in of_paper)
+        lines[paper] = sorted((*line, rows(of_paper[line], counts[line[0]] == 1)) for line in of_paper)
+    return lines
 
 
 def heading(cell: Published) -> str:

@@ -4,16 +4,17 @@ docs/leaderboards.md describes the files of `published/`. A level (paper, table,
 keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where `{alpha}` stands for the
 setting of that name; `no_run` says why there is none. A later level replaces what an earlier one gives, null removes
 it; a row may give a list, one item for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are
-on one cell each.
+on one cell each. A paper's `training` is described in `training.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from leaderboards.papers.training import Given, of_row, unused
 from leaderboards.schema import RecordError, is_number
 from leaderboards.store import load_yaml
 
@@ -49,7 +50,7 @@ class Published:
     """One published cell.
 
     spread: the paper's standard deviation, None where it gives none. ours: None where we measure no such number, and
-    no_run: why. column_index: of its column, from the left.
+    no_run: why. column_index: of its column, from the left. training: how the paper trained, where we measure it.
     """
 
     paper: str
@@ -67,6 +68,7 @@ class Published:
     ours: Ours | None
     column_index: int
     no_run: str = ""
+    training: Mapping[str, Given] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -101,7 +103,9 @@ def read(file: Path) -> list[Published]:
         paper = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, yaml.YAMLError) as error:
         raise RecordError(f"{file}: not a readable YAML file ({' '.join(str(error).split())})") from error
-    _check_keys(file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run"))
+    _check_keys(
+        file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run", "training")
+    )
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
@@ -109,6 +113,8 @@ def read(file: Path) -> list[Published]:
         source = {"table": str(name), "title": table["title"], **{key: paper[key] for key in ("paper", "name", "cite")}}
         for row, content in table["rows"].items():
             cells += _row(f"{where}, {row}", paper, table, content, {**source, "row": str(row)})
+    if idle := unused(paper.get("training", {}), (cell.training for cell in cells)):
+        raise RecordError(f"{file.name}: training {idle[0]!r} gives no row of ours anything")
     return cells
 
 
@@ -148,6 +154,7 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
         setting = {key: _setting(here, key, merged[key]) for key in SETTINGS if key in merged}
         remarks = [level.get("remark") for level in (paper, table, column_content, content)]
         remarks.append(content.get("remarks", {}).get(column))
+        ours = _ours(here, merged, setting)
         yield Published(
             **source,
             column=str(column),
@@ -156,9 +163,10 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
             unit=merged["unit"],
             setting=setting,
             remarks=tuple(dict.fromkeys(remark for remark in remarks if remark)),
-            ours=_ours(here, merged, setting),
+            ours=ours,
             column_index=index,
             no_run=str(merged.get("no_run", "")),
+            training=of_row(here, paper.get("training", {}), ours.scenario, ours.row) if ours else {},
         )
 
 

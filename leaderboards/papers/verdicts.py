@@ -3,7 +3,8 @@
 A cell is *reproduced* where |our mean - the paper's| <= max(1 point, 2 sigma), sigma the larger of our spread over
 at least three seeds and the paper's own; *off* where it is not; *open* where we have no number at the paper's setting,
 or no rule for its unit. Only runs that completed all their rounds count, and only where the record confirms every
-setting that the paper gives: a number of another setting is never compared with a paper's.
+setting that the paper, or else its released code, gives: a number of another setting is never compared with a paper's.
+What neither gives is named beside the table, as open.
 """
 
 import json
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leaderboards import store
+from leaderboards.papers import training
 from leaderboards.papers.tables import FITTING, SETTINGS, Published, plain
 from leaderboards.rank import Cell, metric_values
 from leaderboards.schema import Record, RecordError
@@ -94,7 +96,7 @@ def _compare(cell: Published, sample: Sequence[float]) -> Verdict:
 
 
 def differences(cell: Published, record: Record) -> list[str]:
-    """The settings in which a record differs from the paper, in words."""
+    """The settings in which a record differs from what is known of the paper's, in words."""
     settings = ABSENT | record["settings"]
     unlike = [f"{CUT} {settings[CUT]}"] if settings.get(CUT) is not None else []
     for key, published in cell.setting.items():
@@ -110,7 +112,7 @@ def differences(cell: Published, record: Record) -> list[str]:
             same = ours is None if published == "all" else ours == published
         if not same:
             unlike.append(f"{key} {ours}, not {published}")
-    return unlike
+    return [*unlike, *training.differences(cell.training, settings)]
 
 
 def read(folder: Path) -> dict[str, str]:

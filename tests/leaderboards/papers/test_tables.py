@@ -180,13 +180,16 @@ def test_our_run_for_a_cell_has_the_setting_of_the_cell(cells, shipped):
 
 
 def paper(**changes):
+    """A paper of one table of two cells; how it trained is open."""
     table = {
         "title": "t",
         "unit": "%",
         "columns": {"a": {"alpha": 1}, "b": {"alpha": 2}},
         "rows": {"r": {"values": [1.5, [2.5, 0.1]]}},
     }
-    return {"paper": "p", "name": "P", "cite": "c", "tables": {"1": {**table, **changes}}}
+    table |= changes
+    training = {"training": {"*": {"open": "not said"}}} if "scenario" in table else {}
+    return {"paper": "p", "name": "P", "cite": "c", **training, "tables": {"1": table}}
 
 
 def test_a_cell_has_what_its_paper_table_row_and_column_give(tmp_path):

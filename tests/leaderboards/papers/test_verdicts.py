@@ -24,8 +24,9 @@ RECORDED = {
 OURS = Ours("s", "ssd", "linear/v1 accuracy")
 
 
-def published(value, spread=None, unit="%", ours=OURS, **setting):
-    return Published("p", "P", "c", "1", "t", "r", "c", value, spread, unit, {**SETTING, **setting}, (), ours, 0)
+def published(value, spread=None, unit="%", ours=OURS, training=None, **setting):
+    place = ("p", "P", "c", "1", "t", "r", "c")
+    return Published(*place, value, spread, unit, {**SETTING, **setting}, (), ours, 0, training=training or {})
 
 
 def runs(*scores, row="ssd", done=20, **settings):

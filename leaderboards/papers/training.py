@@ -1,0 +1,107 @@
+"""How a paper trained: optimiser, rate, temperature, views and head behind its numbers, and where each is known from.
+
+A paper's file gives them under `training`: a pattern of our scenario and row, as `fedx/svhn *-byol`, -> settings; a
+later pattern replaces what an earlier one gave. A value is the paper's; `{code: value}` is that of its released code,
+where the paper has none or the code contradicts it; `{open: why}` is in neither, or cannot be had here; null does not
+apply. `{open: why}` in place of the settings leaves all of them open.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import isclose
+from typing import Any, NamedTuple
+
+from leaderboards.schema import RecordError, is_number
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "optimizer": ("optimizer.class",),
+    "lr": ("optimizer.lr",),
+    "sgd_momentum": ("optimizer.momentum",),
+    "weight_decay": ("optimizer.weight_decay",),
+    "schedule": ("schedule.name",),
+    "loss_temperature": ("objective.temperature",),
+    "augmentation": (),
+    "head": ("objective.projector", "heads.projector"),
+}
+"""Setting -> fields of a record that hold it, the first that is there; views are all of `views.`."""
+PAPER, CODE, OPEN = "paper", "code", "open"
+
+
+class Given(NamedTuple):
+    """A setting of training. source: PAPER, CODE or OPEN; value: for OPEN the reason. pattern: whose rows it is of."""
+
+    value: Any
+    source: str
+    pattern: str
+
+
+def of_row(where: str, training: Mapping[str, Any], scenario: str, row: str) -> dict[str, Given]:
+    """What a paper's file gives for a row of ours. Raises RecordError: one of FIELDS is not named."""
+    given: dict[str, Given] = {}
+    for pattern, content in training.items():
+        if fnmatchcase(f"{scenario} {row}", pattern):
+            given |= _read(f"{where}, training {pattern}", pattern, content)
+    if missing := [key for key in FIELDS if key not in given]:
+        ways = "give the paper's value, {code: the code's}, {open: why it is not known}, or null"
+        raise RecordError(f"{where}: training has no {missing[0]} for {scenario} {row}: {ways}")
+    return given
+
+
+def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
+    if isinstance(content, Mapping) and list(content) == [OPEN]:
+        return {key: Given(str(content[OPEN]), OPEN, pattern) for key in FIELDS}
+    if not isinstance(content, Mapping):
+        raise RecordError(f"{where}: {content!r} is not a mapping")
+    if unknown := sorted(str(key) for key in content if key not in FIELDS):
+        raise RecordError(f"{where}: {unknown[0]} is unknown; there are {', '.join(FIELDS)}")
+    given = {}
+    for key, value in content.items():
+        source = next((word for word in (CODE, OPEN) if isinstance(value, Mapping) and list(value) == [word]), PAPER)
+        given[key] = Given(value if source == PAPER else value[source], source, pattern)
+    return given
+
+
+def unused(training: Iterable[str], used: Iterable[Mapping[str, Given]]) -> list[str]:
+    """The patterns that give no row anything."""
+    patterns = {given.pattern for of_cell in used for given in of_cell.values()}
+    return [pattern for pattern in training if pattern not in patterns]
+
+
+def differences(training: Mapping[str, Given], settings: Mapping[str, Any]) -> Iterator[str]:
+    """The settings in which a record differs from what is known of the paper's training, in words."""
+    for key, (value, source, _) in training.items():
+        if source != OPEN and value is not None and not _same(ours := _of_record(key, settings), value):
+            yield f"{key} {in_words(ours)}, not {in_words(value)}"
+
+
+def _of_record(key: str, settings: Mapping[str, Any]) -> Any:
+    if key == "augmentation":
+        return {field.removeprefix("views."): value for field, value in settings.items() if field.startswith("views.")}
+    value = next((settings[field] for field in FIELDS[key] if settings.get(field) is not None), None)
+    return str(value).rpartition(".")[2] if key == "optimizer" else value
+
+
+SWITCHES = {"crop_scale": "interpolation", "pad": "pad_mode", "jitter_p": "jitter", "blur": "blur_"}
+"""Part of an augmentation -> beginning of the fields that mean nothing without it."""
+
+
+def _effective(views: Mapping[str, Any]) -> dict[str, Any]:
+    """An augmentation without the parts that are off."""
+    off = tuple(fields for switch, fields in SWITCHES.items() if not views.get(switch))
+    return {name: value for name, value in views.items() if value and not name.startswith(off)}
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(theirs, Mapping):
+        ours, theirs = _effective(ours), _effective(theirs)
+        return ours.keys() == theirs.keys() and all(_same(ours[name], theirs[name]) for name in ours)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return isclose(ours, theirs) if is_number(ours) and is_number(theirs) else bool(ours == theirs)
+
+
+def in_words(value: Any) -> str:
+    """A value on a page."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {in_words(part)}" for name, part in value.items() if part) or "none"
+    return "–" if value is None else str(value)

@@ -1,0 +1,114 @@
+"""How the papers trained: every compared number names it, and ours is trained like it."""
+
+import pytest
+import yaml
+
+from leaderboards.papers.tables import collect, read
+from leaderboards.papers.training import FIELDS, Given, differences
+from leaderboards.papers.verdicts import OPEN, judged
+from leaderboards.schema import RecordError
+from tests.leaderboards.papers.test_tables import paper
+from tests.leaderboards.papers.test_verdicts import published, runs
+
+VIEWS = {"crop_scale": [0.2, 1.0], "flip": 0.5, "jitter_p": 0.0, "blur": 0.0}
+WHOLE = {
+    "optimizer": "SGD",
+    "lr": 0.1,
+    "sgd_momentum": 0.9,
+    "weight_decay": 1e-4,
+    "schedule": "constant",
+    "loss_temperature": 0.5,
+    "augmentation": VIEWS,
+    "head": [64, 32],
+}
+SETTINGS = {
+    "optimizer.class": "torch.optim.SGD",
+    "optimizer.lr": 0.1,
+    "optimizer.momentum": 0.9,
+    "optimizer.weight_decay": 1e-4,
+    "schedule.name": "constant",
+    "objective.temperature": 0.5,
+    "heads.projector": [64, 32],
+    **{f"views.{name}": value for name, value in VIEWS.items()},
+}
+
+
+def given(**values):
+    return {key: Given(value, "paper", "*") for key, value in values.items()}
+
+
+def file(tmp_path, training):
+    content = paper(scenario="s", row="fedavg", score="knn/v1 accuracy") | {"training": training}
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return tmp_path / "p.yaml"
+
+
+def test_a_run_that_trains_like_the_paper_differs_in_nothing():
+    assert set(WHOLE) == set(FIELDS)
+    assert not list(differences(given(**WHOLE), SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "said"),
+    [
+        ("optimizer.class", "torch.optim.Adam", "optimizer Adam, not SGD"),
+        ("optimizer.lr", 0.2, "lr 0.2, not 0.1"),
+        ("optimizer.momentum", 0.0, "sgd_momentum 0.0, not 0.9"),
+        ("optimizer.weight_decay", 0.0, "weight_decay 0.0, not 0.0001"),
+        ("schedule.name", "cosine", "schedule cosine, not constant"),
+        ("objective.temperature", 0.1, "loss_temperature 0.1, not 0.5"),
+        ("heads.projector", [64], "head [64], not [64, 32]"),
+        ("objective.projector", [8], "head [8], not [64, 32]"),  # an objective's own goes before the scenario's
+        ("views.flip", 0.0, "augmentation crop_scale [0.2, 1.0], not crop_scale [0.2, 1.0], flip 0.5"),
+        ("views.grayscale", 0.2, "augmentation crop_scale [0.2, 1.0], flip 0.5, grayscale 0.2, not crop_scale"),
+        ("views.crop_scale", [0.08, 1.0], "augmentation crop_scale [0.08, 1.0], flip 0.5, not crop_scale"),
+    ],
+)
+def test_every_setting_of_training_is_compared(field, other, said):
+    (line,) = differences(given(**WHOLE), {**SETTINGS, field: other})
+    assert line.startswith(said)
+    cell = published(50.0, training=given(**WHOLE))
+    (verdict,) = judged([cell], runs(50.0, **{**SETTINGS, field: other}))
+    assert (verdict.kind, verdict.why) == (OPEN, f"run at another setting: {line}")
+
+
+def test_strengths_of_parts_that_are_off_do_not_count():
+    assert not list(
+        differences(given(**WHOLE), {**SETTINGS, "views.jitter": [0.4, 0.4, 0.4, 0.1], "views.blur_kernel": 3})
+    )
+
+
+def test_what_is_open_or_does_not_apply_is_not_compared():
+    unknown = {"lr": Given("not said", "open", "*"), "loss_temperature": Given(None, "paper", "*")}
+    assert not list(differences({**given(**WHOLE), **unknown}, {**SETTINGS, "optimizer.lr": 9.0}))
+
+
+def test_a_later_pattern_replaces_what_an_earlier_one_gave(tmp_path):
+    training = {"*": {**WHOLE, "lr": {"code": 0.3}}, "s fed*": {"head": {"open": "not said"}}, "* fedavg": {"lr": 0.2}}
+    cell, _ = read(file(tmp_path, training))
+    assert cell.training["lr"] == Given(0.2, "paper", "* fedavg")
+    assert cell.training["head"] == Given("not said", "open", "s fed*")
+    assert cell.training["augmentation"] == Given(VIEWS, "paper", "*")
+    assert cell.ours.scenario == "s"
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({}, "r, a: training has no optimizer for s fedavg: give the paper's value, "),
+        ({"*": {key: 1 for key in FIELDS if key != "head"}}, "training has no head for s fedavg"),
+        ({"*": WHOLE, "s ssd": {"lr": 1}}, "p.yaml: training 's ssd' gives no row of ours anything"),
+        ({"*": {**WHOLE, "rate": 1}}, "training \\*: rate is unknown; there are optimizer, lr"),
+        ({"*": 0.1}, "training \\*: 0.1 is not a mapping"),
+    ],
+)
+def test_what_is_not_named_is_asked_for(tmp_path, training, said):
+    with pytest.raises(RecordError, match=said):
+        read(file(tmp_path, training))
+
+
+def test_every_compared_number_of_the_papers_names_its_training():
+    cells = [cell for cell in collect() if cell.ours]
+    assert len(cells) > 500
+    assert all(set(cell.training) == set(FIELDS) for cell in cells)
+    assert {source for cell in cells for _, source, _ in cell.training.values()} == {"paper", "code", "open"}
