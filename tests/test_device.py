@@ -1,5 +1,7 @@
 """The simulated GPU: it refuses what a GPU refuses, and sees what costs time or goes wrong there."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -208,3 +210,8 @@ class TestStreams:
         gpu.order.return_freed()
         torch.ones(2, device="cuda")
         assert "freed and taken again" in next(iter(gpu.races))
+
+
+def test_the_machines_own_gpus_are_hidden_from_tests():
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert not torch.cuda.is_available()
