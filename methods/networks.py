@@ -15,6 +15,7 @@ from torchvision import models
 
 from methods.libraries import LibraryModel, measured_width, timm_model, torchvision_model
 from methods.validation import MethodError, choose
+from methods.vit import VisionTransformer
 
 
 def normalisation(kind: str) -> Callable[[int], nn.Module]:
@@ -152,6 +153,36 @@ def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: A
     """
     network, model = timm_model(name, in_channels, image_size, options)
     return Encoder(network, measured_width(network, name, in_channels, image_size), model)
+
+
+def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
+    """ViT-Tiny (Touvron et al. 2021): 12 layers, 3 heads, 192 features.
+
+    Args:
+        patch_size: side of a patch in pixels; 16 for images of 224.
+        features: "class" (the class token) or "mean" (of the patches' tokens).
+        in_channels: channels of the images. image_size: their side in pixels.
+    """
+    shape = {"width": 192, "depth": 12, "heads": 3, "in_channels": in_channels}
+    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), 192)
+
+
+def vit_small(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
+    """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; arguments as for `vit_tiny`."""
+    shape = {"width": 384, "depth": 12, "heads": 6, "in_channels": in_channels}
+    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), 384)
+
+
+def mobilenet_v3(*, size: str = "small", in_channels: int = 3, image_size: int = 32, **options: Any) -> Encoder:
+    """MobileNetV3 (Howard et al. 2019), torchvision's; size: "small" (1,024 features) or "large" (1,280)."""
+    name = f"mobilenet_v3_{choose('encoder.size', size, 'small', 'large')}"
+    return torchvision(name=name, in_channels=in_channels, image_size=image_size, **options)
+
+
+def convnext_tiny(*, in_channels: int = 3, image_size: int = 32, stochastic_depth_prob: float = 0.0) -> Encoder:
+    """ConvNeXt-Tiny (Liu et al. 2022), torchvision's, 768 features; without stochastic depth unless it is given."""
+    options = {"stochastic_depth_prob": stochastic_depth_prob}
+    return torchvision(name="convnext_tiny", in_channels=in_channels, image_size=image_size, **options)
 
 
 def convnet(
