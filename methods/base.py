@@ -224,7 +224,8 @@ class FederatedMethod(TrainerHooks):
         terms = self.terms if self.phase.where == "clients" else []
         count = len(batch.views) - sum(len(addon.views) for addon in terms)
         views, extra = batch.views[:count], batch.views[count:]
-        out = self.objective(*views, extra=extra)
+        own = {"draws": drawn} if (drawn := (batch.draws or {}).get("objective")) else {}
+        out = self.objective(*views, extra=extra, **own)
         loss = self.hook("loss", self.phase)(out, batch)
         end = 0
         for addon in terms:
@@ -242,8 +243,8 @@ class FederatedMethod(TrainerHooks):
         raise NotImplementedError
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Random tensors for the step, drawn outside it and stored in `batch.draws`; default: the add-ons'."""
-        return {addon.name: drawn for addon in self.terms if (drawn := addon.draw(batch, stream))}
+        """Random tensors for the step, drawn outside it, into `batch.draws`: the objective's and the add-ons'."""
+        return {"objective": self.objective.draw(batch, stream)} | {a.name: a.draw(batch, stream) for a in self.terms}
 
     def adjust_gradients(self, gradients: Tree) -> Tree:
         """The gradients for the optimiser, with the paths of `trainable()`."""

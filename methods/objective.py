@@ -82,6 +82,10 @@ class Objective(nn.Module):
     def receive(self, visit: Visit) -> None:
         """Called at the start of a client's training visit, after the method's `receive`."""
 
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """Random tensors for the step, drawn outside it; where there are any, `forward` gets them as `draws`."""
+        return {}
+
     def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Called before each local epoch, in eval mode and without gradient.
 

@@ -223,7 +223,7 @@ class SimulatedGPU(TorchDispatchMode):
         self._refuse_two_devices(func, name, args, kwargs)
         if torch.are_deterministic_algorithms_enabled() and name in WITHOUT_DETERMINISTIC_FORM:
             raise DeviceError(f"{name} does not have a deterministic implementation")
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and _argument(func, args, kwargs, "dropout_p") != 0:
             self.log("random", name)
         if (reason := waits(func, name, args, kwargs)) is not None:
             self.wait(reason)
@@ -380,6 +380,14 @@ class Functions(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass(), unsimulated(), torch.no_grad():
             made = on_cpu(x).detach().to(dtype, copy=True, **more)
         return made if is_on_gpu else self.gpu.moved(made, "to the device")
+
+
+def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """The value of an operator's argument, its default where it is not given; None where there is none of the name."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[index] if index < len(args) else kwargs.get(name, argument.default_value)
+    return None
 
 
 def _accesses(func: Any, args: Any, kwargs: Any, result: Any) -> Accesses:

@@ -17,6 +17,12 @@ from tests.methods.test_orchestra import SMALL
 
 EVERYONE = ("federation.participation=1", "federation.rounds=2")
 PROTOCL = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
+MASKED = (
+    "encoder={class: methods.networks.vit_tiny}",
+    "objective=masked_reconstruction",
+    "objective.decoder_width=12",
+    "objective.decoder_depth=1",
+)
 MOCO = ("objective=moco", "objective.queue_size=32")
 VIEWS = (
     *("views.jitter=[0.4,0.4,0.4,0.1]", "views.grayscale=0.2", "views.blur=0.5", "views.solarize=0.2"),
@@ -59,10 +65,13 @@ FURTHER: dict[str, Case] = {
         f"objective {name}": ("fedavg", f"objective={name}", *words)
         for name, words in {
             **dict.fromkeys(("align_uniform", "byol", "rotation", "simsiam", "spectral", "supervised"), ()),
+            **dict.fromkeys(("barlow_twins", "vicreg"), ()),
+            "swav": ("objective.prototypes=12", "objective.queue_size=32"),
             "moco": MOCO[1:],
             "protocl": PROTOCL[1:],
         }.items()
     },
+    "objective masked_reconstruction": ("fedavg", *MASKED),
     "objective simclr, one-way": ("fedavg", "objective.form=one-way"),
     "feddecorr on z": ("feddecorr", "method.on=z", "objective=byol"),
     "fedema, paper": ("fedema", "method.variant=paper"),

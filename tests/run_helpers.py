@@ -45,8 +45,8 @@ def execute_run(folder: Path, method: str, *overrides: str, scenario: str = TINY
 def build_experiment(folder: Path, method: str, *overrides: str, scenario: str = TINY) -> Experiment:
     """An experiment whose folder may hold an earlier run of the same config."""
     torch.set_num_threads(1)
-    placed = ("accelerator=cpu", "threads=1")
-    common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", *placed]
+    placed = () if any(word.startswith("accelerator=") for word in overrides) else ("accelerator=cpu",)
+    common = [f"output={folder}/runs", f"data.cache={folder.parent}/cache", "logger=csv", "threads=1", *placed]
     config = compose(scenario, method, [*common, *overrides])
     experiment = Experiment(config, Display(Console(file=io.StringIO())))
     experiment.refuse_changed_config()

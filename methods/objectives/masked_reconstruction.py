@@ -1,0 +1,131 @@
+"""MAE. He et al.: Masked Autoencoders Are Scalable Vision Learners (CVPR 2022).
+
+| symbol | name | equation |
+|---|---|---|
+| masking ratio | `mask_ratio`, 75 % | section 3 |
+| decoder | `decoder`: `decoder_width`, `decoder_depth`, `decoder_heads` | section 3, Table 1 |
+| reconstruction target | `methods.maths.masked_reconstruction`, of normalised pixels | section 3, Table 1d |
+
+Decisions
+- One view. The patches to hide are drawn anew for each image and step: a uniform number for each patch, the largest are
+  hidden, as in the released code. The paper's views are crops and mirrors: for them, set the recipe's other
+  probabilities to 0.
+- The decoder is narrower and shallower than the paper's by default, as this field's images are small. Its positions
+  are learned; the paper's are fixed waves.
+- The representation is what the encoder returns for whole images: the class token, or the patches' mean with
+  `encoder.features=mean`. There is no projector; the embedding is the representation of the patches that were seen.
+- The decoder travels with the encoder. `decoder: stays` keeps it with its client: fewer bytes, and each client decodes
+  its own images.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import vision_transformer
+
+from methods.base import Batch, MethodError, Objective, Outputs, Tree, check_number, choose
+from methods.maths import masked_reconstruction
+from methods.maths.reconstruction import patches
+from methods.networks import Encoder
+from methods.vit import VisionTransformer
+
+
+class Decoder(nn.Module):
+    """Tokens of the patches that were seen -> pixels of all patches.
+
+    Args:
+        encoder: whose tokens are read. width: of the decoder's tokens. depth: layers. heads: of an attention.
+        pixels: numbers in a patch.
+    """
+
+    def __init__(self, encoder: VisionTransformer, width: int, depth: int, heads: int, pixels: int) -> None:
+        super().__init__()
+        self.patches = encoder.patches
+        self.embed = nn.Linear(encoder.hidden_dim, width)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
+        length = 1 + encoder.patches
+        self.layers = vision_transformer.Encoder(length, depth, heads, width, 4 * width, 0.0, 0.0)
+        self.head = nn.Linear(width, pixels)
+
+    def forward(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        """tokens: `[B, 1 + m, dim]`, the class token first; seen: their patches `[B, m]` -> `[B, patches, pixels]`."""
+        first, rows = self.embed(tokens).split([1, seen.shape[1]], 1)
+        images = torch.arange(len(seen), device=seen.device).unsqueeze(1)
+        whole = self.mask_token.to(rows.dtype).expand(len(seen), self.patches, -1).index_put((images, seen), rows)
+        return self.head(self.layers(torch.cat([first, whole], 1))[:, 1:])
+
+
+class MaskedReconstruction(Objective):
+    """A decoder restores the pixels of the patches that a vision transformer has not seen.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`, a vision transformer of `methods.networks`.
+        mask_ratio: share of an image's patches that are hidden; at least one is hidden and one is seen.
+        normalise: whether the pixels of a patch are normalised by their own mean and variance.
+        decoder_width, decoder_depth, decoder_heads: of the decoder.
+        decoder: "travels" or "stays".
+    """
+
+    views = ("augment",)
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        mask_ratio: float = 0.75,
+        normalise: bool = True,
+        decoder_width: int = 96,
+        decoder_depth: int = 2,
+        decoder_heads: int = 3,
+        decoder: str = "travels",
+    ) -> None:
+        super().__init__(encoder)
+        backbone = encoder.backbone
+        if not isinstance(backbone, VisionTransformer):
+            raise MethodError(
+                "masked_reconstruction hides patches, which this encoder does not have: "
+                "set encoder={class: methods.networks.vit_tiny}, or vit_small"
+            )
+        if decoder_width < 1 or decoder_depth < 1 or decoder_heads < 1 or decoder_width % decoder_heads:
+            raise MethodError(
+                f"objective.decoder_width={decoder_width} decoder_depth={decoder_depth} decoder_heads={decoder_heads}: "
+                "give whole numbers of at least 1, the width a multiple of the heads"
+            )
+        check_number("objective.mask_ratio", mask_ratio, above=0, below=1)
+        self.width = encoder.dim
+        self.projector = nn.Identity()
+        self.normalise, self.patch_size = normalise, backbone.patch_size
+        self.seen = min(max(1, round((1 - mask_ratio) * backbone.patches)), backbone.patches - 1)
+        pixels = backbone.conv_proj.in_channels * self.patch_size**2
+        self.decoder = Decoder(backbone, decoder_width, decoder_depth, decoder_heads, pixels)
+        own = choose("objective.decoder", decoder, "travels", "stays") == "stays"
+        self.travels, self.stays = (("encoder",), ("decoder",)) if own else (("encoder", "decoder"), ())
+
+    @property
+    def backbone(self) -> VisionTransformer:
+        """The vision transformer."""
+        assert isinstance(self.encoder.backbone, VisionTransformer)
+        return self.encoder.backbone
+
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """A uniform number for each patch, `[B, patches]`; those with the largest are hidden."""
+        order = torch.rand(len(batch.index), self.backbone.patches, generator=stream)
+        return {"order": order.to(batch.index.device, non_blocking=True)}
+
+    def forward(self, *views: Tensor, extra: Sequence[Tensor] = (), draws: Tree | None = None) -> Outputs:
+        """The pass over the patches that are seen, with predictions and targets `[B, patches, pixels]`."""
+        assert draws is not None
+        seen = draws["order"].argsort(1)[:, : self.seen]
+        tokens = self.backbone.tokens(views[0], seen)
+        h = self.backbone.pooled(tokens)
+        others = tuple(self.embed(images) for images in extra)
+        targets = patches(views[0], self.patch_size).detach()
+        return Outputs((h,), (h,), (self.decoder(tokens, seen),), (targets,), others)
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The mean squared error over the pixels of the hidden patches."""
+        assert batch.draws is not None
+        ranks = batch.draws["objective"]["order"].argsort(1).argsort(1)
+        hidden = (ranks >= self.seen).to(out.targets[0].dtype)
+        return masked_reconstruction(out.predictions[0], out.targets[0], hidden, self.normalise)

@@ -1,0 +1,156 @@
+"""The masked autoencoder: what is hidden is restored from what is seen, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules.federated import Batch
+from methods.base import MethodError
+from methods.maths import masked_reconstruction
+from methods.maths.reconstruction import patches
+from methods.networks import Encoder, vit_tiny
+from methods.objectives.masked_reconstruction import MaskedReconstruction
+from methods.vit import VisionTransformer
+from tests import run_helpers
+from tests.methods.objectives import encoder, views
+
+VIT = "encoder={class: methods.networks.vit_tiny, patch_size: 4}"
+SMALL = (VIT, "objective=masked_reconstruction", "objective.decoder_width=12", "objective.decoder_depth=1")
+
+
+def vit() -> Encoder:
+    settings = {"image_size": 8, "patch_size": 2, "width": 12, "depth": 1, "heads": 3, "in_channels": 3}
+    torch.manual_seed(3)
+    return Encoder(VisionTransformer(**settings, features="class"), 12)
+
+
+@pytest.fixture
+def objective() -> MaskedReconstruction:
+    return MaskedReconstruction(vit(), decoder_width=6, decoder_depth=1).double()
+
+
+def given(objective: MaskedReconstruction, seed: int = 0) -> Batch:
+    (view,) = (view.double() for view in views(1))
+    batch = Batch((view,), torch.arange(5))
+    return batch._replace(draws={"objective": objective.draw(batch, torch.Generator().manual_seed(seed))})
+
+
+def retold(predicted, targets, hidden, normalise):
+    """The loss pixel by pixel (section 3)."""
+    errors = []
+    for image in range(len(targets)):
+        for patch in range(targets.shape[1]):
+            if not hidden[image, patch]:
+                continue
+            pixels = targets[image, patch]
+            if normalise:
+                mean = sum(pixels) / len(pixels)
+                variance = sum((pixel - mean) ** 2 for pixel in pixels) / (len(pixels) - 1)
+                pixels = [(pixel - mean) / (variance + 1e-6) ** 0.5 for pixel in pixels]
+            errors += [(p - t) ** 2 for p, t in zip(predicted[image, patch], pixels, strict=True)]
+    return sum(errors) / len(errors)
+
+
+class TestLoss:
+    @pytest.mark.parametrize("normalise", [True, False])
+    def test_values_and_gradients_are_the_retellings(self, normalise):
+        rng = np.random.default_rng(0)
+        predicted, targets = rng.standard_normal((2, 3, 4, 5))
+        hidden = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
+        ours = torch.tensor(predicted, requires_grad=True)
+        loss = masked_reconstruction(ours, torch.tensor(targets), torch.tensor(hidden), normalise)
+        loss.backward()
+        assert loss.item() == pytest.approx(retold(predicted, targets, hidden, normalise), abs=1e-6)
+        for place in np.ndindex(predicted.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = predicted.copy()
+                moved[place] += step
+                ends.append(retold(moved, targets, hidden, normalise))
+            assert ours.grad[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-6)
+
+    def test_zeros_for_normalised_pixels_give_one_less_the_correction_of_the_variance(self):
+        targets, hidden = torch.randn(3, 4, 48, dtype=torch.float64), torch.ones(3, 4)
+        loss = masked_reconstruction(torch.zeros_like(targets), targets, hidden)
+        assert loss.item() == pytest.approx(47 / 48, abs=1e-5)
+
+    def test_a_patch_of_one_colour_is_no_reason_for_infinity(self):
+        flat = torch.full((1, 2, 12), 0.5)
+        assert masked_reconstruction(torch.zeros_like(flat), flat, torch.ones(1, 2)).item() == 0
+
+    def test_patches_are_cut_row_after_row(self):
+        images = torch.arange(16.0).reshape(1, 1, 4, 4)
+        assert patches(images, 2).tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
+
+
+class TestObjective:
+    def test_a_quarter_of_the_patches_is_seen_and_the_others_are_restored(self, objective):
+        batch = given(objective)
+        out = objective(*batch.views, draws=batch.draws["objective"])
+        assert objective.seen == 4
+        assert [h.shape for h in out.representations] == [(5, 12)]
+        assert out.predictions[0].shape == out.targets[0].shape == (5, 16, 12)
+        order = batch.draws["objective"]["order"]
+        hidden = order > order.sort(1).values[:, 3:4]
+        assert hidden.sum().item() == 5 * 12
+        expected = masked_reconstruction(out.predictions[0], out.targets[0], hidden)
+        torch.testing.assert_close(objective.loss(out, batch), expected)
+
+    def test_the_prediction_depends_on_the_patches_that_are_seen_alone(self, objective):
+        batch = given(objective)
+        drawn = batch.draws["objective"]
+        seen = drawn["order"].argsort(1)[:, : objective.seen]
+        view = batch.views[0].clone().requires_grad_()
+        out = objective(view, draws=drawn)
+        (gradient,) = torch.autograd.grad(out.predictions[0].square().sum(), view)
+        touched = patches(gradient.abs(), 2).sum(2) > 0
+        assert touched.sum(1).tolist() == [objective.seen] * 5
+        assert touched.gather(1, seen).all()
+        assert not out.targets[0].requires_grad
+
+    def test_masks_are_those_of_the_generator(self, objective):
+        first, again, other = (given(objective, seed).draws["objective"]["order"] for seed in (0, 0, 1))
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+    def test_gradient_reaches_all_that_is_trained(self, objective):
+        batch = given(objective)
+        objective.loss(objective(*batch.views, draws=batch.draws["objective"]), batch).backward()
+        assert all(parameter.grad.abs().max() > 0 for parameter in objective.parameters())
+
+    @pytest.mark.parametrize(("share", "seen"), [(0.5, 8), (0.001, 15), (0.999, 1)])
+    def test_at_least_one_patch_is_seen_and_one_is_hidden(self, share, seen):
+        assert MaskedReconstruction(vit(), mask_ratio=share).seen == seen
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"mask_ratio": 1.0}, "objective.mask_ratio=1.0: give a number above 0 and below 1"),
+            ({"decoder_width": 7}, "objective.decoder_width=7 .* the width a multiple of the heads"),
+            ({"decoder": "goes"}, "objective.decoder='goes': choose travels or stays"),
+        ],
+    )
+    def test_bad_values_are_one_line(self, arguments, message):
+        with pytest.raises(MethodError, match=message):
+            MaskedReconstruction(vit(), **arguments)
+
+    def test_a_network_without_patches_is_refused(self):
+        with pytest.raises(MethodError, match="masked_reconstruction hides patches, which this encoder does not have"):
+            MaskedReconstruction(encoder())
+
+    def test_the_decoder_of_the_paper_can_be_built(self):
+        objective = MaskedReconstruction(vit_tiny(), decoder_width=512, decoder_depth=8, decoder_heads=16)
+        assert sum(parameter.numel() for parameter in objective.decoder.layers.layers.parameters()) == 8 * 3_152_384
+
+
+class TestRun:
+    def test_it_learns_and_its_decoder_travels(self, tmp_path):
+        run = run_helpers.train_run(tmp_path, "fedavg", *SMALL, "federation.rounds=4", "optimizer.lr=0.1")
+        losses = [row["loss"] for row in run.loop.history]
+        assert losses[-1] < losses[0]
+        assert set(run.loop.server["weights"]) == {"encoder", "decoder"}
+
+    def test_a_decoder_that_stays_is_not_sent(self, tmp_path):
+        run = run_helpers.train_run(tmp_path, "fedavg", *SMALL, "objective.decoder=stays")
+        assert set(run.loop.server["weights"]) == {"encoder"}
+        assert "decoder" in run.loop.method.staying
