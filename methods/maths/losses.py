@@ -75,6 +75,27 @@ def prototype_nce(q: Tensor, prototypes: Tensor, concentration: Tensor, assigned
 
 
 @full_precision
+def swav(scores: Tensor, codes: Tensor, temperature: float = 0.1) -> Tensor:
+    """Swapped prediction of cluster assignments (Caron et al. 2020, SwAV, eqs. 1-2), mean over images and predictions.
+
+    Every view predicts the codes of the other views, by cross-entropy with the softmax of its scores.
+
+    Args:
+        scores: `[V, B, K]`, cosines of each view's embeddings and the K prototypes; V >= 2.
+        codes: `[C, B, K]`, assignments of the first C <= V views, rows of sum 1; `sinkhorn` makes them from the scores,
+            and the caller detaches them.
+        temperature: divides the scores; > 0.
+
+    Returns:
+        A scalar. Two views have C = V = 2, for which eq. 1 is the sum over both codes, twice this mean.
+    """
+    predicted = (upcast(scores) / temperature).log_softmax(dim=2)
+    entropies = -torch.einsum("cbk,vbk->cv", upcast(codes), predicted) / scores.shape[1]
+    pairs = len(codes) * (len(scores) - 1)
+    return (entropies.sum() - entropies.diagonal().sum()) / pairs
+
+
+@full_precision
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     """`-mean cos(p, z)` over rows (Chen & He 2021, SimSiam, eq. 1), in [-1, 1]. The caller detaches `z`."""
     return -F.cosine_similarity(upcast(p), upcast(z), dim=1).mean()

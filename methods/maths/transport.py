@@ -31,25 +31,43 @@ def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
 
 
 @full_precision
-def sinkhorn(scores: Tensor, epsilon: float = 0.04, iterations: int = 100, tolerance: float = 0.0) -> Tensor:
+def sinkhorn(
+    scores: Tensor,
+    epsilon: float = 0.04,
+    iterations: int = 100,
+    tolerance: float = 0.0,
+    *,
+    weighted: bool = False,
+    valid: Tensor | None = None,
+) -> Tensor:
     """Soft assignment of rows to clusters that gives every cluster the same mass: `[n, g]`, rows of sum 1.
 
     The plan of maximal <plan, scores> + epsilon entropy, by Sinkhorn's alternating scaling: clusters first, rows last,
     so that rows sum to 1 exactly and clusters to n / g after convergence.
 
     Args:
-        scores: `[n, g]`, similarities; a constant added to a row has no effect.
+        scores: `[n, g]`, similarities; a constant added to a row has no effect, unless `weighted`.
         epsilon: > 0, a smaller value gives a harder assignment; Orchestra's 25 is 1 / epsilon.
         iterations: largest number of pairs of scalings.
         tolerance: stops when the summed relative change of the row scalings is smaller, checked every tenth iteration;
             0: no check. Orchestra's is 0.01.
+        weighted: whether a row counts in the first scaling of the clusters by its sum of exp(scores / epsilon), as in
+            SwAV; False: rows count equally, as in Orchestra. The plan after convergence is the same.
+        valid: bool `[n]`, whether a row takes part; the others are assigned to no cluster, a row of zeros.
     """
     n, g = scores.shape
-    kernel = (scores.double() / epsilon).softmax(dim=1)
+    logits = scores.double() / epsilon
+    kernel = logits.softmax(dim=1)
     rows = torch.full((n,), 1 / n, dtype=kernel.dtype, device=kernel.device)
+    if weighted:
+        logs = logits.logsumexp(dim=1)
+        rows = (logs - logs.max()).exp()
+    if valid is not None:
+        kernel = kernel * valid[:, None]
     columns = torch.ones(g, dtype=kernel.dtype, device=kernel.device)
     for iteration in range(iterations):
-        columns = 1 / (g * (rows @ kernel)).clamp(min=TINY)
+        sums = (rows[None] @ kernel)[0]  # without None torch reshapes the result in place: a tape cannot replay that
+        columns = 1 / (g * sums).clamp(min=TINY)
         before, rows = rows, 1 / (n * (kernel @ columns)).clamp(min=TINY)
         if tolerance and iteration % 10 == 0 and float((before / rows - 1).abs().sum()) < tolerance:
             break

@@ -56,6 +56,22 @@ def test_permuted_clusters_are_permuted_columns() -> None:
     torch.testing.assert_close(sinkhorn(SCORES.flip(1)), sinkhorn(SCORES).flip(1))
 
 
+def test_the_first_scaling_may_weigh_rows_and_converges_to_the_same_plan() -> None:
+    torch.testing.assert_close(sinkhorn(SCORES, 0.2, 500, weighted=True), sinkhorn(SCORES, 0.2, 500))
+    louder = SCORES + torch.tensor([[0.0], [0.0], [0.0], [1.0]])
+    torch.testing.assert_close(sinkhorn(louder, 0.2, 1), sinkhorn(SCORES, 0.2, 1))
+    assert (sinkhorn(louder, 0.2, 1, weighted=True) - sinkhorn(SCORES, 0.2, 1, weighted=True)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_that_are_not_valid_take_no_part(weighted: bool) -> None:
+    scores = torch.cat([SCORES, torch.zeros(3, 2), 5 * random(2, 2)])
+    valid = torch.arange(9) < 4
+    plan = sinkhorn(scores, 0.1, 3, weighted=weighted, valid=valid)
+    torch.testing.assert_close(plan[:4], sinkhorn(SCORES, 0.1, 3, weighted=weighted))
+    assert torch.equal(plan[4:], torch.zeros(5, 2))
+
+
 def test_hopeless_clusters_leave_numbers() -> None:
     far = torch.tensor([[0.0, -1e4], [0.0, -1e4]])
     assert sinkhorn(far).isfinite().all()

@@ -1,0 +1,250 @@
+"""Barlow Twins, VICReg and SwAV against slow NumPy versions of the papers' formulas, and at collapse."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from methods.maths import barlow_twins, cosines, sinkhorn, swav, vicreg
+from tests.methods.test_maths import cosine, numeric_gradient, random, softmax
+
+SIZES = ((2, 3), (5, 4), (9, 6))
+
+
+def doubles(*shape: int, seed: int = 0) -> Tensor:
+    return random(*shape, seed=seed).double()
+
+
+# --- the papers' formulas, one entry at a time
+
+
+def slow_barlow(a: np.ndarray, b: np.ndarray, weight: float = 5e-3, epsilon: float = 1e-5) -> float:
+    n, d = a.shape
+    total = 0.0
+    for i in range(d):
+        for j in range(d):
+            x, y = a[:, i] - sum(a[:, i]) / n, b[:, j] - sum(b[:, j]) / n
+            norms = np.sqrt(sum(x * x) + n * epsilon) * np.sqrt(sum(y * y) + n * epsilon)
+            correlation = sum(x[k] * y[k] for k in range(n)) / norms
+            total += (1 - correlation) ** 2 if i == j else weight * correlation**2
+    return total
+
+
+def slow_variance(z: np.ndarray, gamma: float, epsilon: float) -> float:
+    n, d = z.shape
+    total = 0.0
+    for j in range(d):
+        mean = sum(z[:, j]) / n
+        deviation = np.sqrt(sum((value - mean) ** 2 for value in z[:, j]) / (n - 1) + epsilon)
+        total += max(0.0, gamma - deviation)
+    return total / d
+
+
+def slow_covariance(z: np.ndarray) -> float:
+    n, d = z.shape
+    mean = sum(z) / n
+    matrix = sum(np.outer(row - mean, row - mean) for row in z) / (n - 1)
+    return sum(matrix[i, j] ** 2 for i in range(d) for j in range(d) if i != j) / d
+
+
+def slow_vicreg(
+    a: np.ndarray,
+    b: np.ndarray,
+    variant: str = "paper",
+    weights: tuple[float, float, float] = (25, 25, 1),
+    gamma: float = 1.0,
+    epsilon: float = 1e-4,
+) -> float:
+    invariance = sum(((x - y) ** 2).sum() for x, y in zip(a, b, strict=True)) / len(a)
+    variance = slow_variance(a, gamma, epsilon) + slow_variance(b, gamma, epsilon)
+    if variant == "code":
+        invariance, variance = invariance / a.shape[1], variance / 2
+    return weights[0] * invariance + weights[1] * variance + weights[2] * (slow_covariance(a) + slow_covariance(b))
+
+
+def slow_codes(scores: np.ndarray, epsilon: float = 0.05, iterations: int = 3) -> np.ndarray:
+    """The scaling of exp(scores / epsilon) in SwAV's appendix: prototypes to 1 / K, then images to 1 / B."""
+    plan = np.exp(scores / epsilon)
+    n, k = plan.shape
+    for _ in range(iterations):
+        for column in range(k):
+            plan[:, column] /= k * sum(plan[:, column])
+        for row in range(n):
+            plan[row] /= n * sum(plan[row])
+    return n * plan
+
+
+def slow_swav(views: list[np.ndarray], prototypes: np.ndarray, codes: np.ndarray, temperature: float = 0.1) -> float:
+    """Every view predicts every other view's code; the codes are constants."""
+    total, pairs = 0.0, 0
+    for assigned, code in enumerate(codes):
+        for view, rows in enumerate(views):
+            if view == assigned:
+                continue
+            pairs += 1
+            for row, q in zip(rows, code, strict=True):
+                p = softmax(np.array([cosine(row, c) / temperature for c in prototypes]))
+                total -= sum(q[k] * np.log(p[k]) for k in range(len(q))) / len(rows)
+    return total / pairs
+
+
+LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
+    "barlow_twins": (barlow_twins, slow_barlow),
+    "barlow_twins, another weight": (
+        lambda a, b: barlow_twins(a, b, 0.3, 0.1),
+        lambda a, b: slow_barlow(a, b, 0.3, 0.1),
+    ),
+    "barlow_twins, eq. 2 itself": (lambda a, b: barlow_twins(a, b, 1, 0), lambda a, b: slow_barlow(a, b, 1, 0)),
+    "vicreg, code": (vicreg, lambda a, b: slow_vicreg(a, b, "code")),
+    "vicreg, paper": (lambda a, b: vicreg(a, b, variant="paper"), slow_vicreg),
+    "vicreg, other settings": (
+        lambda a, b: vicreg(a, b, 1, 3, 2, gamma=1.4, epsilon=0.2),
+        lambda a, b: slow_vicreg(a, b, "code", (1, 3, 2), 1.4, 0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_and_gradients_are_the_papers(name: str) -> None:
+    fast, slow = LOSSES[name]
+    for seed, (rows, features) in enumerate(SIZES):
+        a, b = doubles(2, rows, features, seed=seed).unbind()
+        x, y = a.numpy().copy(), b.numpy().copy()
+        a.requires_grad_(), b.requires_grad_()
+        value = fast(a, b)
+        value.backward()
+        assert value.item() == pytest.approx(slow(x, y), rel=1e-12, abs=1e-12)
+        of_a, of_b = numeric_gradient(lambda v, y=y: slow(v, y), x), numeric_gradient(lambda v, x=x: slow(x, v), y)
+        np.testing.assert_allclose(a.grad, of_a, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(b.grad, of_b, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("views", [2, 4])
+def test_swav_and_its_gradients_are_the_papers(views: int) -> None:
+    """With four views, two have codes, as under multi-crop."""
+    for seed, (rows, features) in enumerate(SIZES):
+        z, prototypes = doubles(views, rows, features, seed=seed), doubles(7, features, seed=9)
+        scores = torch.stack([cosines(view, prototypes) for view in z])
+        codes = torch.stack([sinkhorn(scores[view], 0.05, 3, weighted=True) for view in range(2)])
+        expected = np.stack([slow_codes(scores[view].numpy().copy()) for view in range(2)])
+        np.testing.assert_allclose(codes, expected, atol=1e-12, rtol=0)
+        x, c = [view.numpy().copy() for view in z], prototypes.numpy().copy()
+        z.requires_grad_(), prototypes.requires_grad_()
+        value = swav(torch.stack([cosines(view, prototypes) for view in z]), codes)
+        value.backward()
+        assert value.item() == pytest.approx(slow_swav(x, c, expected), rel=1e-12)
+        for view in range(views):
+
+            def of_one(
+                v: np.ndarray, view: int = view, x: list = x, c: np.ndarray = c, q: np.ndarray = expected
+            ) -> float:
+                return slow_swav([*x[:view], v, *x[view + 1 :]], c, q)
+
+            np.testing.assert_allclose(z.grad[view], numeric_gradient(of_one, x[view]), atol=1e-6, rtol=0)
+        of_prototypes = numeric_gradient(lambda v, x=x, q=expected: slow_swav(x, v, q), c)
+        np.testing.assert_allclose(prototypes.grad, of_prototypes, atol=1e-6, rtol=0)
+
+
+def test_correlation_and_covariance_are_numpys() -> None:
+    a, b = doubles(2, 12, 5).unbind()
+    both = np.corrcoef(a.numpy(), b.numpy(), rowvar=False)[:5, 5:]
+    expected = ((1 - np.diag(both)) ** 2).sum() + 0.7 * ((both - np.diag(np.diag(both))) ** 2).sum()
+    assert barlow_twins(a, b, 0.7, 0).item() == pytest.approx(expected, rel=1e-12)
+    matrices = [np.cov(z.numpy(), rowvar=False) for z in (a, b)]
+    redundancy = sum(((matrix - np.diag(np.diag(matrix))) ** 2).sum() / 5 for matrix in matrices)
+    assert vicreg(a, b, 0, 0, 1).item() == pytest.approx(redundancy, rel=1e-12)
+
+
+# --- collapse
+
+
+@pytest.mark.parametrize(("gamma", "epsilon"), [(1.0, 1e-4), (2.0, 0.01)])
+def test_equal_embeddings_have_vicregs_variance_term_alone(gamma: float, epsilon: float) -> None:
+    z = doubles(1, 6).expand(5, 6).clone().requires_grad_()
+    for variant, views in (("code", 1), ("paper", 2)):
+        settings = {"gamma": gamma, "epsilon": epsilon, "variant": variant}
+        assert vicreg(z, z, 0, 1, 0, **settings).item() == pytest.approx(views * (gamma - epsilon**0.5), rel=1e-12)
+        assert vicreg(z, z, 25, 0, 1, **settings).item() == pytest.approx(0, abs=1e-20)
+    vicreg(z, z).backward()
+    assert z.grad.isfinite().all()
+
+
+def test_features_that_vary_enough_have_no_variance_term() -> None:
+    z = 3 * doubles(200, 4)
+    assert vicreg(z, z, 0, 1, 0).item() == 0
+    assert vicreg(0.1 * z, 0.1 * z, 0, 1, 0).item() > 0.5
+
+
+def test_constant_features_add_one_to_barlow_and_no_gradient() -> None:
+    same = torch.full((8, 6), 0.3, dtype=torch.float64).requires_grad_()
+    value = barlow_twins(same, same)
+    value.backward()
+    assert value.item() == pytest.approx(6, rel=1e-6)
+    torch.testing.assert_close(same.grad, torch.zeros_like(same), atol=1e-6, rtol=0)
+    a, b = doubles(2, 9, 4).unbind()
+    with_constant = [torch.cat([z, torch.ones(9, 1, dtype=z.dtype)], dim=1).requires_grad_() for z in (a, b)]
+    value = barlow_twins(*with_constant)
+    assert value.item() == pytest.approx(barlow_twins(a, b).item() + 1, rel=1e-12)
+    value.backward()
+    assert all(z.grad.isfinite().all() for z in with_constant)
+
+
+def test_constant_features_in_single_precision() -> None:
+    """The mean of equal numbers may differ from them by rounding, which epsilon keeps small."""
+    same = torch.full((7, 5), 0.1)
+    assert barlow_twins(same, same).item() == pytest.approx(5, rel=1e-4)
+
+
+def test_barlows_known_arrangements() -> None:
+    """Columns of a Hadamard matrix have mean 0, variance 1 and no correlation."""
+    two = np.array([[1, 1], [1, -1]])
+    columns = torch.tensor(np.kron(two, np.kron(two, two))[:, 1:5], dtype=torch.float64)
+    assert barlow_twins(columns, columns, 0.5, 0).item() == pytest.approx(0, abs=1e-20)
+    assert barlow_twins(columns, -columns, 0.5, 0).item() == pytest.approx(4 * 4)
+    copies = columns[:, :1].expand(8, 4)
+    assert barlow_twins(copies, copies, 0.5, 0).item() == pytest.approx(0.5 * 4 * 3)
+    moved = columns * torch.tensor([0.1, 1, 5, 20]) + torch.arange(4)
+    assert barlow_twins(moved, columns, 0.5, 0).item() == pytest.approx(0, abs=1e-20)
+    assert barlow_twins(columns, columns).item() == pytest.approx(0, abs=1e-8)  # epsilon shrinks C by 1e-5
+    assert barlow_twins(1e-4 * columns, columns).item() == pytest.approx(4, rel=0.1)  # almost constant
+
+
+def test_collapsed_embeddings_are_assigned_to_all_prototypes_equally() -> None:
+    """So their loss is the log of the number of prototypes at least: collapse does not pay."""
+    scores = cosines(doubles(1, 6).expand(10, 6), doubles(7, 6, seed=1))
+    codes = sinkhorn(scores, 0.05, 3, weighted=True)
+    torch.testing.assert_close(codes, torch.full_like(codes, 1 / 7))
+    assert swav(torch.stack([scores, scores]), torch.stack([codes, codes])).item() > np.log(7)
+    level = torch.zeros_like(scores)
+    assert swav(torch.stack([level, level]), torch.stack([codes, codes])).item() == pytest.approx(np.log(7))
+
+
+@pytest.mark.parametrize(("images", "prototypes"), [(64, 8), (16, 40)])
+def test_an_assignment_uses_all_prototypes_equally(images: int, prototypes: int) -> None:
+    z, c = doubles(images, 16) + 1, doubles(prototypes, 16, seed=1)  # near one direction: the nearest are few
+    scores = cosines(z, c)
+    equal = torch.full((prototypes,), images / prototypes, dtype=torch.float64)
+    assert torch.bincount(scores.argmax(dim=1)).max() >= images / 2
+    three, many = (sinkhorn(scores, 0.05, iterations, weighted=True) for iterations in (3, 2000))
+    torch.testing.assert_close(three.sum(dim=1), torch.ones(images, dtype=torch.float64))
+    torch.testing.assert_close(many.sum(dim=0), equal, rtol=1e-6, atol=0)
+    torch.testing.assert_close(three.sum(dim=0), equal, rtol=0.3, atol=0)
+
+
+def test_views_may_change_places() -> None:
+    a, b = doubles(2, 6, 5).unbind()
+    for name, (loss, _) in LOSSES.items():
+        torch.testing.assert_close(loss(b, a), loss(a, b), msg=name)
+    scores, codes = doubles(2, 6, 5), doubles(2, 6, 5, seed=1).softmax(dim=2)
+    torch.testing.assert_close(swav(scores.flip(0), codes.flip(0)), swav(scores, codes))
+
+
+@pytest.mark.parametrize("loss", [barlow_twins, vicreg, lambda a, b: swav(torch.stack([a, b]), torch.stack([b, a]))])
+def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]) -> None:
+    a, b = random(2, 32, 64).unbind()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = loss(a, b)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, loss(a, b))
