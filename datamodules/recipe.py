@@ -51,6 +51,8 @@ class Recipe:
     """Mean subtracted from each channel (one number: from all), in units of [0, 1]; None: no normalisation."""
     std: tuple[float, ...] | None = None
     """Standard deviation by which each channel is then divided, in units of [0, 1]."""
+    local_scale: tuple[float, float] = (0.05, 0.4)
+    """`crop_scale` of `local` views."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -59,6 +61,7 @@ class Recipe:
         for names, bounds, is_valid in (
             ("size", "a whole number of pixels, at least 1", lambda v: isinstance(v, int) and v >= 1),
             ("crop_scale", "(low, high) with 0 < low <= high <= 1, or null", lambda v: v is None or _is_range(v, 1)),
+            ("local_scale", "(low, high) with 0 < low <= high <= 1", lambda v: _is_range(v, 1)),
             ("crop_ratio blur_sigma", "(low, high) with 0 < low <= high", _is_range),
             ("flip jitter_p grayscale blur solarize", "a probability in [0, 1]", lambda v: _are_within([v], 0, 1)),
             (

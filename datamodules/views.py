@@ -7,6 +7,7 @@ device gets the same draws. Crop, flip and blur are linear and separable, two ba
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from datamodules import ops
 from datamodules.errors import ViewError
 from datamodules.recipe import Recipe
 
-NAMES = ("augment", "plain", "rotate", "other")
+NAMES = ("augment", "local", "plain", "rotate", "other")
 """Names of the views."""
 
 Crops = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: `[B]` each, pixels
@@ -54,8 +55,9 @@ def make_views(
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """Views of uint8 images `[B, C, H, W]` by their names.
 
-    `augment`: a random view. `rotate`: one with 0 to 3 quarter turns (Gidaris et al. 2018), uniform. `other`: a random
-    view of other images. `plain`: the images without augmentation.
+    `augment`: a random view. `local`: one of a smaller crop (multi-crop, Caron et al. 2020). `rotate`: one with 0 to 3
+    quarter turns (Gidaris et al. 2018), uniform. `other`: a random view of other images. `plain`: the images without
+    augmentation.
 
     Args:
         apply_draws: None: `apply`.
@@ -81,7 +83,8 @@ def make_views(
             if others is None:
                 others = images[torch.randperm(len(images), generator=generator).to(images.device)]
             source = others
-        view = augment(source, recipe, generator, apply_draws)
+        crops = replace(recipe, crop_scale=recipe.local_scale) if name == "local" else recipe
+        view = augment(source, crops, generator, apply_draws)
         if name == "rotate":
             turns = ops.send(torch.randint(4, (len(view),), generator=generator), view)
             view = ops.quarter_turns(view, turns)

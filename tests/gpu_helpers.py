@@ -67,6 +67,7 @@ FURTHER: dict[str, Case] = {
             **dict.fromkeys(("align_uniform", "byol", "rotation", "simsiam", "spectral", "supervised"), ()),
             **dict.fromkeys(("barlow_twins", "vicreg"), ()),
             "swav": ("objective.prototypes=12", "objective.queue_size=32"),
+            "dino": ("objective.outputs=16", "objective.local_views=1"),
             "moco": MOCO[1:],
             "protocl": PROTOCL[1:],
         }.items()

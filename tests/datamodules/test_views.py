@@ -557,7 +557,7 @@ def test_impossible_recipes_are_errors_of_one_line(arguments, message):
 
 def test_wrong_images_and_unknown_views_are_errors():
     x = bytes_of((2, 3, 8, 8))
-    with pytest.raises(ViewError, match=r"unknown view 'augmented'; known views: augment, plain, rotate, other"):
+    with pytest.raises(ViewError, match=r"unknown view 'augmented'; known views: augment, local, plain, rotate, other"):
         views.make_views(x, ("plain", "augmented"), STILL, seeded(0))
     with pytest.raises(ViewError, match=r"contain 'rotate' twice; give it once"):
         views.make_views(x, ("rotate", "rotate"), STILL, seeded(0))
@@ -569,3 +569,14 @@ def test_wrong_images_and_unknown_views_are_errors():
         ViewError, match=r"views.mean is \(0.1, 0.2, 0.3\), the images have 1 channels; give 1 or as many"
     ):
         views.plain(x[:, :1], replace(STILL, mean=(0.1, 0.2, 0.3), std=(1, 1, 1)))
+
+
+def test_a_local_view_is_a_smaller_crop():
+    """A horizontal ramp: a view of a small crop spans a small part of its values."""
+    ramp = torch.arange(0, 256, 4, dtype=torch.uint8).expand(40, 3, 64, 64).contiguous()
+    recipe = Recipe(64, crop_scale=(0.9, 1.0), jitter_p=0.0, grayscale=0.0, local_scale=(0.05, 0.1))
+    (whole, local), _ = views.make_views(ramp, ("augment", "local"), recipe, seeded(0))
+    spans = [(view.amax((1, 2, 3)) - view.amin((1, 2, 3))) for view in (whole, local)]
+    assert spans[0].min() > 0.75
+    assert spans[1].max() < 0.45
+    assert local.shape == whole.shape

@@ -1,0 +1,109 @@
+"""DINO. Caron et al.: Emerging Properties in Self-Supervised Vision Transformers (ICCV 2021).
+
+| symbol | name | equation |
+|---|---|---|
+| g_theta_s | `encoder`, `projector`, `prototypes` | section 3.1 |
+| g_theta_t, lambda | `target_encoder`, `target_projector`, `target_prototypes`; `momentum` | section 3.1 |
+| tau_s, tau_t | `temperature`, `target_temperature` | eq. 1 |
+| c, m | `centre`, `centre_momentum` | eq. 4 |
+| sum over global views and other views | `methods.maths.dino` | eqs. 2-3 |
+| multi-crop | `local_views`, views of the recipe `local` | section 3.1 |
+
+Decisions
+- The loss is the mean over the pairs of views, as in the released code; eq. 3 is their sum.
+- `local` crops have the scale `views.local_scale`, 0.05 to 0.4 of the image as in the paper, and the size of the other
+  views. The paper's are smaller than these (96 of 224 pixels), which saves time; images of this field have 32 pixels.
+- The last layer has unit rows, applied to embeddings of length 1, as in the paper's head. As in SwAV here, rows are
+  normalised where they are used, so that the clients' mean needs no further rule.
+- The centre travels and is averaged: it is the clients' mean output, and needs more steps than a visit has. A centre
+  that started at zero in every visit would let the first steps collapse.
+- The target starts at the received networks in each visit, as BYOL's does here.
+- Momentum and the teacher's temperature are constant. The paper's rise over hundreds of epochs.
+- 1,024 outputs are our choice; the paper's 65,536 are for ImageNet.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from methods.base import Batch, Outputs, Projected, check_number
+from methods.maths import cosines, dino
+from methods.networks import Encoder
+
+
+class Centre(nn.Module):
+    """A running mean of the teacher's outputs, `value` `[K]`."""
+
+    value: Tensor
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.zeros(outputs))
+
+
+class DINO(Projected):
+    """The student predicts, from every view, what a moving average of itself says of another view.
+
+    Args:
+        encoder, projector, head_norm, last_norm: see `Projected`.
+        outputs: K, the length of the distribution.
+        momentum: weight of the target's previous value in its moving average.
+        temperature, target_temperature: of student and target.
+        centre_momentum: weight of the centre's previous value.
+        local_views: small crops of each image beside the two large ones, which the student sees alone.
+    """
+
+    travels = ("encoder", "projector", "prototypes", "centre")
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        outputs: int = 1024,
+        momentum: float = 0.996,
+        temperature: float = 0.1,
+        target_temperature: float = 0.04,
+        centre_momentum: float = 0.9,
+        local_views: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(encoder, **kwargs)
+        self.temperature = check_number("objective.temperature", temperature, above=0)
+        self.target_temperature = check_number("objective.target_temperature", target_temperature, above=0)
+        self.centre_momentum = check_number("objective.centre_momentum", centre_momentum, at_least=0, at_most=1)
+        check_number("objective.outputs", outputs, at_least=2)
+        check_number("objective.local_views", local_views, at_least=0)
+        self.views = ("augment", "augment", *["local"] * local_views)
+        self.prototypes = nn.Linear(self.width, outputs, bias=False)
+        self.centre = Centre(outputs)
+        self.add_targets(momentum)
+        self.target_prototypes = deepcopy(self.prototypes).requires_grad_(False)
+        self.ema = {**self.ema, "target_prototypes": "prototypes"}
+
+    def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
+        """The online pass with outputs `[B, K]` as predictions; targets are the teacher's for the two large views."""
+        out = super().forward(*views, extra=extra)
+        scores = cosines(torch.cat(out.embeddings), self.prototypes.weight).split([len(z) for z in out.embeddings])
+        targets = self.each_view(self.embed_targets, views[:2])
+        return out._replace(predictions=scores, targets=targets, push={"centre": torch.cat(targets).mean(0)})
+
+    @torch.no_grad()
+    def embed_targets(self, images: Tensor) -> Tensor:
+        """Outputs `[B, K]` of the target networks, without gradient."""
+        for target in ("target_encoder", "target_projector"):
+            images = getattr(self, target)(images)
+        return cosines(images, self.target_prototypes.weight)
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The mean cross-entropy of the views' outputs with the teacher's for another view."""
+        scores, targets = torch.stack(out.predictions), torch.stack(out.targets)
+        return dino(scores, targets, self.centre.value, self.temperature, self.target_temperature)
+
+    @torch.no_grad()
+    def after_step(self, push: Mapping[str, Tensor]) -> None:
+        """Target and centre move."""
+        super().after_step(push)
+        self.centre.value.lerp_(push["centre"].to(self.centre.value.dtype), 1 - self.centre_momentum)

@@ -1,0 +1,125 @@
+"""Self-distillation: a centred, sharpened teacher, and crops that the student sees alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from datamodules.federated import Batch
+from methods.base import MethodError, Outputs
+from methods.maths import dino
+from methods.objectives.dino import DINO
+from tests import run_helpers
+from tests.methods.objectives import ObjectiveContract, batch, encoder, views
+
+
+def retold(scores, targets, centre, temperature, target_temperature):
+    """Eqs. 1 to 3, number by number; the mean over images and pairs of views."""
+
+    def softmax(row):
+        largest = max(row)
+        return [math.exp(x - largest) / sum(math.exp(y - largest) for y in row) for x in row]
+
+    found = []
+    for t in range(len(targets)):
+        for s in (s for s in range(len(scores)) if s != t):
+            for image in range(scores.shape[1]):
+                teacher = softmax(
+                    [(x - c) / target_temperature for x, c in zip(targets[t, image], centre, strict=True)]
+                )
+                student = softmax([x / temperature for x in scores[s, image]])
+                found.append(-sum(p * math.log(q) for p, q in zip(teacher, student, strict=True)))
+    return sum(found) / len(found)
+
+
+class TestLoss:
+    @pytest.mark.parametrize("count", [2, 4])
+    def test_values_and_gradients_are_the_retellings(self, count):
+        rng = np.random.default_rng(0)
+        scores, targets = rng.standard_normal((count, 3, 5)), rng.standard_normal((2, 3, 5))
+        centre, settings = rng.standard_normal(5), (0.5, 0.2)
+        ours = torch.tensor(scores, requires_grad=True)
+        loss = dino(ours, torch.tensor(targets), torch.tensor(centre), *settings)
+        loss.backward()
+        assert loss.item() == pytest.approx(retold(scores, targets, centre, *settings), abs=1e-6)
+        for place in np.ndindex(scores.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = scores.copy()
+                moved[place] += step
+                ends.append(retold(moved, targets, centre, *settings))
+            assert ours.grad[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-6)
+
+    def test_centring_makes_a_collapsed_teacher_uniform_and_sharpening_alone_one_dimension(self):
+        """Section 5.3: without the centre the entropy of the target goes to 0, with it alone to log K."""
+        constant = torch.tensor([0.9, 0.1, -0.3, 0.2], dtype=torch.float64).expand(2, 6, 4)
+        flat = torch.zeros(2, 6, 4, dtype=torch.float64)  # its cross-entropy with any target is log K
+        assert dino(flat, constant, constant[0, 0]).item() == pytest.approx(math.log(4))
+        student = 10 * constant  # the student agrees with the largest output
+        assert dino(student, constant, torch.zeros(4), target_temperature=0.01).item() == pytest.approx(0, abs=1e-6)
+        centred = dino(student, constant, constant[0, 0], target_temperature=0.01)
+        assert centred.item() > 10  # a collapsed student no longer agrees
+
+
+class TestDINO(ObjectiveContract):
+    travels = ("encoder", "projector", "prototypes", "centre")
+    predicts = True
+
+    def build(self) -> DINO:
+        torch.manual_seed(4)
+        objective = DINO(encoder(), projector=(5, 4), outputs=4, temperature=0.3, target_temperature=0.2)
+        objective.centre.value.copy_(torch.tensor([0.3, -0.2, 0.1, 0.0]))
+        return objective
+
+    def expected(self, out: Outputs) -> Tensor:
+        scores, targets = torch.stack(out.predictions), torch.stack(out.targets)
+        return dino(scores, targets, torch.tensor([0.3, -0.2, 0.1, 0.0]), 0.3, 0.2)
+
+    def test_the_centre_follows_the_teachers_mean_output(self) -> None:
+        objective = self.build()
+        out = objective(*batch().views)
+        before, mean = objective.centre.value.clone(), torch.cat(out.targets).mean(0)
+        objective.after_step(out.push)
+        torch.testing.assert_close(objective.centre.value, 0.9 * before + 0.1 * mean)
+
+    def test_constant_outputs_end_as_the_centre(self) -> None:
+        """Then the target is uniform, whatever the outputs are: no dimension can take over."""
+        objective, constant = self.build(), torch.tensor([0.5, -0.5, 0.0, 0.25])
+        for _ in range(200):
+            objective.after_step({"centre": constant})
+        torch.testing.assert_close(objective.centre.value, constant)
+
+    def test_the_length_of_a_prototype_has_no_effect(self) -> None:
+        objective, given = self.build().eval(), batch()
+        first = objective.loss(objective(*given.views), given)
+        with torch.no_grad():
+            objective.prototypes.weight.mul_(torch.tensor([[2.0], [0.5], [3.0], [1.0]]))
+        torch.testing.assert_close(objective.loss(objective(*given.views), given), first)
+
+    def test_local_views_are_the_students_alone(self) -> None:
+        torch.manual_seed(4)
+        objective = DINO(encoder(), projector=(5, 4), outputs=4, local_views=2).eval()
+        assert objective.views == ("augment", "augment", "local", "local")
+        given = Batch(views(4), torch.arange(5))
+        out = objective(*given.views)
+        assert (len(out.predictions), len(out.targets)) == (4, 2)
+        expected = dino(torch.stack(out.predictions), torch.stack(out.targets), torch.zeros(4))
+        torch.testing.assert_close(objective.loss(out, given), expected)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "range_text"),
+        [("temperature", 0, "above 0"), ("target_temperature", 0, "above 0"), ("outputs", 1, "of at least 2")],
+    )
+    def test_bad_values_are_one_line(self, key: str, value: float, range_text: str) -> None:
+        with pytest.raises(MethodError, match=rf"objective\.{key}={value}: give a number {range_text}"):
+            DINO(encoder(), **{key: value})
+
+
+@pytest.mark.parametrize("local_views", [0, 2])
+def test_a_run_moves_the_centre_with_the_weights(tmp_path, local_views):
+    words = ("objective=dino", "objective.outputs=16", f"objective.local_views={local_views}")
+    run = run_helpers.train_run(tmp_path, "fedavg", *words)
+    assert all(math.isfinite(row["loss"]) for row in run.loop.history)
+    assert run.loop.server["weights"]["centre"]["value"].abs().max() > 0
