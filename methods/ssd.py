@@ -84,6 +84,11 @@ class SSD(FedAvg):
         self.variant = choose("method.variant", variant, "code", "paper")
         self.basis = choose("method.basis", basis, "qr", "axis")
         self.separation = choose("method.separation", separation, "soft", "hard")
+        if separation == "hard" and type(objective).forward is not Objective.forward:
+            raise MethodError(
+                f"method.separation=hard leaves dimensions of the embeddings out, and {type(objective).__name__}'s loss "
+                "reads other outputs too: choose an objective of embeddings alone, e.g. objective=align_uniform"
+            )
 
     def init_server(self, turn: Turn) -> Tree:
         """The weights, a scale vector for each client, and the shared basis with `basis: qr`."""

@@ -136,6 +136,10 @@ class TestSSD(MethodContract):
         with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, "ssd", override)
 
+    def test_hard_separation_is_refused_where_the_loss_reads_more_than_embeddings(self, tmp_path):
+        with pytest.raises(MethodError, match="SimSiam's loss reads other outputs too"):
+            run_helpers.build_run(tmp_path, "ssd", "method.separation=hard", "objective=simsiam")
+
     def test_more_clients_than_dimensions_are_refused(self, tmp_path):
         few = ("partition.clients=10", "partition.name=iid", "training.batch_size=2")
         run = run_helpers.build_run(tmp_path, "ssd", *few)
