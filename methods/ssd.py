@@ -86,7 +86,7 @@ class SSD(FedAvg):
         self.separation = choose("method.separation", separation, "soft", "hard")
         if separation == "hard" and type(objective).forward is not Objective.forward:
             raise MethodError(
-                f"method.separation=hard leaves dimensions of the embeddings out, and {type(objective).__name__}'s loss "
+                f"method.separation=hard leaves dimensions of embeddings out, and {type(objective).__name__}'s loss "
                 "reads other outputs too: choose an objective of embeddings alone, e.g. objective=align_uniform"
             )
 

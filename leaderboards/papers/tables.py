@@ -106,6 +106,8 @@ def read(file: Path) -> list[Published]:
     _check_keys(
         file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run", "training")
     )
+    if not isinstance(paper.get("training", {}), Mapping):
+        raise RecordError(f"{file.name}: training is {paper['training']!r}, expected a mapping: pattern -> settings")
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
@@ -114,7 +116,9 @@ def read(file: Path) -> list[Published]:
         for row, content in table["rows"].items():
             cells += _row(f"{where}, {row}", paper, table, content, {**source, "row": str(row)})
     if idle := unused(paper.get("training", {}), (cell.training for cell in cells)):
-        raise RecordError(f"{file.name}: training {idle[0]!r} gives no row of ours anything")
+        raise RecordError(
+            f"{file.name}: training pattern {idle[0]!r} sets nothing for any scenario and row of the file"
+        )
     return cells
 
 

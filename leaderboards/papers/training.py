@@ -24,6 +24,14 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "head": ("objective.projector", "heads.projector"),
 }
 """Setting -> fields of a record that hold it, the first that is there; views are all of `views.`."""
+NUMBER = (int, float)
+KINDS: dict[str, Any] = dict.fromkeys(FIELDS, NUMBER) | {
+    "optimizer": str,
+    "schedule": str,
+    "augmentation": dict,
+    "head": list,
+}
+"""Setting -> type of its value."""
 PAPER, CODE, OPEN = "paper", "code", "open"
 
 
@@ -57,7 +65,12 @@ def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
     given = {}
     for key, value in content.items():
         source = next((word for word in (CODE, OPEN) if isinstance(value, Mapping) and list(value) == [word]), PAPER)
-        given[key] = Given(value if source == PAPER else value[source], source, pattern)
+        value = value if source == PAPER else value[source]
+        kind = str if source == OPEN else KINDS[key]
+        if not isinstance(value, kind) and (value is not None or source != PAPER):
+            what = {str: "words", (int, float): "a number", list: "a list of widths", dict: "a mapping of views"}[kind]
+            raise RecordError(f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}} or null")
+        given[key] = Given(value, source, pattern)
     return given
 
 
