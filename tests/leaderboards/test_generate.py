@@ -24,7 +24,8 @@ def root(tmp_path):
         )
     (folder / "published").mkdir()
     (folder / "published" / "p.yaml").write_text(
-        "{paper: p, name: P, cite: c, tables: {'1': {title: t, unit: '%', scenario: cifar10-micro, row: ssd, "
+        "{paper: p, name: P, cite: c, training: {'*': {open: not said}}, "
+        "tables: {'1': {title: t, unit: '%', scenario: cifar10-micro, row: ssd, "
         "score: linear/v1 accuracy, columns: {a: {}}, rows: {r: {values: [50.5]}}}}}"
     )
     (docs / "methods").mkdir(parents=True)
