@@ -91,7 +91,8 @@ def test_the_gram_changes_the_time_and_not_the_solution():
     x, y = draw(300)
     expected = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9)
     for gram in (torch.eye(6).double(), torch.diag(torch.logspace(-2, 2, 6, dtype=torch.float64))):
-        parameters = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, gram=gram)
+        # a wrong gram takes hundreds of iterations, on some CPUs more than the default's 500
+        parameters = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, max_iter=5000, gram=gram)
         torch.testing.assert_close(parameters[:-4], expected[:-4], rtol=0, atol=1e-6)
 
 
