@@ -68,7 +68,7 @@ def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
         value = value if source == PAPER else value[source]
         kind = str if source == OPEN else KINDS[key]
         if not isinstance(value, kind) and (value is not None or source != PAPER):
-            what = {str: "words", (int, float): "a number", list: "a list of widths", dict: "a mapping of views"}[kind]
+            what = {str: "words", NUMBER: "a number", list: "a list of widths", dict: "a mapping of views"}[kind]
             raise RecordError(f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}} or null")
         given[key] = Given(value, source, pattern)
     return given
