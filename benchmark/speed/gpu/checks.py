@@ -34,7 +34,7 @@ ALLOWED = {"repeated": 0.0, "resumed": 0.0, "side by side": 1e-6, "on the CPU": 
 
 
 def parity(setting: Setting) -> Iterator[Cell]:
-    """A cell for each parity file of the checkout, in float64 and float32; those with fewest steps come first.
+    """A cell for each parity file of the checkout, in the precisions it needs; those with fewest steps come first.
 
     tiny: only the first of those that train.
     """
