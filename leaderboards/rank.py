@@ -3,7 +3,8 @@
 Rows are ordered by the headline, the linear probe's accuracy after the last round. A row's rank is an interval: from
 one more than the number of rows that are better, to the number of ranked rows less those that are worse. A row of rank
 "2-9" may stand anywhere from second to ninth. `significance` decides which rows differ. Rows with the headline from
-three seeds or more are ranked; controls are not, nor is the untrained encoder, which is the floor and always last.
+three seeds or more are ranked, where there are two of them; controls are not, nor is the untrained encoder, which is
+the floor and always last.
 """
 
 import math
@@ -41,14 +42,15 @@ class Row:
     """A row of a board.
 
     cells: "protocol metric" (as in `HEADLINE`) -> its Cell. headline: seed -> value.
-    images, server_images: trained on in all rounds, by clients and by a server that trains too; means over seeds.
+    images, server_images: trained on in all rounds, by clients and by a server that trains too; means over seeds. None:
+        by the server of older records, which do not say how many public images it trained on.
     bytes_up, bytes_down, client_seconds: per client and round, None without any visit to a client; bytes are also None
         for a single client, which holds all the data and exchanges nothing.
     commits: with a star where files differed from the commit. dates: of the first and the last run.
     epsilon: the largest that a client of any seed has spent, None without noisy releases; it covers the entries of
         `covers` and no other, at `delta`.
     control: its clients do not learn (`optimizer.lr` is 0), so that it shows what the rest of a method does.
-    below: the accuracies of `cells` whose mean is below that of the untrained encoder.
+    below: the accuracies of `cells` whose mean, over the seeds that both have, is below that of the untrained encoder.
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """
@@ -61,7 +63,7 @@ class Row:
     headline: dict[int, float]
     cells: dict[str, Cell]
     images: float
-    server_images: float
+    server_images: float | None
     bytes_up: float | None
     bytes_down: float | None
     client_seconds: float | None
@@ -134,11 +136,11 @@ def metric_values(group: Iterable[Record], key: str) -> list[float]:
 
 def board(records: Iterable[Record], scenario: str) -> list[Row]:
     """The rows of a scenario: those with a headline, best mean first; then rows without one; then the floor."""
-    rows = [_row(group) for group in runs(records, scenario).values()]
+    groups = runs(records, scenario)
+    rows = [replace(_row(group), below=_below(group, groups.get(FLOOR, ()))) for group in groups.values()]
     scored = sorted((row for row in rows if HEADLINE in row.cells and row.row != FLOOR), key=_by_mean)
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
-    floor = next((row for row in rows if row.row == FLOOR), None)
-    return [_below(row, floor) for row in _ranked(scored) + others]
+    return _ranked(scored) + others
 
 
 def _by_mean(row: Row) -> float:
@@ -156,20 +158,35 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.control}
     compared = fit({name: row.headline for name, row in able.items()})
 
+    if compared is None:
+        return list(rows)
+
     def place(row: Row) -> Row:
-        better = compared.better(row.row) if compared else ()
-        worse = compared.worse(row.row) if compared else ()
+        better, worse = compared.better(row.row), compared.worse(row.row)
         return replace(row, rank=(1 + len(better), len(able) - len(worse)), better=better, worse=worse)
 
     return [place(row) if row.row in able else row for row in rows]
 
 
-def _below(row: Row, floor: Row | None) -> Row:
-    """The row, with its accuracies below those of the untrained encoder."""
-    if floor is None:
-        return row
-    keys = (key for key in row.cells if key in floor.cells and key.split(" ")[1].startswith("accuracy"))
-    return replace(row, below=tuple(key for key in keys if row.cells[key].mean < floor.cells[key].mean))
+def _below(group: Sequence[Record], floor: Sequence[Record]) -> tuple[str, ...]:
+    """The accuracies of a row that are below those of the untrained encoder, over the seeds that both have."""
+
+    def is_below(key: str) -> bool:
+        values, limits = _by_seed(group, key), _by_seed(floor, key)
+        shared = values.keys() & limits.keys()
+        return bool(shared) and fmean(values[seed] - limits[seed] for seed in shared) < 0
+
+    metrics = {
+        (protocol, metric) for record in group for protocol, metrics in record["scores"].items() for metric in metrics
+    }
+    return tuple(
+        key for key in map(" ".join, sorted(metrics)) if key.split(" ")[1].startswith("accuracy") and is_below(key)
+    )
+
+
+def _by_seed(group: Iterable[Record], key: str) -> dict[int, float]:
+    """Seed -> one metric ("protocol metric")."""
+    return {record["seed"]: value for record in group for value in metric_values([record], key)}
 
 
 def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, tuple[int, int]]]:
@@ -212,6 +229,15 @@ def gaps(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _server_images(record: Record) -> float:
+    return record.get("server", {}).get("images", 0)
+
+
+def _lacks_server(record: Record) -> bool:
+    """Whether a record has nothing of its server, which trained: a method has public images for no other purpose."""
+    return "public.name" in record["settings"] and not record.get("server")
+
+
 def _row(group: Sequence[Record]) -> Row:
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
@@ -232,11 +258,11 @@ def _row(group: Sequence[Record]) -> Row:
 
     return Row(
         **{key: first[key] for key in ("row", "method", "objective", "settings")},
-        headline={record["seed"]: value for record in group for value in metric_values([record], HEADLINE)},
+        headline=_by_seed(group, HEADLINE),
         seeds=tuple(record["seed"] for record in group),
         cells={key: Cell.of(sample) for key, sample in sorted(samples.items())},
         images=fmean(record["images"] for record in group),
-        server_images=fmean(record.get("server", {}).get("images", 0) for record in group),
+        server_images=None if any(_lacks_server(record) for record in group) else fmean(map(_server_images, group)),
         bytes_up=traffic("up"),
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),

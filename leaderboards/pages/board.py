@@ -1,7 +1,7 @@
 """The board: a Markdown page with its figures, and a table for the terminal, all from run records alone."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, groupby
 from math import isfinite
@@ -39,6 +39,8 @@ def _score(key: str, decimals: int) -> Callable[[Row], str]:
 
 
 def _images(row: Row) -> str:
+    if row.server_images is None:
+        return f"{row.images:,.0f} + ?"
     server = f" + {row.server_images:,.0f}" if row.server_images else ""
     return f"{row.images:,.0f}{server}"
 
@@ -90,7 +92,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
     """The board for the terminal."""
     rows = list(rows)
     unranked = any(HEADLINE in row.cells for row in rows) and not any(row.rank for row in rows)
-    caption = Text(f"no rank: that takes {FEWEST_SEEDS} seeds a row") if unranked else None
+    caption = Text(f"no rank: that takes two rows of {FEWEST_SEEDS} seeds") if unranked else None
     result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = _terminal_columns(rows)
     for column in columns:
@@ -154,7 +156,7 @@ def _stem(scenario: str) -> str:
 def columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
-    shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images for row in rows)}
+    shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
     return [column for column in COLUMNS if shown.get(column, True)]
 
 
@@ -171,10 +173,12 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     here.sort(key=lambda record: (record["row"], record["seed"]))
     complete = [record for record in here if finished(record)]
     further = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
+    further_rows = [row for row in rows if not further.keys().isdisjoint(row.cells)]
     return {
         "name": scenario,
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "lines": lines(rows),
+        "unknown": any(row.server_images is None for row in rows),
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
         "below": any(row.below for row in rows),
@@ -182,11 +186,17 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
         "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),
-        "further": further,
-        "further_rows": [row for row in rows if not further.keys().isdisjoint(row.cells)],
+        "further": further and _further(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
         "gains": differences(rows, COMPARISONS["bases"]),
     }
+
+
+def _further(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
+    """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
+    texts = [_score(key, decimals) for key, (_, decimals) in columns.items()]
+    headings = ["row", *(heading for heading, _ in columns.values())]
+    return table_lines(headings, [[row.row, *(text(row) for text in texts)] for row in rows], "lr")
 
 
 def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """The methods' pages: our numbers and links to the papers', between marks; the text around them is written by hand."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,8 @@ def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
     """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx."""
     page = replace_between(page, START, END, _table(method, boards))
-    return replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells))
+    known = {row.method for rows in boards.values() for row in rows}
+    return replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells, known))
 
 
 def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:
@@ -37,17 +38,26 @@ def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Publish
         rewrite(file, partial(filled, method=file.stem, boards=all_boards, cells=cells))
 
 
-def _published(page: str, method: str, cells: Sequence[Published]) -> str:
-    """Links to the papers' tables that have rows of a method: of its own paper, by our row, or by the page's title."""
+def _published(page: str, method: str, cells: Sequence[Published], known: Collection[str]) -> str:
+    """Links to the papers' tables that have rows of a method: of its own paper, by our row, or by the page's title.
+
+    known: methods that our rows have.
+    """
     title = re.compile(rf"(?<![\w-]){re.escape(page.split(chr(10))[0].lstrip('# '))}(?![\w-])")
     papers: dict[str, dict[str, None]] = {}
     for cell in cells:
-        ours = cell.ours.row.split("-") if cell.ours else ()
+        ours = _methods_of(cell.ours.row, known) if cell.ours else ()
         if method in (cell.paper, *ours) or title.search(cell.row):
             link = f"[{cell.where}](../reproduction.md#{anchor(heading(cell))})"
             papers.setdefault(cell.name, {})[link] = None
     lines = [f"- {escape(name)}: {', '.join(links)}" for name, links in papers.items()]
     return "\n".join(lines) if lines else "No table with a row of it could be read."
+
+
+def _methods_of(row: str, known: Collection[str]) -> list[str]:
+    """The methods of a row by its name: `fedu-fedx` is of both, `fedx-local` of FedX alone."""
+    fitting = [name for name in known if row == name or row.startswith(f"{name}-")]
+    return max(fitting, key=len, default=row.partition("-")[0]).split("-")
 
 
 def _table(method: str, boards: Mapping[str, list[Row]]) -> str:

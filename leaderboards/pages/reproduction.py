@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from leaderboards.markdown import render, replace_between
+from leaderboards.markdown import MISSING, render, replace_between
 from leaderboards.pages.parity import Parity
 from leaderboards.papers.tables import Published
 from leaderboards.papers.training import in_words
@@ -69,9 +69,8 @@ def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, 
     found: dict[str, dict[tuple[str, str, str], dict[str, None]]] = {}
     for cell in (verdict.cell for verdict in verdicts):
         for key, (value, source, pattern) in cell.training.items():
-            if value is not None:
-                line = key.replace("_", " "), in_words(value), source
-                found.setdefault(cell.paper, {}).setdefault(line, {})[pattern] = None
+            line = key.replace("_", " "), in_words(value), source
+            found.setdefault(cell.paper, {}).setdefault(line, {})[pattern] = None
 
     def rows(patterns: Iterable[str], alone: bool) -> str:
         others = "all" if alone else "all others"
@@ -80,7 +79,8 @@ def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, 
     lines = {}
     for paper, of_paper in found.items():
         counts = Counter(key for key, _, _ in of_paper)
-        lines[paper] = sorted((*line, rows(of_paper[line], counts[line[0]] == 1)) for line in of_paper)
+        applying = (line for line in of_paper if line[1] != MISSING)
+        lines[paper] = sorted((*line, rows(of_paper[line], counts[line[0]] == 1)) for line in applying)
     return lines
 
 

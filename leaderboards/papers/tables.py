@@ -215,12 +215,16 @@ def _ours(where: str, merged: Mapping[str, Any], setting: Mapping[str, object]) 
 MEASURES = {"linear probe": "linear-", "fine-tuning": "semi-", "angle between class prototypes, eq. 16": "drift/"}
 """A paper's evaluation -> prefix of the ids of the protocols that do the same."""
 
+WHOSE = {"min": " accuracy", "mean": " accuracy_mean"}
+"""A paper's client -> our metric, where every client has an encoder of its own."""
+
 FITTING: dict[str, Callable[[Mapping[str, object], str], bool]] = {
     "evaluation": lambda setting, score: (
         "target" in setting or score.startswith(MEASURES.get(str(setting["evaluation"]), " "))
     ),
     "target": lambda setting, score: score.startswith(f"transfer-{plain(setting['target'])}/"),
     "labels": lambda setting, score: score.endswith(f"accuracy_{setting['labels']}pct"),
+    "client": lambda setting, score: score.endswith(WHOSE.get(str(setting["client"]), " ")),
     "pick": lambda setting, score: setting["pick"] == ("best" if score.endswith("_best_on_test") else "last"),
 }
 """Settings that no record holds -> whether our score, by its name, measures what they ask for."""

@@ -2,8 +2,9 @@
 
 A paper's file gives them under `training`: a pattern of our scenario and row, as `fedx/svhn *-byol`, -> settings; a
 later pattern replaces what an earlier one gave. A value is the paper's; `{code: value}` is that of its released code,
-where the paper has none or the code contradicts it; `{open: why}` is in neither, or cannot be had here; null does not
-apply. `{open: why}` in place of the settings leaves all of them open.
+where the paper has none or the code contradicts it; `{converted: value}` is either, in the units of our loss, where a
+comment in the file says how. `{open: why}` is in neither; `{differs: why}` is known, and ours cannot do it; null does
+not apply. `{open: why}` in place of the settings leaves all of them open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,11 +33,13 @@ KINDS: dict[str, Any] = dict.fromkeys(FIELDS, NUMBER) | {
     "head": list,
 }
 """Setting -> type of its value."""
-PAPER, CODE, OPEN = "paper", "code", "open"
+PAPER, CODE, CONVERTED, OPEN, DIFFERS = "paper", "code", "converted", "open", "differs"
+WORDS = (OPEN, DIFFERS)
+"""Sources whose value is not a setting but a reason."""
 
 
 class Given(NamedTuple):
-    """A setting of training. source: PAPER, CODE or OPEN; value: for OPEN the reason. pattern: whose rows it is of."""
+    """A setting of training. source: PAPER, CODE, ...; value: a reason for WORDS. pattern: whose rows it is of."""
 
     value: Any
     source: str
@@ -50,7 +53,7 @@ def of_row(where: str, training: Mapping[str, Any], scenario: str, row: str) -> 
         if fnmatchcase(f"{scenario} {row}", pattern):
             given |= _read(f"{where}, training {pattern}", pattern, content)
     if missing := [key for key in FIELDS if key not in given]:
-        ways = "give the paper's value, {code: the code's}, {open: why it is not known}, or null"
+        ways = "give the paper's value, {code: the code's}, {open: why it is not known}, {differs: in what}, or null"
         raise RecordError(f"{where}: training has no {missing[0]} for {scenario} {row}: {ways}")
     return given
 
@@ -64,12 +67,15 @@ def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
         raise RecordError(f"{where}: {unknown[0]} is unknown; there are {', '.join(FIELDS)}")
     given = {}
     for key, value in content.items():
-        source = next((word for word in (CODE, OPEN) if isinstance(value, Mapping) and list(value) == [word]), PAPER)
+        marks = (CODE, CONVERTED, *WORDS)
+        source = next((word for word in marks if isinstance(value, Mapping) and list(value) == [word]), PAPER)
         value = value if source == PAPER else value[source]
-        kind = str if source == OPEN else KINDS[key]
+        kind = str if source in WORDS else KINDS[key]
         if not isinstance(value, kind) and (value is not None or source != PAPER):
             what = {str: "words", NUMBER: "a number", list: "a list of widths", dict: "a mapping of views"}[kind]
-            raise RecordError(f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}} or null")
+            raise RecordError(
+                f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}}, {{differs: why}} or null"
+            )
         given[key] = Given(value, source, pattern)
     return given
 
@@ -83,7 +89,7 @@ def unused(training: Iterable[str], used: Iterable[Mapping[str, Given]]) -> list
 def differences(training: Mapping[str, Given], settings: Mapping[str, Any]) -> Iterator[str]:
     """The settings in which a record differs from what is known of the paper's training, in words."""
     for key, (value, source, _) in training.items():
-        if source != OPEN and value is not None and not _same(ours := _of_record(key, settings), value):
+        if source not in WORDS and value is not None and not _same(ours := _of_record(key, settings), value):
             yield f"{key} {in_words(ours)}, not {in_words(value)}"
 
 
@@ -94,14 +100,25 @@ def _of_record(key: str, settings: Mapping[str, Any]) -> Any:
     return str(value).rpartition(".")[2] if key == "optimizer" else value
 
 
-SWITCHES = {"crop_scale": "interpolation", "pad": "pad_mode", "jitter_p": "jitter", "blur": "blur_"}
+SWITCHES = {
+    "crop_scale": "interpolation",
+    "pad": "pad_mode",
+    "jitter_p": "jitter",
+    "jitter": "jitter_p",
+    "blur": "blur_",
+}
 """Part of an augmentation -> beginning of the fields that mean nothing without it."""
 
 
 def _effective(views: Mapping[str, Any]) -> dict[str, Any]:
     """An augmentation without the parts that are off."""
-    off = tuple(fields for switch, fields in SWITCHES.items() if not views.get(switch))
-    return {name: value for name, value in views.items() if value and not name.startswith(off)}
+    off = tuple(fields for switch, fields in SWITCHES.items() if not _on(views.get(switch)))
+    return {name: value for name, value in views.items() if _on(value) and not name.startswith(off)}
+
+
+def _on(value: Any) -> bool:
+    """Whether a part of an augmentation does anything: a jitter of no strength does not."""
+    return any(value) if isinstance(value, list) and value else bool(value)
 
 
 def _same(ours: Any, theirs: Any) -> bool:

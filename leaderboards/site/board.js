@@ -51,8 +51,8 @@ function boardPage(scenario) {
     }),
   );
   const read =
-    "Mean ± spread over seeds after the last round. A rank of 2-9 is a row that may stand anywhere from second to " +
-    "ninth: one row is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
+    "Mean ± spread over seeds after the last round. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
+    "is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
     "Rows of fewer than three seeds and controls are not ranked; untrained is the floor, and ↓ is below it. " +
     "Bytes and client seconds are per client and round.";
   const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
@@ -118,7 +118,7 @@ function columns(rows) {
       "server_images",
       "images of the server",
       (row) => row.server_images || null,
-      (images) => (images ? images.toLocaleString("en") : NONE),
+      (images, row) => (row.server_images === null ? "?" : images ? images.toLocaleString("en") : NONE),
       up,
     ),
     column(

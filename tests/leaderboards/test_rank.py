@@ -34,7 +34,7 @@ def test_a_row_is_the_mean_and_sample_deviation_of_its_seeds():
     assert row.bytes_up == 46_800_000  # (2.3e9 + 4e7) / 50 visits
     assert row.bytes_down == 1235
     assert row.client_seconds == 1.6
-    assert row.rank == (1, 1)
+    assert row.rank is None  # nothing to compare it with
     assert (row.images, row.server_images) == (100_000, 0)
 
 
@@ -117,6 +117,14 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
     assert {row.below for row in board([low, high], "cifar10-micro")} == {()}
 
 
+def test_a_row_is_set_beside_the_untrained_encoder_of_its_own_seeds():
+    floor = [record("untrained", seed, linear) for seed, linear in enumerate([50.0, 40.0, 30.0])]
+    above, below = record("above", 2, 31.0), record("below", 0, 49.0)
+    elsewhere = record("elsewhere", 7, 1.0)
+    rows = {row.row: row.below for row in board([*floor, above, below, elsewhere], "cifar10-micro")}
+    assert rows == {"above": (), "below": ("linear/v1 accuracy",), "elsewhere": (), "untrained": ()}
+
+
 def test_a_gain_is_over_shared_seeds_and_names_other_differences():
     base = [record("base", seed, linear) for seed, linear in enumerate([49.0, 50.0, 54.0])]
     slower = {**base[0]["settings"], "optimizer.lr": 0.05, "method.mu": 1}
@@ -161,7 +169,7 @@ def test_the_floor_is_last_and_never_ranked():
 
 def test_rows_without_the_headline_come_after_the_ranked_and_before_the_floor():
     rows = {"untrained": [30, 31], "z": [None, None], "a": [50, None, 51, 52], "y": [None]}
-    assert ranks(rows) == {"a": (1, 1), "y": None, "z": None, "untrained": None}
+    assert ranks(rows) == {"a": None, "y": None, "z": None, "untrained": None}
     first = board(records(**rows), "cifar10-micro")[0]
     assert first.seeds == (0, 1, 2, 3)
     assert (first.cells[HEADLINE].n, first.cells["knn/v1 accuracy"].n) == (3, 4)

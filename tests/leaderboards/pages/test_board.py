@@ -42,7 +42,8 @@ def test_the_page_holds_the_board():
         f"| 1-3 | orchestra | 49.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
         f"| 2-3 | fedavg-byol | 47.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
         "| – | untrained | 30.2 | 43.5 | 31.2 | 0.312 | -2.50 / -2.25 / 0.00 | – | – | – | 1 |",
-        "3 rows of 3 seeds are ranked. Two of them differ from 2.9 points on; the error's standard deviation is 1.00.",
+        "3 rows of 3 seeds are ranked. Two rows differ if their means are more than 2.9 points "
+        "apart; the error's standard deviation is 1.00.",
         "| ssd |  | fedavg-byol | orchestra |",
         "| orchestra |  |  | ssd, fedavg-byol |",
         "| fedavg-byol | ssd |  | orchestra |",
@@ -109,6 +110,32 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
     assert "\n↓ is below the untrained encoder.\n" in page
 
 
+def test_a_further_score_below_the_untrained_encoders_is_marked_too():
+    def scored(row, accuracy):
+        return record(row, 0, 50.0, scores={**record(seed=0)["scores"], "transfer-digits/v1": {"accuracy": accuracy}})
+
+    page = markdown([scored("untrained", 60.0), scored("ssd", 59.0), scored("local", 61.0)])
+    assert {"| ssd | 59.0 ↓ |", "| local | 61.0 |", "| untrained | 60.0 |"} <= set(page.splitlines())
+
+
+def test_a_single_row_has_no_rank():
+    alone = [record("ssd", seed, 50.0 + seed) for seed in range(3)]
+    assert "| – | ssd |" in markdown(alone)
+    assert "no rank: that takes two rows of 3 seeds" in terminal(alone, width=80)
+
+
+def test_records_that_do_not_count_the_servers_images_are_shown_so():
+    settings = {**record(seed=0)["settings"], "public.name": "heldout"}
+    old = record("flesd", 0, 50.0, settings=settings)
+    page = markdown([*RECORDS, old])
+    assert "| 100,000 + ? | 1 |" in page
+    assert "which the row's records do not count" in page
+    known = record("flesd", 0, 50.0, settings=settings, server={"images": 2000.0, "seconds": 1.0})
+    page = markdown([*RECORDS, known])
+    assert "| 100,000 + 2,000 | 1 |" in page
+    assert "do not count" not in page
+
+
 def test_neighbours_on_the_board_are_named_by_the_first_and_the_last():
     order = list("abcdefg")
     assert spans("", order, "a") == ""
@@ -173,7 +200,9 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
 
 def test_the_terminal_says_how_many_seeds_a_rank_takes():
     assert "no rank" not in terminal(RECORDS, width=80)
-    assert "no rank: that takes 3 seeds a row" in terminal([record("ssd", 0, 50.0), record("ssd", 1, 51.0)], width=80)
+    assert "no rank: that takes two rows of 3 seeds" in terminal(
+        [record("ssd", 0, 50.0), record("ssd", 1, 51.0)], width=80
+    )
     assert "no rank" not in terminal([record("plain", scores={"geometry/v1": {"effective_rank": 5.25}})], width=80)
 
 

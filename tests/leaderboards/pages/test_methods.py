@@ -65,7 +65,7 @@ def test_without_the_floors_probe_no_gain_over_it_is_shown():
     scored = {"scores": {"knn/v1": {"accuracy": 30.0}}, "encoders": {"global": {"knn/v1": {"accuracy": 30.0}}}}
     floor = record("untrained", 0, method="untrained", **scored)
     page = methods.filled(PAGE, "ssd", methods.boards([*RECORDS[:3], floor]), CELLS)
-    assert "| ssd | 1 | 51.0 ± 1.0 | 43.5 ± 0.0 | 3 |  |  |" in page
+    assert "| ssd | – | 51.0 ± 1.0 | 43.5 ± 0.0 | 3 |  |  |" in page
 
 
 def test_a_method_on_top_of_another_is_on_both_pages():
@@ -83,6 +83,14 @@ def test_a_page_links_to_the_papers_tables_with_rows_of_its_method():
     assert links("SCAFFOLD", "scaffold") == ["- FEDX: [table 2](../reproduction.md#fedx-table-2)"]  # by our row
     assert links("FedU", "fedu") == ["- LDAWA: [README](../reproduction.md#ldawa-readme)"]  # by name, and not FedU2
     assert links("FedEMA", "fedema") == ["No table with a row of it could be read."]
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [("fedx-local", ["fedx"]), ("fedu-fedx-x", ["fedu", "fedx"]), ("ssd", ["ssd"]), ("new-row", ["new"])],
+)
+def test_the_methods_of_a_row_are_known_by_its_name(row, found):
+    assert methods._methods_of(row, {"fedx", "fedu", "fedu-fedx", "ssd", "local"}) == found
 
 
 def test_a_page_without_marks_is_refused_by_its_name(tmp_path):

@@ -99,7 +99,7 @@ def test_a_later_pattern_replaces_what_an_earlier_one_gave(tmp_path):
         ({"*": {key: value for key, value in WHOLE.items() if key != "head"}}, "training has no head for s fedavg"),
         ({"*": WHOLE, "s ssd": {"lr": 1}}, "p.yaml: training pattern 's ssd' sets nothing for any scenario and row"),
         ("open", "p.yaml: training is 'open', expected a mapping"),
-        ({"*": {**WHOLE, "lr": {"cod": 0.1}}}, "lr is {'cod': 0.1}; give a number, {code: ...}, {open: why} or null"),
+        ({"*": {**WHOLE, "lr": {"cod": 0.1}}}, "lr is {'cod': 0.1}; give a number, {code: ...}, {open: why}, "),
         ({"*": {**WHOLE, "lr": {"code": 0.1, "open": "x"}}}, "lr is {'code': 0.1, 'open': 'x'}; give a number"),
         ({"*": {**WHOLE, "lr": "fast"}}, "lr is 'fast'; give a number"),
         ({"*": {**WHOLE, "lr": {"code": None}}}, "lr is None; give a number"),
@@ -119,4 +119,39 @@ def test_every_compared_number_of_the_papers_names_its_training():
     cells = [cell for cell in collect() if cell.ours]
     assert len(cells) > 500
     assert all(set(cell.training) == set(FIELDS) for cell in cells)
-    assert {source for cell in cells for _, source, _ in cell.training.values()} == {"paper", "code", "open"}
+    sources = {source for cell in cells for _, source, _ in cell.training.values()}
+    assert sources == {"paper", "code", "converted", "open", "differs"}
+
+
+FACTS = {  # read in the papers and their codes; Orchestra's loss of BYOL is a quarter of ours
+    ("fedx/cifar10", "fedx-simclr"): ("SGD", 0.01, 0.9, 1e-5, "constant", 0.1),
+    ("flesd/cifar10-a1", "fedavg"): ("Adam", 1e-3, None, 1e-6, "constant", 0.4),
+    ("orchestra/cifar10-cross-device", "orchestra"): ("SGD", 0.003, 0.9, 1e-4, "constant", 0.1),
+    ("orchestra/cifar10-cross-silo", "orchestra"): ("SGD", 0.01, 0.9, 1e-4, "constant", 0.1),
+    ("orchestra/cifar10-cross-device", "fedavg-simclr"): ("SGD", 0.003, 0.9, 1e-4, "constant", 0.1),
+    ("orchestra/cifar10-cross-device", "fedavg-simsiam"): ("SGD", 0.01, 0.9, 1e-4, "constant", None),
+    ("orchestra/cifar10-cross-device", "fedavg-byol"): ("SGD", 0.01 / 4, 0.9, 4 * 1e-4, "constant", None),
+    ("orchestra/cifar10-cross-silo", "fedu"): ("SGD", 0.03 / 4, 0.9, 4 * 1e-4, "constant", None),
+    ("ssd/cifar10-cross-silo", "ssd"): ("SGD", 0.2 * 128 / 256, 0.9, 1e-4, "constant", None),
+}
+
+
+@pytest.mark.parametrize(("place", "facts"), FACTS.items(), ids=map(str, FACTS))
+def test_the_files_have_the_facts_of_the_papers(place, facts):
+    cells = [cell for cell in collect() if cell.ours and cell.ours[:2] == place]
+    assert cells
+    for cell in cells:
+        assert tuple(cell.training[key].value for key in list(FIELDS)[:6]) == facts
+
+
+def test_a_reason_in_place_of_a_value_is_compared_with_nothing(tmp_path):
+    training = {"*": {**WHOLE, "lr": {"converted": 0.025}, "augmentation": {"differs": "a recipe a view"}}}
+    cell, _ = read(file(tmp_path, training))
+    assert cell.training["lr"] == Given(0.025, "converted", "*")
+    (line,) = differences(cell.training, {**SETTINGS, "optimizer.lr": 0.1, "views.flip": 0.25})
+    assert line == "lr 0.1, not 0.025"
+
+
+def test_a_jitter_of_no_strength_is_none():
+    views = {**SETTINGS, "views.jitter": [0.0, 0.0, 0.0, 0.0], "views.jitter_p": 0.8}
+    assert not list(differences(given(**WHOLE), views))

@@ -132,9 +132,18 @@ def test_every_setting_has_to_be_that_of_the_paper(key, published_value, field, 
 
 
 def test_every_setting_is_compared_with_the_record_or_the_score():
-    described = {"client", "method"}  # only of cells that are not compared
+    described = {"method"}  # only of cells that are not compared
     assert {key for key, setting in SETTINGS.items() if not setting.field} == {*FITTING, *described}
     assert all(not described & set(cell.setting) for cell in collect() if cell.ours)
+
+
+def test_of_clients_with_encoders_of_their_own_the_worst_and_the_mean_are_compared():
+    cells = [cell for cell in collect() if cell.paper == "flesd" and cell.table == "3" and cell.ours]
+    assert {(cell.setting["client"], cell.ours.score, cell.ours.row) for cell in cells} == {
+        ("mean", "linear-flesd/v1 accuracy_mean", "local"),
+        ("min", "linear-flesd/v1 accuracy", "local"),
+    }
+    assert len(cells) == 2 * 3 * 3  # of three data sets at three alphas
 
 
 def test_a_run_whose_epochs_are_cut_short_is_at_no_papers_setting():
