@@ -63,7 +63,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
             rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:
             rewrite(docs / "parity.md", partial(parity.filled, parity=compared, records=records))
-    board.write(records, folder, current, sheet)
+    board.write(records, folder, current, sheet, linked=docs is not None)
     site.write(records, current, folder, sheet)
 
 

@@ -68,15 +68,34 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
 TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
+SETTING = {
+    "data.name": "data",
+    "partition.clients": "clients",
+    "partition.name": "partition",
+    "partition.alpha": "alpha",
+    "encoder.class": "encoder",
+    "federation.rounds": "rounds",
+    "federation.participation": "participation",
+    "training.steps": "steps a visit",
+    "training.epochs": "epochs a visit",
+}
+"""Settings that describe a scenario, and their names on the page."""
 PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
 
 
-def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = ()) -> str:
+def markdown(
+    records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = (), linked: bool = True
+) -> str:
     """The whole page: how to read it, a section for each scenario, figures, papers' tables and the privacy sheet.
 
-    verdicts: on the papers' numbers, of which a line for each table is shown.
+    verdicts: on the papers' numbers, of which a line for each table is shown. linked: whether the pages in `docs` are
+    beside it.
     """
+
+    def page(name: str) -> str:
+        return f"[{name}](../docs/{name}.md)" if linked else f"`docs/{name}.md` of the suite"
+
     return render(
         "README.md.j2",
         boards=[_section(records, scenario) for scenario in scenarios(records)],
@@ -85,6 +104,7 @@ def markdown(records: Sequence[Record], sheet: Sheet | None = None, verdicts: Se
         published=reproduction.tables(verdicts),
         sheet=sheet,
         sizes=sizes,
+        page=page,
     )
 
 
@@ -119,12 +139,16 @@ def _terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 
 
 def write(
-    records: Sequence[Record], folder: str | Path, verdicts: Sequence[Verdict] = (), sheet: Sheet | None = None
+    records: Sequence[Record],
+    folder: str | Path,
+    verdicts: Sequence[Verdict] = (),
+    sheet: Sheet | None = None,
+    linked: bool = True,
 ) -> None:
-    """Writes `README.md` and its figures under `folder`."""
+    """Writes `README.md` and its figures under `folder`; linked: as in `markdown`."""
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts), encoding="utf-8")
+    (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts, linked), encoding="utf-8")
     for scenario in scenarios(records):
         if has_figure(board(records, scenario)):
             plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
@@ -166,6 +190,22 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
+def setting(rows: Sequence[Row]) -> str:
+    """What most rows of a scenario are run with, in words: data, clients, network, length."""
+
+    def most(key: str) -> Any:
+        values = [row.settings.get(key) for row in rows]
+        return max(values, key=values.count, default=None)
+
+    said = {name: most(key) for key, name in SETTING.items()}
+    if said["participation"] == 1:
+        del said["participation"]
+    if said["steps a visit"]:
+        del said["epochs a visit"]  # the steps cut them short
+    said["encoder"] = said["encoder"] and str(said["encoder"]).rpartition(".")[2]
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
+
+
 def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     """What the page shows of a scenario."""
     rows = board(records, scenario)
@@ -176,6 +216,7 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     further_rows = [row for row in rows if not further.keys().isdisjoint(row.cells)]
     return {
         "name": scenario,
+        "setting": setting(rows),
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "lines": lines(rows),
         "unknown": any(row.server_images is None for row in rows),

@@ -42,6 +42,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
         "columns": [{"key": key, "title": title, "digits": decimals} for key, (title, decimals) in COLUMNS.items()],
         "scenarios": {
             scenario: {
+                "setting": board.setting(rows),
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "left": board.left_out(records, scenario),

@@ -21,7 +21,7 @@ function boardPage(scenario) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { rows, missing, left, compared } = DATA.scenarios[here];
+  const { setting, rows, missing, left, compared } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -63,6 +63,7 @@ function boardPage(scenario) {
   return [
     el("h1", {}, here),
     scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
+    setting ? el("p", { class: "quiet" }, `${setting}.`) : null,
     controls,
     shown,
     el("p", { class: "quiet" }, read),

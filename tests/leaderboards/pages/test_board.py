@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from rich.console import Console
 
-from leaderboards.pages.board import markdown, scenarios, spans, table, write
+from leaderboards.pages.board import markdown, scenarios, setting, spans, table, write
 from leaderboards.rank import board
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
@@ -134,6 +134,35 @@ def test_records_that_do_not_count_the_servers_images_are_shown_so():
     page = markdown([*RECORDS, known])
     assert "| 100,000 + 2,000 | 1 |" in page
     assert "do not count" not in page
+
+
+def test_a_scenario_is_described_by_what_most_rows_share():
+    shared = {
+        "data.name": "cifar10",
+        "partition.name": "dirichlet",
+        "partition.alpha": 0.1,
+        "partition.clients": 10,
+        "encoder.class": "methods.networks.convnet",
+        "federation.rounds": 5,
+        "federation.participation": 1.0,
+        "training.steps": 31,
+        "training.epochs": 1,
+    }
+    alone = {**shared, "partition.clients": 1, "federation.participation": 0.5, "training.steps": None}
+    rows = [record("a", settings=shared), record("b", settings=shared), record("centralized", settings=alone)]
+    words = "data cifar10, clients 10, partition dirichlet, alpha 0.1, encoder convnet, rounds 5, steps a visit 31."
+    assert words in markdown(rows).splitlines()
+    words = "partition dirichlet, alpha 0.1, encoder convnet, rounds 5, participation 0.5, epochs a visit 1."
+    assert f"data cifar10, clients 1, {words}" in markdown(rows[2:]).splitlines()
+    assert setting([]) == ""
+
+
+def test_a_board_away_from_the_suites_pages_has_no_link_to_them():
+    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+    noisy = [record("fedsc", 0, 45.0, epsilon=8.0, privacy=noise)]
+    assert "([privacy](../docs/privacy.md))" in markdown(noisy)
+    assert "(`docs/privacy.md` of the suite)" in (away := markdown(noisy, linked=False))
+    assert "../docs" not in away
 
 
 def test_neighbours_on_the_board_are_named_by_the_first_and_the_last():
