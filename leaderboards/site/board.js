@@ -14,7 +14,7 @@ const view = {
   ticked: new Map(),
 };
 
-function boardPage(scenario) {
+function boardPage(scenario, beside) {
   const names = Object.keys(DATA.scenarios);
   if (!names.length) return [el("h1", {}, "Board"), el("p", {}, "No run has been recorded yet.")];
   const size = (name) => DATA.scenarios[name].rows.length;
@@ -25,6 +25,7 @@ function boardPage(scenario) {
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
+  if (beside) view.beside = beside;
   if (!rows.some((row) => row.rank && row.row === view.beside)) view.beside = "";
   if (!view.ticked.has(here)) view.ticked.set(here, new Set(rows.slice(0, 5).map((row) => row.row)));
   const ticked = view.ticked.get(here);
@@ -38,18 +39,14 @@ function boardPage(scenario) {
     }),
   );
   drawCharts();
-  const over = el(
-    "div",
-    { class: "controls" },
-    choose("curves of", view.metric, metrics, (name) => {
-      view.metric = name;
-      drawCharts();
-    }),
-    choose("against", view.against, Object.entries(AGAINST), (name) => {
-      view.against = name;
-      drawCharts();
-    }),
-  );
+  const which = choose("curves of", view.metric, metrics, (name) => {
+    view.metric = name;
+    drawCharts();
+  });
+  const against = choose("against", view.against, Object.entries(AGAINST), (name) => {
+    view.against = name;
+    drawCharts();
+  });
   const read =
     "Mean ± spread over seeds after the last round. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
     "is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
@@ -72,7 +69,7 @@ function boardPage(scenario) {
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
     el("h2", {}, "Comparison"),
     el("p", { class: "quiet" }, "The rows that are ticked above, also where the table leaves them out now."),
-    over,
+    metrics.length ? el("div", { class: "controls" }, which, against) : null, // without a curve there is no choice
     charts,
     averages(),
   ];
@@ -140,10 +137,11 @@ function columns(rows) {
   return all.filter((column) => (view.more || !column.more) && rows.some((row) => column.value(row) !== null));
 }
 
-// What a row is to the one that was chosen: null for that one, for rows without a rank, and where none is chosen.
+// What a row is to the one that was chosen: null for rows without a rank, and where none is chosen.
 function besideChosen(rows, row) {
   const chosen = rows.find(({ row: name }) => name === view.beside);
-  if (!chosen || !row.rank || row === chosen) return null;
+  if (!chosen || !row.rank) return null;
+  if (row === chosen) return "this row";
   if (chosen.better.includes(row.row)) return "better";
   return chosen.worse.includes(row.row) ? "worse" : "not told apart";
 }
@@ -239,6 +237,7 @@ function boardTable(scenario, rows, ticked, changed) {
       ranked.length > 1
         ? choose("set beside", view.beside, [["", "none"], ...ranked], (name) => {
             view.beside = name;
+            history.replaceState(null, "", address("board", scenario, name)); // so that the choice can be sent on
             draw();
           })
         : null,

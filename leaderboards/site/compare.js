@@ -61,7 +61,7 @@ function plane(rows, chosen) {
       : [];
   const others = rows.filter((row) => !chosen.includes(row)).flatMap(points);
   const series = chosen.map((row, index) => ({ name: row.row, dots: true, colour: colour(index), points: points(row) }));
-  const title = "Uniformity and alignment of features (lower is better, both)";
+  const title = "Uniformity and alignment of features (of each lower is better; one costs the other)";
   return chart([{ name: "other rows", dots: true, colour: "var(--line)", points: others }, ...series], {
     title,
     x: "uniformity (nats)",

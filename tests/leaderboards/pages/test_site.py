@@ -161,9 +161,12 @@ def test_a_chosen_row_shows_which_rows_are_better_and_which_are_worse(visit):
     page.get_by_role("button", name="beside ssd").wait_for()
     assert column(page, 2) == ["1", "–", "2", "–"]
     beside = [cell.get_attribute("title") or cell.inner_text() for cell in page.locator("th").all()].index("beside ssd")
-    assert column(page, beside + 1) == ["–", "–", "worse", "–"]
+    assert column(page, beside + 1) == ["this row", "–", "worse", "–"]
     page.get_by_label("set beside").select_option("fedavg-byol")
-    assert column(page, beside + 1) == ["better", "–", "–", "–"]
+    assert column(page, beside + 1) == ["better", "–", "this row", "–"]
+    assert page.url.endswith("#/board/cifar10-micro/fedavg-byol")
+    page.reload()  # the choice is in the address
+    assert column(page, beside + 1) == ["better", "–", "this row", "–"]
     page.get_by_label("set beside").select_option("none")
     assert not page.get_by_role("button", name="beside ").count()
 
