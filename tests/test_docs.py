@@ -159,3 +159,17 @@ OTHER_DECIMALS = {
     "fedsc": ["0.00104"],  # its paper's scenarios have it
     "ssd": ["0.5"],  # a temperature in the code's equation
 }
+
+
+def test_the_messages_in_troubleshooting_are_those_of_the_code():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quotes = [
+        quote for line in re.findall(r"^\| (.*?) \|", text, re.MULTILINE) for quote in re.findall("`(.*?)`", line)
+    ]
+    pieces = {piece.strip(" :,`") for quote in quotes for piece in quote.split("...")}
+    packages = ("benchmark", "datamodules", "eval", "leaderboards", "methods")
+    code = "".join(file.read_text() for package in packages for file in (ROOT / package).rglob("*.py"))
+    code = re.sub(r'"\s*f?"', "", code)  # strings that go on in the next line
+    missing = [piece for piece in pieces if len(piece) > 10 and piece not in code]
+    assert len(pieces) > 12
+    assert not missing
