@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.run import Run
 from methods.base import Visit
@@ -29,6 +31,8 @@ VIEWS = (
     *("views.rotation=10", "views.pad=1", "views.mean=[0.5]", "views.std=[0.5]"),
 )
 WIDE = ("heads.projector=[12,8]",)
+TWO_LAYERS = "encoder={class: tests.methods.vits.small, depth: 2}"
+"""A transformer that grows in the second of two rounds."""
 Case = tuple[str, ...]
 """A method and overrides."""
 
@@ -42,6 +46,8 @@ METHODS: dict[str, Case] = {
     "ssd": ("ssd", *WIDE),
     "flesd": ("flesd", *SHORT),
     "orchestra": ("orchestra", *SMALL),
+    "lwfedssl": ("lwfedssl", TWO_LAYERS),
+    "progfedssl": ("progfedssl", TWO_LAYERS),
 }
 """Name -> a case of each method, in `make test`."""
 FURTHER: dict[str, Case] = {
@@ -158,5 +164,12 @@ def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True
 
 def train_on_cpu(folder: Path, case: Case) -> dict[str, Any]:
     """The state of the same run on the CPU."""
-    run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # attention in eval mode, which the simulated GPU's tensors never take
+    try:
+        run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
     return run_helpers.state(run)
