@@ -168,4 +168,4 @@ class LWFedSSL(ProgFedSSL):
 
     def guards(self) -> Mapping[str, str]:
         """Entry `weights`: the clients send one block."""
-        return {"weights": "of the first stage; a later one sends its own block, without the embedding"}
+        return {"weights": "bytes are those of the first stage; a later one sends its own block without the embedding"}

@@ -159,4 +159,4 @@ class ProgFedSSL(FedAvg):
 
     def guards(self) -> Mapping[str, str]:
         """Entry `weights`: that its bytes depend on the stage."""
-        return {"weights": "of the first of several stages; a later one sends all blocks up to its own"}
+        return {"weights": "bytes are those of the first stage; a later one sends all blocks so far"}
