@@ -20,6 +20,7 @@ class TestLWFedSSL(MethodContract):
     method = "lwfedssl"
     overrides = (SMALL,)
     falls = False  # the second round trains another block
+    least = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
 
     def test_ledger_equals_a_hand_count(self, unbroken):
         down = [size(1), size(2), size(3)]

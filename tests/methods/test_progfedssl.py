@@ -50,6 +50,7 @@ class TestProgFedSSL(MethodContract):
     method = "progfedssl"
     overrides = (SMALL,)
     falls = False  # the second round trains a larger model
+    least = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
 
     def test_ledger_equals_a_hand_count(self, unbroken):
         sizes = [size(1), size(2), size(3)]
