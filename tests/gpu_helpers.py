@@ -1,7 +1,8 @@
 """Runs on the simulated GPU, with what each local step costs there, and the settings they are tried with."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,14 +163,19 @@ def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True
     return made
 
 
-def train_on_cpu(folder: Path, case: Case) -> dict[str, Any]:
-    """The state of the same run on the CPU."""
+@contextmanager
+def unfused_attention() -> Iterator[None]:
+    """Context without torch's fused attention of eval mode, which the simulated GPU's tensors never take."""
     fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # attention in eval mode, which the simulated GPU's tensors never take
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def train_on_cpu(folder: Path, case: Case) -> dict[str, Any]:
+    """The state of the same run on the CPU."""
+    with unfused_attention():
+        run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
     return run_helpers.state(run)
