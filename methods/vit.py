@@ -9,6 +9,8 @@ Decisions
 """
 
 import math
+import re
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +18,17 @@ from torchvision import models
 
 from methods.validation import MethodError, choose
 
+LAYER = re.compile(r"(?<=\.encoder_layer_)\d+(?=\.)")
+EMBEDDING = re.compile(r"\.(conv_proj|class_token|pos_embedding)\b")
+BRANCH_END = re.compile(r"\.(self_attention\.out_proj|mlp\.3)\.(weight|bias)$")
+"""Names of an encoder's tensors: of a layer, of the embedding, of the last matrix and bias of a residual branch."""
+
 
 class VisionTransformer(models.VisionTransformer):
     """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, width]`.
 
     patches: number of an image's patches, row after row.
+    applied: number of first layers that an image passes; all of them, unless a method trains fewer.
 
     Args:
         image_size, patch_size: sides in pixels. width: of a token. depth: layers. heads: of an attention.
@@ -38,6 +46,7 @@ class VisionTransformer(models.VisionTransformer):
         self.heads = nn.Identity()
         self.features = choose("encoder.features", features, "class", "mean")
         self.patches = (image_size // patch_size) ** 2
+        self.applied = depth
         if in_channels != 3:
             self.conv_proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
             nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / (in_channels * patch_size**2)))
@@ -49,7 +58,10 @@ class VisionTransformer(models.VisionTransformer):
         if kept is not None:
             rows = rows.gather(1, kept.unsqueeze(2).expand(-1, -1, rows.shape[2]))
         first = (self.class_token + self.encoder.pos_embedding[:, :1]).expand(len(rows), -1, -1)
-        return self.encoder.ln(self.encoder.layers(torch.cat([first, rows], 1)))
+        rows = torch.cat([first, rows], 1)
+        for layer in [*self.encoder.layers][: self.applied]:
+            rows = layer(rows)
+        return self.encoder.ln(rows)
 
     def pooled(self, tokens: Tensor) -> Tensor:
         """The features `[B, width]` of an image by its tokens."""
@@ -58,3 +70,35 @@ class VisionTransformer(models.VisionTransformer):
     def forward(self, x: Tensor) -> Tensor:
         """Images -> features."""
         return self.pooled(self.tokens(x))
+
+
+def layer_of(name: str) -> int | None:
+    """The layer that a tensor of the encoder belongs to, the embedding with layer 0; None: of the last LayerNorm."""
+    if found := LAYER.search(name):
+        return int(found[0])
+    return 0 if EMBEDDING.search(name) else None
+
+
+def of_layers(tensors: Mapping[str, Tensor], layers: range) -> dict[str, Tensor]:
+    """The encoder's tensors without those of other layers."""
+    return {name: tensor for name, tensor in tensors.items() if layer_of(name) in (None, *layers)}
+
+
+def copied_layers(tensors: Mapping[str, Tensor], layers: range, distance: int) -> dict[str, Tensor]:
+    """For each tensor of `layers`, the one of the layer `distance` before; 0 is not among `layers`."""
+    names = [name for name in tensors if layer_of(name) in layers]
+    return {name: tensors[LAYER.sub(lambda at: str(int(at[0]) - distance), name)] for name in names}
+
+
+def branch_ends(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, Tensor]]:
+    """Name -> (layer, tensor) of what a residual branch ends in; a layer whose ends are zero is an identity."""
+    return {
+        name: (int(found[0]), tensor)
+        for name, tensor in tensors.items()
+        if BRANCH_END.search(name) and (found := LAYER.search(name))
+    }
+
+
+def identities(tensors: Mapping[str, Tensor], present: int | Tensor) -> dict[str, Tensor]:
+    """The branch ends, with zeros from layer `present` on; `present` may be on a GPU."""
+    return {name: tensor * (layer < present) for name, (layer, tensor) in branch_ends(tensors).items()}

@@ -1,11 +1,14 @@
 """Runs on the simulated GPU, with what each local step costs there, and the settings they are tried with."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import torch
 
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.run import Run
@@ -29,6 +32,8 @@ VIEWS = (
     *("views.rotation=10", "views.pad=1", "views.mean=[0.5]", "views.std=[0.5]"),
 )
 WIDE = ("heads.projector=[12,8]",)
+TWO_LAYERS = "encoder={class: tests.methods.vits.small, depth: 2}"
+"""A transformer that grows in the second of two rounds."""
 Case = tuple[str, ...]
 """A method and overrides."""
 
@@ -42,6 +47,8 @@ METHODS: dict[str, Case] = {
     "ssd": ("ssd", *WIDE),
     "flesd": ("flesd", *SHORT),
     "orchestra": ("orchestra", *SMALL),
+    "lwfedssl": ("lwfedssl", TWO_LAYERS),
+    "progfedssl": ("progfedssl", TWO_LAYERS),
 }
 """Name -> a case of each method, in `make test`."""
 FURTHER: dict[str, Case] = {
@@ -156,7 +163,19 @@ def train_on_gpu(folder: Path, case: Case, *overrides: str, streams: bool = True
     return made
 
 
+@contextmanager
+def unfused_attention() -> Iterator[None]:
+    """Context without torch's fused attention of eval mode, which the simulated GPU's tensors never take."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
 def train_on_cpu(folder: Path, case: Case) -> dict[str, Any]:
     """The state of the same run on the CPU."""
-    run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
+    with unfused_attention():
+        run = run_helpers.train_run(folder, case[0], "accelerator=cpu", "devices=1", *EVERYONE, *case[1:])
     return run_helpers.state(run)

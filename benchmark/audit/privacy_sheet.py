@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from benchmark.configuration.compose import compose, merge
-from benchmark.configuration.files import CONFIGS
+from benchmark.configuration.files import CONFIGS, read
 from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
@@ -37,6 +37,7 @@ from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit, set_le
 from methods.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
+"""Of the methods whose file names no encoder."""
 IMAGES = 5_000
 """Images of a client, and of the public set: a tenth of CIFAR-10."""
 
@@ -127,7 +128,8 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
 def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
     """Data that leaves a client under a shipped method, or one by the path of its config."""
     scenario = scenarios().get(Path(name).stem, "reference")
-    encoder = [] if any(word.startswith("encoder") for word in overrides) else [f"encoder.class={CLASS}"]
+    is_given = any(word.startswith("encoder") for word in overrides) or "encoder" in read("method", name)
+    encoder = [] if is_given else [f"encoder.class={CLASS}"]
     config = compose(scenario, name, [*encoder, *overrides])
     entries: Sequence[Entry] = ()
     state: Tree = {}

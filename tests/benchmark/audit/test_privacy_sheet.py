@@ -8,6 +8,7 @@ import torch
 from benchmark.audit import privacy_sheet
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
+from benchmark.configuration.files import read as read_config
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.federation.accountant import epsilon
 from leaderboards.pages.privacy import Entry, filled, read
@@ -29,6 +30,8 @@ PREDICTOR = 2048 * 4096 + 2 * 4096 + 4096 * 2048 + 2048
 ORCHESTRA = 512 * 512 + 2 * 512 + 512 * 512 + 2 * (512 + 512)  # 512-BN-512-BN without biases, and their statistics
 TURNS = 512 * 4 + 4  # its rotation head
 FEDSC = 512 * 1024 + 1024 + 1024 * 512 + 512  # 512-1024-512 without BatchNorm
+VIT = 2 * (12 * 192**2 + 13 * 192) + (3 * 4**2 + 1) * 192 + 66 * 192  # ViT-Tiny's first two layers and embedding
+VIT += 2 * 192 + 192 * 512 + 4 * 512 + 512 * 256 + 256  # last LayerNorm; default projector with running statistics
 
 BY_HAND = {
     "centralized": {},
@@ -38,6 +41,8 @@ BY_HAND = {
     "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048, "mean_weight": 1},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
     "flesd": {"similarity": 5_000**2},
+    "lwfedssl": {"weights": VIT},
+    "progfedssl": {"weights": VIT},
     "orchestra": {"weights": 2 * (RESNET + RUNNING + ORCHESTRA) + TURNS, "centroids": 8 * 512},
     "ldawa": {"weights": RESNET + RUNNING + 512 * 128 + 128},
     "local": {},
@@ -146,15 +151,20 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
         "orchestra": ["method.local_clusters=4"],
         "flesd-two": ["federation.encoders.half.clients=[3]"],
         "fedu2": ["method.solver=descent"],  # as in its scenario
+        "lwfedssl": ["method.stages=1"],  # the sheet has the bytes of the first stage
+        "progfedssl": ["method.stages=1"],
     }.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
+    if "encoder" in read_config("method", name):
+        encoder = "encoder={class: tests.methods.vits.small, image_size: 8}"  # the sheet's images are larger
+        few.append(encoder)
     known = arguments(locate(compose("digits", name).objective, "objective"))
     widths = {"projector": "[12,8]", "predictor": "4", "head_norm": "true"}
     heads = [f"heads.{key}={value}" for key, value in widths.items() if key in known]
     run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
-    method = privacy_sheet.record_method(name, [encoder, *heads, *few])
+    method = privacy_sheet.record_method(name, [encoder, *heads, *(word for word in few if word != encoder)])
     lines = run.loop.ledger.lines.items()
     clients = run.loop.clients
     billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
