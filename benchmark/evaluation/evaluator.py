@@ -315,7 +315,8 @@ def has_projector(method: FederatedMethod, recalibrated: bool) -> bool:
 
     recalibrated: whether BatchNorm's statistics do not travel; those of an encoder are then measured, no others.
     """
-    if "projector" not in (*method.travelling, *method.staying) or not method.tensors("projector"):
+    exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
+    if "projector" not in exported or not method.tensors("projector"):
         return False
     return not (recalibrated and has_batch_norm(method.part("projector")))
 
