@@ -76,6 +76,8 @@ class Subject:
         targets: data set -> a function that extracts its features, for transfer.
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
         client_names: of the clients that `Features.test_clients` numbers.
+        own_features: client -> a function that extracts features by that client's own encoder, with its own test images
+            only; None: all clients have the encoder that is evaluated.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
         on_progress: called now and then with the fraction of the protocol's work that is done.
@@ -87,6 +89,7 @@ class Subject:
     local_models: Callable[[int], ModelComparison] | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
+    own_features: Mapping[str, Callable[[], Features]] | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
     on_progress: Callable[[float], None] = lambda fraction: None
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from methods import trees
 from methods.hooks import check_hooks
 from methods.lightning_hooks import TrainerHooks, set_learning_rate
-from methods.objective import AddOn, Objective, Projected
+from methods.objective import AddOn, Objective, Projected, build_addons
 from methods.server import ServerOptimizer
+from methods.staying import ClientModels, check_stays
 from methods.trees import Tree
 from methods.types import (
     Batch,
@@ -46,14 +47,16 @@ __all__ = [
 class FederatedMethod(TrainerHooks):
     """FedAvg, with a hook for each step that a method may change.
 
-    travels, stays: see `Parts`.
+    travels, stays, personal: see `Parts`.
     warmup: phases that run once, before the others of the first round. phases: those of every round.
     mixes: whether clients may have different encoders.
+    must_travel: part -> why the method needs it in every message, so that the setting `stays` may not name it.
     others: this method over the federation's other architectures, by kind; they are not submodules.
 
     Args:
         objective: the local loss and its networks.
         addons: terms added to its loss.
+        stays: parts, of those that would travel, that stay with each client instead; see `personal`.
         optimizer: parameters -> optimiser, a new one at each visit.
         schedule: progress in [0, 1] -> factor on the learning rate.
         clip_norm: largest gradient norm; None: no clipping.
@@ -62,6 +65,7 @@ class FederatedMethod(TrainerHooks):
     """
 
     mixes: ClassVar[bool] = False
+    must_travel: Mapping[str, str] = {}
     warmup: ClassVar[tuple[Phase, ...]] = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
 
@@ -70,6 +74,7 @@ class FederatedMethod(TrainerHooks):
         objective: Objective,
         *,
         addons: Sequence[AddOn] = (),
+        stays: Sequence[str] = (),
         optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
         schedule: Callable[[float], float] = lambda progress: 1.0,
         clip_norm: float | None = None,
@@ -88,13 +93,7 @@ class FederatedMethod(TrainerHooks):
         self.places = {}
         self.others: dict[str, FederatedMethod] = {}
         self.objective = objective
-        names = {name for name, _ in objective.named_children()}
-        for addon in addons:
-            if addon.name in names:
-                raise MethodError(f"two parts are named {addon.name!r}: give {type(addon).__name__} another name")
-            names.add(addon.name)
-            addon.build(objective)
-        self.addons = nn.ModuleDict({addon.name: addon for addon in addons})
+        self.addons = build_addons(addons, objective)
         self.make_optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9))
         self.schedule = schedule
         self.clip_norm = clip_norm
@@ -103,6 +102,7 @@ class FederatedMethod(TrainerHooks):
         self.context: Message = {}
         self.phase = Phase("none", work="none")
         self.stream = torch.Generator()  # for Trainer; the federated loop has one for each visit
+        self.personal = check_stays(self, stays)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -163,9 +163,9 @@ class FederatedMethod(TrainerHooks):
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
         """The encoders to evaluate: name -> weights Tree, read one after another; a kind in `others` names its encoder.
 
-        clients: id -> the parts that stay with that client.
+        clients: id -> the parts that stay with that client; where its encoder does, each has one, `client<id>`.
         """
-        return {"global": server["weights"]}
+        return ClientModels(server["weights"], clients) if self.has_personal_encoders else {"global": server["weights"]}
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:
         """The inverse of `export`: the server's state with the exported weights."""

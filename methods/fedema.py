@@ -16,6 +16,7 @@ Decisions
 - A client that did not train in the previous round takes all networks from the server, also its target, as in EasyFL.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ class FedEMA(FedAvg):
         variant: "code" or "paper".
         keep_statistics: whether a client with mu above 0.5 keeps its predictor's running statistics.
     """
+
+    must_travel: Mapping[str, str] = {"encoder": "a client averages its own with the global one"}
 
     def __init__(
         self,

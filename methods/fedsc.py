@@ -65,6 +65,9 @@ class FedSC(FederatedMethod):
         sigma: standard deviation of the noise on every entry of R; 0: no noise.
     """
 
+    must_travel: Mapping[str, str] = dict.fromkeys(
+        ("encoder", "projector"), "correlations of clients are comparable only if one network embeds all images"
+    )
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("correlate", work="observe", uplink={"R": Each()}, gather={"rows": Sum(), "products": Sum()}),
         Phase("fit", uplink={"weights": Mean("clients")}),

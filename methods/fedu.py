@@ -55,6 +55,11 @@ class FedU(FedAvg):
         variant: "code" or "paper".
     """
 
+    must_travel: Mapping[str, str] = {
+        "encoder": "a client's divergence is that of its encoder from the global one",
+        "predictor": "a client chooses between its own and the global one (its own always: method.threshold=0)",
+    }
+
     def __init__(self, objective: Objective, *, threshold: float = 0.4, variant: str = "code", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         if "predictor" not in objective.travels:

@@ -76,6 +76,8 @@ class CrossDistillation(AddOn):
         self.variant = choose("method.variant", variant, "code", "paper")
         self.views = ("other",) if local_relation or global_relation else ()
         self.has_teacher = bool(global_contrast or global_relation)
+        if self.has_teacher:
+            self.must_travel = dict.fromkeys(("encoder", "projector"), "its teacher is the global model")
 
     def build(self, objective: Objective) -> None:
         """Creates the predictor, as wide as the embedding, and the teacher; neither without a global term."""

@@ -104,6 +104,11 @@ class FLESD(FederatedMethod):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
+        if self.personal:
+            raise MethodError(
+                f"method.stays={list(self.personal)}: FLESD's clients send no weights, and the server's student "
+                "has all parts: leave it out"
+            )
         if names := [addon.name for addon in self.terms if addon.networks() is not None]:
             raise MethodError(
                 f"FLESD sends no weights, and its student has no networks of add-on {names[0]!r}: leave it out"

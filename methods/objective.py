@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from methods.networks import Encoder, mlp
 from methods.trees import Tree
 from methods.types import Batch, MethodParts, Outputs, Visit
-from methods.validation import check_number
+from methods.validation import MethodError, check_number
 
 
 class Objective(nn.Module):
@@ -170,10 +170,12 @@ class AddOn(nn.Module):
 
     name: the part under which `networks()` travel.
     views: recipe names of additional views; the objective returns them in `out.extra`.
+    must_travel: part -> why the term needs it in every message, so that the setting `method.stays` may not name it.
     """
 
     name: str = "addon"
     views: tuple[str, ...] = ()
+    must_travel: Mapping[str, str] = {}
 
     def build(self, objective: Objective) -> None:
         """Called once, when the method is built: creates networks whose widths depend on the objective."""
@@ -196,3 +198,14 @@ class AddOn(nn.Module):
         batch: `views` holds the objective's views, then this add-on's.
         """
         raise NotImplementedError
+
+
+def build_addons(addons: Sequence[AddOn], objective: Objective) -> nn.ModuleDict:
+    """The add-ons by name, built over the objective. Raises MethodError: two parts have one name."""
+    names = {name for name, _ in objective.named_children()}
+    for addon in addons:
+        if addon.name in names:
+            raise MethodError(f"two parts are named {addon.name!r}: give {type(addon).__name__} another name")
+        names.add(addon.name)
+        addon.build(objective)
+    return nn.ModuleDict({addon.name: addon for addon in addons})

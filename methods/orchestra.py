@@ -94,6 +94,9 @@ class Orchestra(FedAvg):
         epsilon, delta: privacy of each release of a client's centroids; None: no noise, clusters as in the paper.
     """
 
+    must_travel: Mapping[str, str] = dict.fromkeys(
+        ("encoder", "projector"), "the global centroids are of embeddings by the global networks"
+    ) | dict.fromkeys(("target_encoder", "target_projector"), "targets stay together, by method.stateful=true")
     warmup: ClassVar[tuple[Phase, ...]] = (
         Phase(
             "initialise", work="observe", uplink={"centroids": Cat()}, gather={"rows": Cat()}, cohort="all",

@@ -23,11 +23,13 @@ class Parts(LightningModule):
 
     travels: parts that make up the entry "weights"; None: the objective's and the add-ons' networks.
     stays: parts that stay with the client and are restored at its next visit.
+    personal: parts that do not travel but stay, by the setting `method.stays`.
     places: cache of `tensors`, by part and `statistics`; modules do not change after construction.
     """
 
     travels: tuple[str, ...] | None = None
     stays: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
     objective: Objective
     addons: nn.ModuleDict
     batch_norm: str
@@ -46,14 +48,19 @@ class Parts(LightningModule):
     @property
     def travelling(self) -> tuple[str, ...]:
         """Names of the parts that make up the entry "weights"."""
-        if self.travels is not None:
-            return self.travels
-        return (*self.objective.travels, *(addon.name for addon in self.terms if addon.networks() is not None))
+        networks = (addon.name for addon in self.terms if addon.networks() is not None)
+        names = (*self.objective.travels, *networks) if self.travels is None else self.travels
+        return tuple(name for name in names if name not in self.personal)
 
     @property
     def staying(self) -> tuple[str, ...]:
-        """Names of the parts that stay with the client: the objective's, then the method's."""
-        return tuple(dict.fromkeys((*self.objective.stays, *self.stays)))
+        """Names of the parts that stay with the client: the objective's, the method's, then those of the setting."""
+        return tuple(dict.fromkeys((*self.objective.stays, *self.stays, *self.personal)))
+
+    @property
+    def has_personal_encoders(self) -> bool:
+        """Whether each client has an encoder of its own: the encoder stays and does not travel."""
+        return "encoder" in self.staying and "encoder" not in self.travelling
 
     def part(self, name: str) -> nn.Module:
         """A part by name: a submodule of the objective, or the networks of the add-on of that name."""

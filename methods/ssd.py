@@ -22,6 +22,7 @@ Decisions
 - With more clients than dimensions floor(d/K) is 0 and DSR has no dimension to stretch: refused.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -56,6 +57,9 @@ class SSD(FedAvg):
         separation: "soft", or "hard": each client uses only its own dimensions.
     """
 
+    must_travel: Mapping[str, str] = dict.fromkeys(
+        ("encoder", "projector"), "clients divide the dimensions of one embedding, that of the global networks"
+    )
     warmup: ClassVar[tuple[Phase, ...]] = (Phase("assign", work="none", cohort="all"),)
 
     def __init__(

@@ -40,7 +40,7 @@ Case = tuple[str, ...]
 METHODS: dict[str, Case] = {
     **{
         name: (name,)
-        for name in ("fedavg", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local")
+        for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local")
     },
     "ldawa": ("ldawa", "method.start=1"),
     "scaffold": ("scaffold",),

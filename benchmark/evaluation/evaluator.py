@@ -123,6 +123,7 @@ class Evaluator:
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
         projector: nn.Module | None = None,
+        own_features: Mapping[str, Callable[[], Features]] | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
@@ -130,7 +131,7 @@ class Evaluator:
         on_progress: called with the fraction of a long step that is done.
         arrays: is filled with those that figures are drawn from.
         failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
-        projector: of this encoder; or None.
+        projector: of this encoder; or None. own_features: see `Subject`.
         """
         if not protocols:
             return {}
@@ -147,10 +148,11 @@ class Evaluator:
                 augment=self._cropped,
                 on_device=self.data.resident(source.train.images, self.device),
             ),
-            targets={name: partial(self._features, encoder, target) for name, target in targets.items()},
+            targets={name: partial(self.features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),
             projector=projector,
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
+            own_features=own_features,
             save_arrays=({} if arrays is None else arrays).__setitem__,
             on_progress=on_progress,
         )
@@ -229,7 +231,7 @@ class Evaluator:
             done += images
             on_progress(done / total)
 
-        features = self._features(encoder, source, on_batch)
+        features = self.features(encoder, source, on_batch)
         if source is self.data.source:
             features.train_clients = torch.from_numpy(self.holders).to(self.device)
         if source.test.clients is not None:
@@ -241,7 +243,7 @@ class Evaluator:
         clients = torch.from_numpy(self.holders[chosen]).to(self.device)
         return replace(features, view_a=first, view_b=second, view_clients=clients)
 
-    def _features(
+    def features(
         self, encoder: nn.Module, source: Source, on_batch: Callable[[int], None] = lambda _: None
     ) -> Features:
         """Features of a whole data set, its images converted to the encoder's number of channels."""
@@ -315,7 +317,8 @@ def has_projector(method: FederatedMethod, recalibrated: bool) -> bool:
 
     recalibrated: whether BatchNorm's statistics do not travel; those of an encoder are then measured, no others.
     """
-    if "projector" not in (*method.travelling, *method.staying) or not method.tensors("projector"):
+    exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
+    if "projector" not in exported or not method.tensors("projector"):
         return False
     return not (recalibrated and has_batch_norm(method.part("projector")))
 

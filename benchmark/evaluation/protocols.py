@@ -1,8 +1,10 @@
 """Groups of protocols, and the combined scores of several encoders."""
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from eval.clients import OF, summary
 from eval.protocol import PROTOCOLS, TRANSFER
 
 Scores = dict[str, dict[str, float]]
@@ -43,13 +45,17 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
     An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
     `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. What not all have is left out, as the
     spectra of encoders of several widths, and so are choices that differ. One encoder's scores are returned unchanged.
+    A protocol by which each encoder has the accuracy of another client alone is one score over these clients.
     """
     each = list(encoders.values())
     if len(each) < 2:
         return each[0] if each else {}
     combined: Scores = {}
-    for protocol in each[0]:
-        for metric in each[0][protocol]:
+    for protocol in dict.fromkeys(itertools.chain(*each)):
+        if clients := _own_accuracies([scores[protocol] for scores in each if protocol in scores]):
+            combined[protocol] = summary(clients)
+            continue
+        for metric in each[0].get(protocol, ()):
             values = [scores[protocol][metric] for scores in each if metric in scores.get(protocol, {})]
             if len(values) < len(each) or (metric in CHOICES and len(set(values)) > 1):
                 continue
@@ -59,3 +65,12 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
             else:
                 combined.setdefault(protocol, {})[metric] = mean
     return combined
+
+
+def _own_accuracies(encoders: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Client -> the accuracy by its own encoder, where each of the encoders' metrics are of one client alone."""
+    clients = [[metric for metric in metrics if metric.startswith(OF)] for metrics in encoders]
+    names = [metric.removeprefix(OF) for metrics in clients for metric in metrics]
+    if not all(len(metrics) == 1 for metrics in clients) or len(set(names)) < len(names):
+        return {}
+    return {name: metrics[OF + name] for name, metrics in zip(names, encoders, strict=True)}

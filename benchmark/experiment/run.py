@@ -19,6 +19,7 @@ from benchmark.errors import ConfigError, count, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
+from benchmark.evaluation.personal import own_features
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
 from benchmark.federation.loop import Callback, FederatedLoop
@@ -221,9 +222,9 @@ class Run:
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
-                arrays = self.arrays.setdefault(name, {})
+                arrays, own = self.arrays.setdefault(name, {}), own_features(self.evaluator, self.loop, name)
                 scores[name] = self.evaluator.scores(
-                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector=projector
+                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector, own
                 )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}

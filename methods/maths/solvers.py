@@ -1,26 +1,39 @@
 """Solvers of small problems: k-means, and the point of smallest norm in a convex hull."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from methods.maths.precision import full_precision, upcast
 
 
+def one_hot(indices: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """Indices `[n]` -> `[n, k]` of zeros and ones. Unlike torch's it reads no value, so a recorded step may use it."""
+    return (indices[:, None] == torch.arange(k, device=indices.device)).to(dtype)
+
+
 @full_precision
-def k_means(x: Tensor, k: int, generator: torch.Generator, iterations: int = 20) -> tuple[Tensor, Tensor]:
+def k_means(
+    x: Tensor,
+    k: int,
+    generator: torch.Generator | None = None,
+    iterations: int = 20,
+    starts: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Lloyd's algorithm from k rows drawn without replacement: (centres `[k, d]`, each row's nearest centre `[n]`).
 
     Args:
         x: `[n, d]` with n >= k. generator: on the CPU.
+        starts: instead of the generator's: rows to start at `[k]`, on the device of `x`.
 
     A centre without rows does not move. No step synchronises with the device.
     """
     x = upcast(x)
-    centres = x[torch.randperm(len(x), generator=generator)[:k].to(x.device)]
+    if starts is None:
+        starts = torch.randperm(len(x), generator=generator)[:k].to(x.device)
+    centres = x[starts]
     for _ in range(iterations):
         nearest = torch.cdist(x, centres).argmin(dim=1)
-        members = F.one_hot(nearest, k).to(x.dtype)
+        members = one_hot(nearest, k, x.dtype)
         counts = members.sum(dim=0)[:, None]
         centres = torch.where(counts > 0, members.T @ x / counts.clamp(min=1), centres)
     return centres, torch.cdist(x, centres).argmin(dim=1)

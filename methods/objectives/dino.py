@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from methods.base import Batch, Outputs, Projected, check_number
+from methods.base import Batch, MethodError, Outputs, Projected, check_number
 from methods.maths import cosines, dino
 from methods.networks import Encoder
 
@@ -82,6 +82,14 @@ class DINO(Projected):
         self.add_targets(momentum)
         self.target_prototypes = deepcopy(self.prototypes).requires_grad_(False)
         self.ema = {**self.ema, "target_prototypes": "prototypes"}
+
+    def check_staying(self, staying: Sequence[str]) -> None:
+        """Raises MethodError where clients have networks of their own, but a common centre."""
+        if "centre" not in staying and (own := {"encoder", "projector", "prototypes"} & set(staying)):
+            raise MethodError(
+                f"dino's centre is the mean of the outputs of one network, and each client has its own "
+                f"{' and '.join(sorted(own))}: add centre to method.stays"
+            )
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with outputs `[B, K]` as predictions; targets are the teacher's for the two large views."""

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
@@ -24,6 +27,13 @@ def subject(clients: list[int], names: tuple[str, ...]) -> Subject:
         train_x=x, train_y=y, test_x=x[: len(clients)], test_y=test_y, num_classes=2, test_clients=owners
     )
     return Subject(features=features, client_names=names)
+
+
+def rows_of(features: Features, rows: torch.Tensor) -> Features:
+    """The features with some of the test rows."""
+    return replace(
+        features, test_x=features.test_x[rows], test_y=features.test_y[rows], test_clients=features.test_clients[rows]
+    )
 
 
 def test_each_client_counts_once_whatever_its_size():
@@ -53,6 +63,34 @@ def test_rows_of_no_client_and_clients_without_rows_are_left_out():
     scores = by_client(subject([0] * 20 + [-1] * 20, ("north", "south")), PROBE, stream())
     assert scores["clients"] == 1
     assert "accuracy of south" not in scores
+
+
+def test_each_client_is_scored_by_its_own_encoder():
+    common = subject([0] * 30 + [1] * 10, ("north", "south"))
+    blind = Features(
+        train_x=torch.zeros(80, 4), train_y=common.features.train_y, test_x=torch.zeros(30, 4),
+        test_y=common.features.test_y[:30], num_classes=2,
+    )  # fmt: skip
+    good = rows_of(common.features, torch.arange(40) >= 30)
+    good.test_y = 1 - good.test_y
+    scores = by_client(replace(common, own_features={"north": lambda: blind, "south": lambda: good}), PROBE, stream())
+    assert scores["accuracy of north"] < 70  # all of one class
+    assert scores["accuracy of south"] > 90
+    assert scores["clients"] == 2
+
+
+def test_equal_encoders_of_their_own_score_as_a_common_one():
+    common = subject([0] * 25 + [1] * 10 + [2] * 5, ("north", "south", "west"))
+
+    def own(client):
+        return rows_of(common.features, common.features.test_clients == client)
+
+    functions = {name: partial(own, client) for client, name in enumerate(common.client_names)}
+    assert by_client(replace(common, own_features=functions), PROBE, stream()) == by_client(common, PROBE, stream())
+
+
+def test_without_test_images_of_its_own_a_client_has_no_score():
+    assert by_client(replace(subject([0] * 40, ("north",)), own_features={}), PROBE, stream()) == {}
 
 
 def test_features_that_name_no_clients_are_refused():

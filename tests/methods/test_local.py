@@ -41,7 +41,7 @@ class TestLocal(MethodContract):
                 read.append(client)
                 return super().__getitem__(client)
 
-        exported = unbroken.loop.method.export({}, Counted({3: {"w": 1}, 5: {"w": 2}}))
+        exported = unbroken.loop.method.export({"weights": {}}, Counted({3: {"w": 1}, 5: {"w": 2}}))
         assert (list(exported), len(exported), read) == (["client3", "client5"], 2, [])
         for name, _ in exported.items():
             assert read == {"client3": [3], "client5": [3, 5]}[name]

@@ -1,6 +1,7 @@
 """Keywords that stand for several protocols, and the combined scores of several encoders."""
 
 from benchmark.evaluation.protocols import OPTIONAL, combine, expanded, transfer_targets
+from eval.clients import summary
 from eval.protocol import PROTOCOLS, find
 
 
@@ -29,6 +30,26 @@ def test_encoders_of_two_widths_have_fewer_metrics_in_common():
     narrow = {"spectrum/v1": {"dimensions_90": 10.0, "decay_64": -3.0}}
     both = {"spectrum/v1": {"dimensions_90": 15.0, "decay_64": -2.0}}
     assert combine({"a": wide, "b": narrow}) == combine({"b": narrow, "a": wide}) == both
+
+
+def test_accuracies_of_clients_by_their_own_encoders_are_one_score_over_the_clients():
+    def own(name, accuracy):
+        return {"knn/v1": {"accuracy": 50.0}, "clients/v1": summary({name: accuracy})}
+
+    untested = {"knn/v1": {"accuracy": 40.0}}  # a client without test images
+    encoders = {"client0": untested, "client1": own("lima", 60.0), "client2": own("oslo", 90.0)}
+    combined = combine(encoders)
+    assert combined["clients/v1"] == summary({"lima": 60.0, "oslo": 90.0})
+    assert combined["clients/v1"]["accuracy"] == 75
+    assert combined["knn/v1"]["accuracy"] == 40
+
+
+def test_accuracies_of_all_clients_by_several_encoders_are_combined_like_others():
+    first, second = ({"clients/v1": summary({"lima": 60.0, "oslo": value})} for value in (80.0, 90.0))
+    combined = combine({"global": first, "wide": second})["clients/v1"]
+    assert (combined["accuracy"], combined["accuracy_mean"]) == (70, 72.5)
+    one, other = ({"clients/v1": summary({"lima": value})} for value in (60.0, 70.0))
+    assert combine({"global": one, "wide": other})["clients/v1"]["accuracy_mean"] == 65
 
 
 def test_all_are_the_short_ones_and_papers_the_long_ones():

@@ -1,0 +1,173 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from methods import trees
+from methods.base import MethodError
+from methods.calibre import LEAST
+from methods.maths import cluster_divergence, cluster_means, k_means, prototype_classification, prototype_contrast
+from tests import run_helpers
+from tests.methods.contract import WEIGHTS, MethodContract
+
+PLAIN = ("method.contrast_weight=0", "method.meta_weight=0")
+
+
+class TestCalibre(MethodContract):
+    method = "calibre"
+
+    def bill(self, run):
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("measure", "up", "weights"): WEIGHTS,
+            ("measure", "up", "weight"): 4,
+        }
+
+    def test_without_terms_and_divergence_it_is_fedavg(self, tmp_path):
+        ours = run_helpers.train_run(tmp_path / "a", "calibre", *PLAIN, "method.aggregation=mean")
+        theirs = run_helpers.train_run(tmp_path / "b", "fedavg")
+        assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
+
+    def test_without_terms_one_client_is_fedavg(self, tmp_path):
+        alone = ("partition.clients=1", "federation.participation=1")
+        ours = run_helpers.train_run(tmp_path / "a", "calibre", *PLAIN, *alone)
+        theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *alone)
+        assert run_helpers.same(ours.loop.server, theirs.loop.server)
+
+    @pytest.mark.parametrize("override", ["contrast_weight=0", "meta_weight=0", "aggregation=mean", "clusters=3"])
+    def test_each_part_changes_training(self, override, tmp_path, unbroken):
+        other = run_helpers.train_run(tmp_path, "calibre", f"method.{override}")
+        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
+
+    @pytest.mark.parametrize("weighting", ["examples", "clients"])
+    def test_the_mean_weighs_by_images_over_divergence(self, tmp_path, weighting):
+        run = run_helpers.build_run(tmp_path, "calibre", f"method.weighting={weighting}", "federation.participation=1")
+
+        def look(done):
+            count = done.visit.client.examples if weighting == "examples" else 1
+            return count / done.visit.notes["divergence"], trees.clone(done.message["weights"])
+
+        replies = run_helpers.collect_visits(run, look, phase="measure")
+        run.loop.restore()
+        line = run.loop.run_round(0)
+        total = sum(weight for weight, _ in replies)
+        mean = trees.map(torch.zeros_like, replies[0][1])
+        for weight, weights in replies:
+            mean = trees.add(mean, weights, weight / total)
+        assert run_helpers.difference(run.loop.server["weights"], mean) < 1e-6
+        assert len({weight for weight, _ in replies}) == 4
+        assert line["notes"]["divergence"]["least"] > LEAST
+
+    def test_the_divergence_is_of_the_trained_encoder_on_plain_images(self, tmp_path):
+        run = run_helpers.build_run(tmp_path, "calibre", "federation.participation=1")
+        replies = run_helpers.collect_visits(
+            run, lambda done: (done.visit, trees.clone(done.message["weights"])), phase="measure"
+        )
+        run.loop.restore()
+        run.loop.run_round(0)
+        visit, weights = replies[0]
+        encoder = run.evaluator.encoder(weights, recalibrated=False)
+        images = run.data.source.train.images[run.data.parts[visit.client.id]]
+        rows = F.normalize(run.evaluator._extract(encoder, images, run.evaluator._plain), dim=1)
+        stream = run.loop.streams.generator("method", round=0, phase="measure", client=visit.client.id)
+        centres, nearest = k_means(rows, min(10, len(rows) // 2), stream, iterations=10)
+        assert visit.notes["divergence"] == pytest.approx(float(cluster_divergence(rows, centres, nearest)), rel=1e-4)
+
+    def test_a_personal_projector_is_possible(self, tmp_path):
+        loop = run_helpers.train_run(tmp_path, "calibre", "method.stays=[projector]").loop
+        assert set(loop.server["weights"]) == {"encoder"}
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("objective=rotation", "Rotation has not: choose another objective"),
+            ("method.aggregation=x", "divergence or mean"),
+            ("method.clusters=1", "clusters=1: give a number of at least 2"),
+            ("method.temperature=0", "above 0"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, words, message, tmp_path):
+        with pytest.raises(MethodError, match=message):
+            run_helpers.build_run(tmp_path, "calibre", words)
+
+    @pytest.mark.parametrize("objective", ["byol", "moco"])
+    def test_over_other_objectives(self, objective, tmp_path):
+        run = run_helpers.train_run(tmp_path, "calibre", f"objective={objective}", "federation.rounds=2")
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+
+
+# --- the terms against slow retellings
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def members_of(assigned, k):
+    return F.one_hot(torch.tensor(assigned), k).double()
+
+
+def test_means_of_clusters_and_which_are_empty():
+    rows = normal(5, 3)
+    means, valid = cluster_means(rows, members_of([0, 2, 0, 2, 2], 3))
+    torch.testing.assert_close(
+        means, torch.stack([rows[[0, 2]].mean(0), torch.zeros(3).double(), rows[[1, 3, 4]].mean(0)])
+    )
+    assert valid.tolist() == [True, False, True]
+
+
+def test_the_contrast_of_prototypes_retold():
+    first, second, valid = normal(4, 3), normal(4, 3, seed=1), torch.tensor([True, False, True, True])
+    there = [0, 2, 3]
+    vectors = [F.normalize(rows[c], dim=0) for rows in (first, second) for c in there]
+    terms = []
+    for i, anchor in enumerate(vectors):
+        scores = [float(anchor @ other) / 0.5 for other in vectors]
+        others = math.log(sum(math.exp(score) for j, score in enumerate(scores) if j != i))
+        terms.append(others - scores[(i + 3) % 6])
+    found = prototype_contrast(first, second, valid, 0.5)
+    assert float(found) == pytest.approx(sum(terms) / 6)
+
+
+def test_the_classification_among_prototypes_retold():
+    queries, prototypes = normal(4, 3), normal(3, 3, seed=1)
+    assigned, valid = [0, 1, 2, 0], torch.tensor([True, False, True])
+    terms = []
+    for query, own in zip(F.normalize(queries, dim=1), assigned, strict=True):
+        if own == 1:
+            continue  # its cluster has no prototype
+        logits = {c: -float((query - F.normalize(prototypes[c], dim=0)).square().sum()) for c in (0, 2)}
+        terms.append(math.log(sum(map(math.exp, logits.values()))) - logits[own])
+    found = prototype_classification(queries, prototypes, torch.tensor(assigned), valid)
+    assert float(found) == pytest.approx(sum(terms) / 3)
+
+
+@pytest.mark.parametrize("valid", [[False, False], [True, False]])
+def test_with_fewer_than_two_prototypes_there_is_nothing_to_tell_apart(valid):
+    rows = normal(2, 3).requires_grad_()
+    chosen = torch.tensor(valid)
+    loss = prototype_contrast(rows, rows.detach(), chosen, 0.5)
+    loss = loss + prototype_classification(rows, rows.detach(), torch.tensor([0, 1]), chosen)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-12)
+    assert rows.grad.isfinite().all()
+
+
+def test_the_divergence_retold():
+    rows, centres, nearest = normal(5, 3), normal(3, 3, seed=1), [0, 2, 0, 2, 2]
+    by_cluster = [
+        sum(float((rows[i] - centres[c]).norm()) for i in range(5) if nearest[i] == c) / nearest.count(c)
+        for c in (0, 2)
+    ]
+    assert float(cluster_divergence(rows, centres, torch.tensor(nearest))) == pytest.approx(sum(by_cluster) / 2)
+
+
+def test_k_means_starts_at_the_rows_it_is_given():
+    rows = normal(12, 3)
+    stream = torch.Generator().manual_seed(5)
+    drawn = k_means(rows, 4, stream)
+    starts = torch.randperm(12, generator=torch.Generator().manual_seed(5))[:4]
+    given = k_means(rows, 4, starts=starts)
+    assert torch.equal(drawn[0], given[0])
+    assert torch.equal(drawn[1], given[1])

@@ -1,0 +1,214 @@
+"""The setting `method.stays`: parts that stay with each client instead of travelling, under any method."""
+
+import pytest
+
+from benchmark.audit.privacy_sheet import record_method
+from benchmark.errors import ConfigError
+from methods import trees
+from methods.base import MethodError
+from tests import run_helpers
+from tests.methods.contract import PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+
+EVERYONE = "federation.participation=1"
+HEAD = 4 * (PROJECTOR + 2 * 12)
+"""Bytes of the projector, running statistics included."""
+
+
+class Stays(MethodContract):
+    method = "fedavg"
+    test_two_rounds_of_the_shipped_config = None  # the contract of the method itself has it
+
+
+class TestProjectorStays(Stays):
+    overrides = ("method.stays=[projector]",)
+
+    def bill(self, run):
+        return {("fit", way, "weights"): WEIGHTS - HEAD for way in ("up", "down")}
+
+    def test_a_client_returns_to_the_projector_it_left(self, tmp_path):
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides, EVERYONE)
+        method, starts = run.loop.method, {}
+        receive = type(method).receive
+
+        def noted(visit):
+            receive(method, visit)
+            starts[visit.client.id, visit.round] = trees.clone({"projector": method.tensors("projector")})
+
+        method.receive = noted
+        initial = trees.clone({"projector": method.tensors("projector")})
+        ends = run_helpers.collect_visits(
+            run, lambda done: (done.visit.client.id, done.visit.round, trees.clone(done.client_state["stays"]))
+        )
+        run.loop.fit()
+        assert len(ends) == 12
+        for client, round, left in ends:
+            assert set(left) == {"projector"}
+            assert run_helpers.difference(left, starts[client, round]) > 0
+            if round == 0:
+                assert run_helpers.same(starts[client, round], initial)
+            if round < 2:
+                assert run_helpers.same(starts[client, round + 1], left)
+
+
+class TestEncoderStays(Stays):
+    overrides = ("method.stays=[encoder]",)
+    batch_norm = ("average", "local")
+
+    def bill(self, run):
+        return {("fit", way, "weights"): HEAD for way in ("up", "down")}
+
+    def test_each_client_has_its_encoder_and_the_common_projector(self, unbroken):
+        loop = unbroken.loop
+        exported = loop.export()
+        assert set(exported) == {f"client{client}" for client in loop.client_state}
+        for client in loop.client_state:
+            model = exported[f"client{client}"]
+            assert run_helpers.same(model["encoder"], loop.client_state[client]["stays"]["encoder"])
+            assert run_helpers.same(model["projector"], loop.server["weights"]["projector"])
+
+    def test_all_are_evaluated(self, tmp_path):
+        record, run = run_helpers.execute_run(tmp_path, self.method, *self.overrides)
+        assert set(record["encoders"]) == {f"client{client}" for client in run.loop.client_state}
+
+
+class TestProjectorStaysUnderScaffold(Stays):
+    method, overrides = "scaffold", ("method.stays=[projector]",)
+
+    def bill(self, run):
+        sent, variates = WEIGHTS - HEAD, WEIGHTS - HEAD - 4 * (STATISTICS - 2 * 12)
+        return {
+            ("fit", "down", "weights"): sent, ("fit", "down", "c"): variates,
+            ("fit", "up", "delta_w"): sent, ("fit", "up", "delta_c"): variates,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedema", "scaffold", "local", "fedsc", "flesd"])
+def test_without_a_part_it_is_the_method(tmp_path, method):
+    small = ("method.anchors=16", "method.distil_epochs=1", "method.distil_batch_size=8") if method == "flesd" else ()
+    given = run_helpers.train_run(tmp_path / "given", method, "method.stays=[]", *small)
+    plain = run_helpers.train_run(tmp_path / "plain", method, *small)
+    assert run_helpers.same(run_helpers.state(given), run_helpers.state(plain))
+
+
+@pytest.mark.parametrize("part", ["encoder", "projector"])
+def test_one_client_is_local_training(tmp_path, part):
+    alone = ("partition.clients=1", EVERYONE)
+    split = run_helpers.train_run(tmp_path / "split", "fedavg", f"method.stays=[{part}]", *alone).loop
+    local = run_helpers.train_run(tmp_path / "local", "local", *alone).loop
+    networks = {**split.server["weights"], **split.client_state[0]["stays"]}
+    assert set(split.server["weights"]).isdisjoint(split.client_state[0]["stays"])
+    assert run_helpers.same(networks, local.client_state[0]["stays"])
+
+
+def test_in_the_first_round_the_encoder_is_that_of_fedavg(tmp_path):
+    once = ("federation.rounds=1", EVERYONE)
+    split = run_helpers.train_run(tmp_path / "split", "fedavg", "method.stays=[projector]", *once).loop
+    whole = run_helpers.train_run(tmp_path / "whole", "fedavg", *once).loop
+    assert set(split.server["weights"]) == {"encoder"}
+    assert run_helpers.same(split.server["weights"]["encoder"], whole.server["weights"]["encoder"])
+    average = {"projector": whole.server["weights"]["projector"]}
+    assert all(run_helpers.difference(split.client_state[client]["stays"], average) > 0 for client in range(4))
+
+
+def test_a_decoder_that_stays_is_that_of_the_objective(tmp_path):
+    mae = (
+        "objective=masked_reconstruction", "encoder={class: methods.networks.vit_tiny, patch_size: 4}",
+        "objective.decoder_width=6", "objective.decoder_depth=1", "federation.rounds=2",
+    )  # fmt: skip
+    ours = run_helpers.train_run(tmp_path / "ours", "fedavg", *mae, "method.stays=[decoder]")
+    theirs = run_helpers.train_run(tmp_path / "theirs", "fedavg", *mae, "objective.decoder=stays")
+    assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
+
+
+@pytest.mark.parametrize(("objective", "hidden"), [("byol", 4), ("simsiam", 64)])
+def test_a_predictor_that_stays_is_not_billed(tmp_path, objective, hidden):
+    """Weights of two layers, the second's biases, and four numbers of BatchNorm for each hidden unit."""
+    common = (f"objective={objective}", "federation.rounds=2")
+    split = run_helpers.train_run(tmp_path / "split", "fedavg", *common, "method.stays=[predictor]").loop
+    whole = run_helpers.train_run(tmp_path / "whole", "fedavg", *common).loop
+    assert set(split.ledger.lines) == set(whole.ledger.lines)
+    for line, size in whole.ledger.lines.items():
+        assert split.ledger.lines[line] == size - 2 * 4 * (8 * hidden + 8 * hidden + 8 + 4 * hidden)  # of two clients
+
+
+def test_a_target_starts_at_the_part_that_stayed(tmp_path):
+    run = run_helpers.build_run(tmp_path, "fedavg", "objective=byol", "method.stays=[projector]", EVERYONE)
+    method, seen = run.loop.method, []
+    start = method.start_targets
+
+    def started(known=()):
+        start(known)
+        pairs = method.objective.ema.items()
+        seen.append(all(run_helpers.same(method.tensors(target), method.tensors(source)) for target, source in pairs))
+
+    method.start_targets = started
+    run.loop.fit()
+    assert len(seen) == 12
+    assert all(seen)
+
+
+def test_networks_of_an_addon_may_stay(tmp_path):
+    loop = run_helpers.train_run(tmp_path, "fedx", "method.stays=[fedx]").loop
+    assert set(loop.server["weights"]) == {"encoder", "projector"}
+    assert all(set(loop.client_state[client]["stays"]) == {"fedx"} for client in loop.client_state)
+
+
+def test_a_server_optimiser_steps_what_travels(tmp_path):
+    plain = ("server_optimizer={class: methods.server.Momentum, momentum: 0.0}", "method.stays=[projector]")
+    loop = run_helpers.train_run(tmp_path, "fedavg", *plain).loop
+    assert set(loop.server["optimizer"]["velocity"]) == {"encoder"}
+
+
+def test_the_privacy_sheet_shows_what_stays():
+    split, whole = (record_method("fedavg", words) for words in (["method.stays=[projector]"], []))
+    assert (split.keeps, whole.keeps) == (("projector",), ())
+    assert split.kept_bytes == whole.entries[0].bytes - split.entries[0].bytes > 0
+    assert split.entries[0].shape.startswith("encoder: ")
+
+
+def test_a_projector_that_stays_is_not_scored(tmp_path):
+    words = ("method.stays=[projector]", "evaluation.protocols=[all]")
+    scores = run_helpers.execute_run(tmp_path, "fedavg", *words, "federation.rounds=1")[0]["scores"]
+    assert "projected/v1" not in scores
+    assert "drift/v1" in scores  # of encoders
+
+
+REFUSED = {
+    ("fedavg", "[decoder]"): "FedAvg over SimCLR sends no 'decoder': choose among encoder, projector",
+    ("fedavg", "[encoder,projector]"): "nothing would travel: choose method local instead",
+    ("fedavg", "[projector] objective.projector=[]"): "the projector has no weights here that could stay",
+    ("fedavg", "[target_encoder] objective=byol"): "sends no 'target_encoder': choose among encoder, projector, predic",
+    ("fedavg", "[projector] objective=dino objective.outputs=8"): "projector: add centre to method.stays",
+    ("local", "[projector]"): "Local over SimCLR sends no 'projector': leave it out",
+    ("untrained", "[projector]"): "Untrained over SimCLR sends no 'projector': leave it out",
+    ("flesd", "[projector]"): "FLESD's clients send no weights",
+    ("fedu", "[predictor]"): "FedU has to send the predictor: a client chooses .* method.threshold=0",
+    ("fedu", "[encoder]"): "FedU has to send the encoder",
+    ("fedema", "[encoder]"): "FedEMA has to send the encoder",
+    ("fedsc", "[projector]"): "FedSC has to send the projector: correlations",
+    ("ssd", "[projector] heads.projector=[12,8]"): "SSD has to send the projector",
+    ("orchestra", "[target_encoder]"): "Orchestra has to send the target_encoder: .* method.stateful=true",
+    ("fedx", "[projector]"): "CrossDistillation has to send the projector: its teacher is the global model",
+}
+
+
+@pytest.mark.parametrize(("method", "words"), REFUSED)
+def test_what_cannot_stay_is_refused_in_one_line(tmp_path, method, words):
+    with pytest.raises(MethodError, match=REFUSED[method, words]) as error:
+        run_helpers.build_run(tmp_path, method, *f"method.stays={words}".split())
+    assert "\n" not in str(error.value)
+
+
+def test_the_setting_is_a_list_of_names(tmp_path):
+    with pytest.raises(ConfigError, match="takes a list, each a text"):
+        run_helpers.build_run(tmp_path, "fedavg", "method.stays=projector")
+
+
+def test_one_encoder_a_client_cannot_be_recalibrated(tmp_path):
+    with pytest.raises(MethodError, match="batch_norm=recalibrate needs a method with one global encoder"):
+        run_helpers.train_run(tmp_path, "fedavg", "method.stays=[encoder]", "federation.batch_norm=recalibrate")
+
+
+def test_all_but_the_encoder_may_stay_under_dino(tmp_path):
+    words = ("objective=dino", "objective.outputs=8", "method.stays=[projector,prototypes,centre]")
+    assert set(run_helpers.train_run(tmp_path, "fedavg", *words).loop.server["weights"]) == {"encoder"}
