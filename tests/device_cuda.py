@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ def _queries(cuda: Any) -> Iterator[Replacement]:
     yield cuda, "set_device", lambda *_: None
     yield cuda, "get_device_name", lambda *_: "simulated GPU"
     yield cuda, "get_device_capability", lambda *_: (9, 0)
+    yield cuda, "get_device_properties", lambda *_: SimpleNamespace(name="simulated GPU", major=9, minor=0)
     yield cuda, "is_initialized", lambda: True
     yield cuda, "is_bf16_supported", lambda *_, **__: True
     yield cuda, "_lazy_init", lambda: None

@@ -506,15 +506,15 @@ def terminate():
 class TestInterruption:
     @pytest.mark.parametrize(("how", "again"), [(control_c, "run"), (terminate, "resume")])
     def test_130_and_the_same_command_goes_on_to_the_same_end(self, call, tmp_path, monkeypatch, how, again):
-        assert call("run", TINY, "ssd", where="whole")[0] == 0
+        assert call("run", TINY, "ssd", "accelerator=cpu", where="whole")[0] == 0
         with monkeypatch.context() as patch:
             interrupt(patch, 7, how)  # in the second round: the first has 4 visits of the phase assign and 2 of fit
-            code, _, err = call("run", TINY, "ssd")
+            code, _, err = call("run", TINY, "ssd", "accelerator=cpu")
         assert (code, err.count("\n")) == (130, 1)
         whole, folder = (tmp_path / where / "tiny" / "ssd" / "seed0" for where in ("whole", "runs"))
         assert checkpoint(folder)["round"] == 1
         assert not (folder / "result.json").exists()
-        assert call(*(("run", TINY, "ssd") if again == "run" else ("resume", str(folder))))[0] == 0
+        assert call(*(("run", TINY, "ssd", "accelerator=cpu") if again == "run" else ("resume", str(folder))))[0] == 0
         resumed, uninterrupted = checkpoint(folder), checkpoint(whole)
         assert resumed["round"] == 3
         for key in ("server", "memory", "ledger"):

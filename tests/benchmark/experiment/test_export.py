@@ -39,6 +39,7 @@ def finished(folder: Path, section: str, *overrides: str, method: str = "fedavg"
         f"output={folder}/runs",
         f"data.cache={folder}/cache",
         "logger=csv",
+        "accelerator=cpu",
         "threads=1",
         "row=it",
         "scenario=tiny",

@@ -69,6 +69,7 @@ def experiment(images, tmp_path):
     def make(name, *overrides, method="fedavg", partition="file"):
         words = [f"data.name={name}", f"data.root={images}", f"data.cache={tmp_path / 'cache'}"]
         words += [f"output={tmp_path / 'runs'}", "logger=csv", "scenario=own", f"partition.name={partition}"]
+        words += ["accelerator=cpu"]
         words += [f"partition.path={images / 'clients.csv'}"] if partition == "file" else []
         given = {word.partition("=")[0]: word for word in ("training.batch_size=8", *words, *overrides)}
         console = Console(file=io.StringIO(), width=300)

@@ -50,7 +50,7 @@ def _one_thread():
 def experiment(tmp_path, *overrides, method="fedavg", scenario=TINY):
     """An experiment, and the file that its display prints to."""
     console = Console(file=io.StringIO(), width=300)
-    common = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv"]
+    common = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "accelerator=cpu"]
     given = {word.partition("=")[0]: word for word in (*common, *overrides)}
     return Experiment(compose(scenario, method, given.values()), Display(console)), console.file
 
