@@ -1,11 +1,13 @@
 """The code, links and tables of the guides are correct, and the code runs."""
 
 import inspect
+import math
 import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from pydoc import locate
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from eval.inputs import Crop
 from eval.protocol import PROTOCOLS, find
 from leaderboards.markdown import anchor
 from methods.server import Adam
+from tests import run_helpers
 from tests.test_statements import HELD
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +44,17 @@ def test_the_guide_shows_the_example_as_it_is():
     for name, text in blocks:
         assert text == (ROOT / "examples" / name).read_text()
     assert len((ROOT / "examples" / "fedexp.py").read_text().splitlines()) < 80
+
+
+def test_the_guides_objective_runs(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "objectives.md").read_text()
+    (tmp_path / "decoupled.py").write_text(python_block("objectives.md"))
+    (tmp_path / "decoupled.yaml").write_text(re.search(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    run = run_helpers.train_run(tmp_path, "ssd", f"objective={tmp_path / 'decoupled.yaml'}")
+    assert all(math.isfinite(row["loss"]) for row in run.loop.history)
+    alike = SimpleNamespace(embeddings=torch.ones(2, 5, 3))  # all cosines are 1: the log of the number of negatives
+    assert float(run.loop.method.objective.loss(alike, None)) == pytest.approx(math.log(4), rel=1e-5)
 
 
 def test_the_guides_trainer_trains(tmp_path, monkeypatch):

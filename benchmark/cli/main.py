@@ -23,7 +23,7 @@ from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_
 from benchmark.runtime import is_first_rank
 
 EXAMPLES = """examples:
-  python -m benchmark run suite=digits                      every method on the embedded default, then the board
+  python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
   python -m benchmark run digits ssd seed=1                 one run
   python -m benchmark run digits ssd seeds=0,1,2            one row, three seeds
   python -m benchmark run digits ssd method.alpha=5         one key changed
