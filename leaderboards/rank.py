@@ -137,7 +137,8 @@ def metric_values(group: Iterable[Record], key: str) -> list[float]:
 def board(records: Iterable[Record], scenario: str) -> list[Row]:
     """The rows of a scenario: those with a headline, best mean first; then rows without one; then the floor."""
     groups = runs(records, scenario)
-    rows = [replace(_row(group), below=_below(group, groups.get(FLOOR, ()))) for group in groups.values()]
+    values = {row: _values(group) for row, group in groups.items()}
+    rows = [_row(group, values[row], values.get(FLOOR, {})) for row, group in groups.items()]
     scored = sorted((row for row in rows if HEADLINE in row.cells and row.row != FLOOR), key=_by_mean)
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
     return _ranked(scored) + others
@@ -168,25 +169,29 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     return [place(row) if row.row in able else row for row in rows]
 
 
-def _below(group: Sequence[Record], floor: Sequence[Record]) -> tuple[str, ...]:
+Values = Mapping[str, Mapping[int, float]]
+"""Score ("protocol metric") -> seed -> value."""
+
+
+def _values(group: Iterable[Record]) -> Values:
+    """All scores of a row's records."""
+    values: dict[str, dict[int, float]] = {}
+    for record in group:
+        for protocol, metrics in record["scores"].items():
+            for metric, value in metrics.items():
+                values.setdefault(f"{protocol} {metric}", {})[record["seed"]] = value
+    return dict(sorted(values.items()))
+
+
+def _below(values: Values, floor: Values) -> tuple[str, ...]:
     """The accuracies of a row that are below those of the untrained encoder, over the seeds that both have."""
 
     def is_below(key: str) -> bool:
-        values, limits = _by_seed(group, key), _by_seed(floor, key)
-        shared = values.keys() & limits.keys()
-        return bool(shared) and fmean(values[seed] - limits[seed] for seed in shared) < 0
+        limits = floor.get(key, {})
+        gaps = [value - limits[seed] for seed, value in values[key].items() if seed in limits]
+        return bool(gaps) and fmean(gaps) < 0
 
-    metrics = {
-        (protocol, metric) for record in group for protocol, metrics in record["scores"].items() for metric in metrics
-    }
-    return tuple(
-        key for key in map(" ".join, sorted(metrics)) if key.split(" ")[1].startswith("accuracy") and is_below(key)
-    )
-
-
-def _by_seed(group: Iterable[Record], key: str) -> dict[int, float]:
-    """Seed -> one metric ("protocol metric")."""
-    return {record["seed"]: value for record in group for value in metric_values([record], key)}
+    return tuple(key for key in values if key.split(" ")[1].startswith("accuracy") and is_below(key))
 
 
 def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, tuple[int, int]]]:
@@ -229,23 +234,21 @@ def gaps(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _server_images(record: Record) -> float:
-    return record.get("server", {}).get("images", 0)
+def _server_images(group: Iterable[Record]) -> float | None:
+    """The mean over seeds; None: a record has nothing of its server, which trained.
+
+    A method has public images for no other purpose.
+    """
+    servers = [(record.get("server", {}), "public.name" in record["settings"]) for record in group]
+    if any(trains and not server for server, trains in servers):
+        return None
+    return fmean(server.get("images", 0) for server, _ in servers)
 
 
-def _lacks_server(record: Record) -> bool:
-    """Whether a record has nothing of its server, which trained: a method has public images for no other purpose."""
-    return "public.name" in record["settings"] and not record.get("server")
-
-
-def _row(group: Sequence[Record]) -> Row:
+def _row(group: Sequence[Record], values: Values, floor: Values) -> Row:
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
-    samples: dict[str, list[float]] = {}
-    for protocol, metrics in (item for record in group for item in record["scores"].items()):
-        for metric, value in metrics.items():
-            samples.setdefault(f"{protocol} {metric}", []).append(value)
     noise = [record.get("privacy", {}) for record in group]
 
     def per_visit(totals: Iterable[float]) -> float | None:
@@ -258,11 +261,12 @@ def _row(group: Sequence[Record]) -> Row:
 
     return Row(
         **{key: first[key] for key in ("row", "method", "objective", "settings")},
-        headline=_by_seed(group, HEADLINE),
+        headline=dict(values.get(HEADLINE, {})),
         seeds=tuple(record["seed"] for record in group),
-        cells={key: Cell.of(sample) for key, sample in sorted(samples.items())},
+        cells={key: Cell.of(list(sample.values())) for key, sample in values.items()},
+        below=_below(values, floor),
         images=fmean(record["images"] for record in group),
-        server_images=None if any(_lacks_server(record) for record in group) else fmean(map(_server_images, group)),
+        server_images=_server_images(group),
         bytes_up=traffic("up"),
         bytes_down=traffic("down"),
         client_seconds=per_visit(record["seconds"]["clients"] for record in group),

@@ -16,12 +16,12 @@ from methods import trees
 from methods.base import Tree
 
 
-def own_models(loop: FederatedLoop, name: str) -> dict[int, Callable[[], Tree]]:
+def own_models(loop: FederatedLoop, exported: Mapping[str, Tree], name: str) -> dict[int, Callable[[], Tree]]:
     """Client id -> a function that reads the weights of its own encoder, of clients that were visited.
 
-    name: of an exported encoder; the clients are those that it stands for. Empty: clients share this encoder.
+    exported: by `loop.export`. name: of one of them; the clients are those that it stands for. Empty: clients share it.
     """
-    method, states, exported = loop.method, loop.client_state, loop.export()
+    method, states = loop.method, loop.client_state
     if method.has_personal_encoders:
         return {client: partial(exported.__getitem__, name) for client in states if name == f"client{client}"}
     if method.batch_norm != "local" or list(exported) != ["global"] or not has_batch_norm(method.part("encoder")):
@@ -34,13 +34,15 @@ def own_models(loop: FederatedLoop, name: str) -> dict[int, Callable[[], Tree]]:
     return {client: partial(with_statistics, client) for client in states}
 
 
-def own_features(evaluator: Evaluator, loop: FederatedLoop, name: str) -> Mapping[str, Callable[[], Features]] | None:
+def own_features(
+    evaluator: Evaluator, loop: FederatedLoop, exported: Mapping[str, Tree], name: str
+) -> Mapping[str, Callable[[], Features]] | None:
     """Client name -> a function that extracts features by the client's own encoder; its test rows are the client's own.
 
-    name: of the exported encoder. None: clients share the encoder, or the test images name none of them.
+    exported, name: as for `own_models`. None: clients share the encoder, or the test images name none of them.
     """
     names, test = evaluator.data.parts.names, evaluator.images.test
-    models = own_models(loop, name)
+    models = own_models(loop, exported, name)
     if not models or not names or test.clients is None or set(names).isdisjoint(test.clients.tolist()):
         return None
 

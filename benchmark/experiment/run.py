@@ -222,7 +222,8 @@ class Run:
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
-                arrays, own = self.arrays.setdefault(name, {}), own_features(self.evaluator, self.loop, name)
+                arrays = self.arrays.setdefault(name, {})
+                own = own_features(self.evaluator, self.loop, exported, name)
                 scores[name] = self.evaluator.scores(
                     encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector, own
                 )

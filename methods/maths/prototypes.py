@@ -12,16 +12,6 @@ ABSENT = -1e9
 
 
 @full_precision
-def cluster_means(rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-    """(means `[k, d]` of the clusters' rows, which clusters have any `[k]`); the mean of an empty one is 0.
-
-    rows: `[B, d]`. members: `[B, k]`, one-hot.
-    """
-    counts = members.sum(0)
-    return members.T @ upcast(rows) / counts.clamp(min=1)[:, None], counts > 0
-
-
-@full_precision
 def prototype_contrast(first: Tensor, second: Tensor, valid: Tensor, temperature: float) -> Tensor:
     """NT-Xent between two views' prototypes, the mean over both views of the valid ones; 0 without any.
 

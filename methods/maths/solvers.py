@@ -12,6 +12,16 @@ def one_hot(indices: Tensor, k: int, dtype: torch.dtype) -> Tensor:
 
 
 @full_precision
+def cluster_means(rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    """(means `[k, d]` of the clusters' rows, which clusters have any `[k]`); the mean of an empty one is 0.
+
+    rows: `[B, d]`. members: `[B, k]`, one-hot.
+    """
+    counts = members.sum(0)
+    return members.T @ upcast(rows) / counts.clamp(min=1)[:, None], counts > 0
+
+
+@full_precision
 def k_means(
     x: Tensor,
     k: int,
@@ -33,9 +43,8 @@ def k_means(
     centres = x[starts]
     for _ in range(iterations):
         nearest = torch.cdist(x, centres).argmin(dim=1)
-        members = one_hot(nearest, k, x.dtype)
-        counts = members.sum(dim=0)[:, None]
-        centres = torch.where(counts > 0, members.T @ x / counts.clamp(min=1), centres)
+        means, valid = cluster_means(x, one_hot(nearest, k, x.dtype))
+        centres = torch.where(valid[:, None], means, centres)
     return centres, torch.cdist(x, centres).argmin(dim=1)
 
 

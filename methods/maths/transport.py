@@ -4,9 +4,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize, one_hot
+from torch.nn.functional import cosine_similarity, normalize
 
 from methods.maths.precision import full_precision, upcast
+from methods.maths.solvers import one_hot
 
 TINY = 1e-300
 """Lower bound of a cluster's sum, which may underflow where all rows are far from the cluster."""
@@ -26,7 +27,7 @@ def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
     sums by at most 2 in Euclidean norm.
     """
     unit = normalize(upcast(rows), dim=1)
-    members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids)).to(unit.dtype)
+    members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids), unit.dtype)
     return members.T @ unit
 
 
@@ -110,7 +111,7 @@ def equal_clusters(
     for step in range(iterations):
         plan = sinkhorn(rows @ centroids.T, iterations=10)
         nearest = plan.argmax(dim=1) if not least else _assign_at_least(plan, least)
-        members = one_hot(nearest, k).to(rows.dtype)
+        members = one_hot(nearest, k, rows.dtype)
         empty = members.sum(dim=0) == 0
         centroids = torch.where(empty[:, None], rows[spare[step]], normalize(members.T @ rows, dim=1))
     return centroids, nearest

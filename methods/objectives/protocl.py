@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from methods.base import Batch, MethodError, Outputs, Visit
-from methods.maths import k_means, prototype_nce
+from methods.maths import k_means, one_hot, prototype_nce
 from methods.networks import Encoder
 from methods.objectives.moco import MoCo
 
@@ -112,9 +112,8 @@ def relative_concentration(rows: Tensor, centres: Tensor, nearest: Tensor) -> Te
     at least `NARROWEST`.
     """
     distance = (rows - centres[nearest]).norm(dim=1)
-    members = one_hot(nearest, len(centres)).to(
-        distance.dtype
-    )  # sums by matrix products are deterministic on every device
+    # sums by matrix products are deterministic on every device
+    members = one_hot(nearest, len(centres), distance.dtype)
     counts, summed = members.sum(dim=0), members.T @ distance
     width = summed / counts.clamp(min=1) / torch.log(counts + ALPHA)
     several = counts > 1

@@ -76,7 +76,7 @@ def test_each_client_is_scored_by_its_own_encoder(execute, case):
 def test_a_common_encoder_scores_all(execute):
     record, run = execute("fedavg")
     weights = run.loop.server["weights"]
-    assert own_models(run.loop, "global") == {}
+    assert own_models(run.loop, run.loop.export(), "global") == {}
     for name in ("lima", "oslo", "nobody"):
         assert record["scores"]["clients/v1"][f"accuracy of {name}"] == pytest.approx(accuracy(run, weights, name))
 
