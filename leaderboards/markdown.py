@@ -7,7 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leaderboards.rank import Cell, Row, mean_rank
+from leaderboards.averages import mean_rank
+from leaderboards.rank import Cell, Row
 from leaderboards.schema import RecordError
 
 MISSING = "–"

@@ -1,10 +1,11 @@
 """The board of a scenario: means and spreads over seeds, and ranks that say what the seeds can tell apart.
 
-Rows are ordered by the headline, the linear probe's accuracy after the last round. A row's rank is an interval: from
-one more than the number of rows that are better, to the number of ranked rows less those that are worse. A row of rank
-"2-9" may stand anywhere from second to ninth. `significance` decides which rows differ. Rows with the headline from
-three seeds or more are ranked, where there are two of them; controls are not, nor is the untrained encoder, which is
-the floor and always last.
+Rows are ordered by the headline, the linear probe's accuracy after the last round: by its mean as `significance`
+estimates it for all seeds of the ranked rows. That is the plain mean of a row that has them all; rows that are not
+ranked have their plain means. A row's rank is an interval: from one more than the number of rows that are better, to
+the number of ranked rows less those that are worse. A row of rank "2-9" may stand anywhere from second to ninth.
+`significance` decides which rows differ. Rows with the headline from three seeds or more are ranked, where there are
+two of them; controls are not, nor is the untrained encoder, which is the floor and always last.
 """
 
 import math
@@ -135,18 +136,13 @@ def metric_values(group: Iterable[Record], key: str) -> list[float]:
 
 
 def board(records: Iterable[Record], scenario: str) -> list[Row]:
-    """The rows of a scenario: those with a headline, best mean first; then rows without one; then the floor."""
+    """The rows of a scenario: those with a headline, the best first; then rows without one; then the floor."""
     groups = runs(records, scenario)
     values = {row: _values(group) for row, group in groups.items()}
     rows = [_row(group, values[row], values.get(FLOOR, {})) for row, group in groups.items()]
-    scored = sorted((row for row in rows if HEADLINE in row.cells and row.row != FLOOR), key=_by_mean)
+    scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
     return _ranked(scored) + others
-
-
-def _by_mean(row: Row) -> float:
-    """A key for sorting: the best mean comes first, and rows of equal means stay in order of name."""
-    return -row.cells[HEADLINE].mean
 
 
 def fitted(rows: Iterable[Row]) -> Fit | None:
@@ -155,15 +151,19 @@ def fitted(rows: Iterable[Row]) -> Fit | None:
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    """Rows in order of the board, those that can be with their ranks."""
+    """Rows in order of the board, those that can be with their ranks; rows of equal means are in order of name."""
     able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.control}
     compared = fit({name: row.headline for name, row in able.items()})
-
+    means = {row.row: row.cells[HEADLINE].mean for row in rows} | (compared.effects if compared else {})
+    rows = sorted(rows, key=lambda row: -round(means[row.row], 9))  # the fit of equal rows may differ by rounding
     if compared is None:
-        return list(rows)
+        return rows
+    order = [row.row for row in rows]
 
     def place(row: Row) -> Row:
-        better, worse = compared.better(row.row), compared.worse(row.row)
+        better, worse = (
+            tuple(sorted(names, key=order.index)) for names in (compared.better(row.row), compared.worse(row.row))
+        )
         return replace(row, rank=(1 + len(better), len(able) - len(worse)), better=better, worse=worse)
 
     return [place(row) if row.row in able else row for row in rows]
@@ -192,29 +192,6 @@ def _below(values: Values, floor: Values) -> tuple[str, ...]:
         return bool(gaps) and fmean(gaps) < 0
 
     return tuple(key for key in values if key.split(" ")[1].startswith("accuracy") and is_below(key))
-
-
-def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Row -> scenario -> rank, of the rows that all these boards rank, in order of their mean place (Demsar 2006).
-
-    A rank counts those rows alone. Boards without any rank are left out.
-    """
-    ranking = {name: {row.row: row for row in rows if row.rank is not None} for name, rows in boards.items()}
-    ranking = {name: rows for name, rows in ranking.items() if rows}
-    shared = set.intersection(*map(set, ranking.values())) if ranking else set()
-    places = {name: [row for row in rows if row in shared] for name, rows in ranking.items()}
-    order = sorted(sorted(shared), key=lambda row: fmean(places[name].index(row) for name in places))
-
-    def among_shared(row: Row) -> tuple[int, int]:
-        return 1 + len(shared.intersection(row.better)), len(shared) - len(shared.intersection(row.worse))
-
-    return {row: {name: among_shared(rows[row]) for name, rows in ranking.items()} for row in order}
-
-
-def mean_rank(ranks: Iterable[tuple[int, int]]) -> tuple[float, float]:
-    """The means of the best and of the worst places."""
-    best, worst = zip(*ranks, strict=True)
-    return fmean(best), fmean(worst)
 
 
 def gaps(rows: Sequence[Row]) -> list[str]:

@@ -78,8 +78,9 @@ class Fit:
 
         With three seeds the table of Levene's statistic is far off (a row's residuals sum to zero), so the statistic is
         compared with that of simulated boards of equal rows. Named are the rows whose mean absolute residual is larger
-        than the largest of all but 5 % of these boards, or else the row with the largest. The residuals of two rows
-        mirror each other, so that nothing can be found of them.
+        than the largest of all but 5 % of these boards, or else the row with the largest, or the rows that share it:
+        residuals of two rows may mirror each other, and then nothing tells which of them varies. Of two rows alone
+        nothing can be found.
         """
         import numpy as np
 
@@ -90,8 +91,8 @@ class Fit:
         statistic, share = _levene(sizes, self.design)
         if statistic[0] <= limits.statistic:
             return ()
-        wide = [row for row, value in zip(self.effects, share[:, 0], strict=True) if value > limits.share]
-        return tuple(wide) or (list(self.effects)[int(share[:, 0].argmax())],)
+        least = min(limits.share, float(share.max()) - ROUNDING)
+        return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > least)
 
 
 def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:

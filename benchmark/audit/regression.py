@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.audit import golden
+from benchmark.configuration.rows import shipped_rows, shipped_scenarios
+from benchmark.configuration.typecheck import nearest
 from benchmark.tracking.progress import Display
 from datamodules.heterogeneity import report
 from datamodules.partition import dirichlet_balanced
@@ -17,6 +19,7 @@ from leaderboards.generate import Moved
 from leaderboards.markdown import table_lines
 from leaderboards.papers import tables, verdicts
 from leaderboards.papers.tables import Published
+from leaderboards.schema import RecordError
 
 FOLDER = Path("leaderboards")
 CHANGELOG = Path("CHANGELOG.md")
@@ -57,12 +60,26 @@ def capture(display: Display) -> None:
         display.print(f"add to {CHANGELOG}, under what changes numbers, the reason for: {name}")
 
 
+def check_names(cells: Iterable[Published]) -> None:
+    """Raises RecordError: no suite makes the scenario or the row that a published cell is compared with.
+
+    Its number would be open, as not run yet, for ever.
+    """
+    known = {"scenario": shipped_scenarios(), "row": shipped_rows()}
+    for cell in cells:
+        for what, names in known.items() if cell.ours else ():
+            if (name := getattr(cell.ours, what)) not in names:
+                raise RecordError(f"{cell.place}: no suite has a {what} {name!r}{nearest(name, sorted(names))}")
+
+
 def regress(display: Display) -> list[Moved]:
     """Everything that differs from the committed files.
 
-    Raises RecordError: a record or a published file that cannot be read, or two records of one run that differ.
+    Raises RecordError: a record or a published file that cannot be read, two records of one run that differ, or a cell
+    that is compared with a row that no suite has.
     """
     records, cells, committed = store.collect(FOLDER / "results"), tables.collect(), golden.read()
+    check_names(cells)
     for scenario in {record["scenario"] for record in records}:
         rank.runs(records, scenario)  # refuses seeds with different settings
     lines = list(generate.moved("golden:", committed, golden.measure(display), golden.TOLERANCE))

@@ -39,7 +39,7 @@ def row_line(scenario: str, name: str) -> list[str]:
 def _named(line: str, scenario: str) -> str:
     """Name of the row of a suite's line; it is composed only where the line does not show it."""
     method, *overrides = line.split()
-    values = dict(override.partition("=")[::2] for override in overrides)
+    values = _values(line)
     if "row" in values:
         return values["row"]
     if not overrides:
@@ -52,3 +52,24 @@ def _named(line: str, scenario: str) -> str:
 def _method_first(words: str) -> list[str]:
     """The words of a line with the method, the one that is no override, first."""
     return sorted(words.split(), key=lambda word: "=" in word)
+
+
+def shipped_scenarios() -> set[str]:
+    """Names of the shipped scenarios, and those that lines of suites give."""
+    lines = (str(line) for suite in available("suite") for line in read("suite", suite).get("scenarios", []))
+    return {*available("scenario"), *(_values(line).get("scenario", line.split()[0]) for line in lines)}
+
+
+def shipped_rows() -> set[str]:
+    """Names of all rows of the suites, of the methods, and METHOD-OBJECTIVE."""
+    methods, names = available("method"), set[str]()
+    for suite in available("suite"):
+        content = read("suite", suite)
+        lines = map(str, [*content.get("methods", []), *content.get("more", [])])
+        names |= {_named(line, str(content["scenarios"][0]).split()[0]) for line in lines}
+    return {*methods, *names, *(f"{method}-{objective}" for method in methods for objective in available("objective"))}
+
+
+def _values(line: str) -> dict[str, str]:
+    """The key=value words of a suite's line."""
+    return {word.partition("=")[0]: word.partition("=")[2] for word in line.split()[1:]}

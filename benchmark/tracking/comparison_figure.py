@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.tracking.comparison import MONITORS, RunContent, monitored
 from eval.protocol import PROTOCOLS
+from leaderboards.pages.plots import spread_labels
+from leaderboards.palette import DASHES, LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
-"""Distinguishable by colour-blind readers (Okabe & Ito 2008), on white; further runs have them again, dashed."""
 INK, GREY, GRID = "#222222", "#777777", "#e6e6e3"
 MOST_PROTOCOLS = 3
 """Most protocols whose accuracy is drawn; the table has all."""
@@ -70,11 +70,8 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
 
 
 def _styles(count: int) -> list[tuple[str, Any]]:
-    """A colour and a line style for each run."""
-    pairs: list[tuple[str, Any]] = [
-        (colour, style) for style in ("-", (0, (4, 2)), (0, (1, 1.5))) for colour in COLOURS
-    ]
-    return list(islice(cycle(pairs), count))
+    """A colour and a line style for each run: several may be of one row, so that colours go by their order."""
+    return list(islice(cycle((colour, style) for style in DASHES for colour in LIGHT), count))
 
 
 def _draw_curves(axes: "Axes", curves: Sequence[Curve], labels: Sequence[str], ylabel: str) -> None:
@@ -95,32 +92,13 @@ def _draw_curves(axes: "Axes", curves: Sequence[Curve], labels: Sequence[str], y
     axes.set(xlabel="round", ylabel=ylabel)
     low, high = axes.get_ylim()
     ends = {run: (values[max(values)] - low) / (high - low) for run, values in enumerate(curves) if values}
-    for run, height in zip(ends, spread(list(ends.values()), LABEL), strict=True):
+    for run, height in zip(ends, spread_labels(list(ends.values()), LABEL), strict=True):
         text, (colour, _) = _short(labels[run]), styles[run]
         at = (max(curves[run]), curves[run][max(curves[run])])
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
         axes.annotate(
             text, at, xytext=(1.04, height), textcoords="axes fraction", va="center", color=colour, arrowprops=line
         )
-
-
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights moved apart until neighbours are at least `gap` from each other, in their order."""
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    groups: list[tuple[float, list[int]]] = []  # centre, members
-    for index in order:
-        groups.append((heights[index], [index]))
-        while len(groups) > 1:
-            (below, lower), (above, upper) = groups[-2:]
-            if above - below >= gap * (len(lower) + len(upper)) / 2:
-                break
-            members = [*lower, *upper]
-            groups[-2:] = [(sum(heights[member] for member in members) / len(members), members)]
-    moved = list(heights)
-    for centre, members in groups:
-        for position, member in enumerate(members):
-            moved[member] = centre + gap * (position - (len(members) - 1) / 2)
-    return moved
 
 
 def _accuracies(runs: Sequence[RunContent]) -> dict[str, list[float | None]]:

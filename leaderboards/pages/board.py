@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from leaderboards.averages import full_names, ranks_by_scenario
 from leaderboards.comparisons import COMPARISONS, differences
 from leaderboards.markdown import (
     MISSING,
@@ -26,7 +27,7 @@ from leaderboards.markdown import (
 from leaderboards.pages import plots, reproduction
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps, ranks_by_scenario
+from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS
 from leaderboards.store import load_yaml
@@ -98,7 +99,7 @@ def markdown(
 
     return render(
         "README.md.j2",
-        boards=[_section(records, scenario) for scenario in scenarios(records)],
+        boards=_sections(records),
         averages=averaged_ranks(records),
         curves=plots.curve_figures(records),
         published=reproduction.tables(verdicts),
@@ -206,9 +207,20 @@ def setting(rows: Sequence[Row]) -> str:
     return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
 
 
-def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
+def _sections(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What the page shows of each scenario."""
+    boards = {scenario: board(records, scenario) for scenario in scenarios(records)}
+    names = full_names(boards)
+    return [_section(records, name, rows, renamed(names.get(name, {}))) for name, rows in boards.items()]
+
+
+def renamed(names: Mapping[str, str]) -> str:
+    """The rows that other boards call by their full names, in words; empty without any."""
+    return ", ".join(f"{row} is the row that other boards call {full}" for row, full in names.items())
+
+
+def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], renamed: str) -> dict[str, Any]:
     """What the page shows of a scenario."""
-    rows = board(records, scenario)
     here = [record for record in records if record["scenario"] == scenario]
     here.sort(key=lambda record: (record["row"], record["seed"]))
     complete = [record for record in here if finished(record)]
@@ -217,6 +229,7 @@ def _section(records: Sequence[Record], scenario: str) -> dict[str, Any]:
     return {
         "name": scenario,
         "setting": setting(rows),
+        "renamed": renamed,
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "lines": lines(rows),
         "unknown": any(row.server_images is None for row in rows),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from leaderboards.comparisons import COMPARISONS
 from leaderboards.markdown import rank_of, seeds_phrase, with_spread
+from leaderboards.palette import GREY, LIGHT, looks
 from leaderboards.rank import FLOOR, HEADLINE, Cell, board, fitted, runs
 from leaderboards.schema import Record
 from leaderboards.significance import Fit
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, INK, GREY, BAND, GRID = "#3b6ea8", "#222222", "#777777", "#f1f1ee", "#e4e4e0"
-COLOURS = (GREY, "#c9a227", "#5b9e6f", BLUE, "#b5562b", "#7d5ba6", INK)
+INK, BAND, GRID = "#222222", "#f1f1ee", "#e4e4e0"
+BLUE = LIGHT[0]
+LABEL = 8
+"""Font size of a line's label, in points."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "leaderboards",  # ids of elements, and with them the bytes, depend on the content only
     "svg.fonttype": "path",
@@ -146,6 +149,46 @@ def mean_and_spread(
     return means
 
 
+End = tuple[str, float, float, str]
+"""Name, x, y and colour of the end of a line."""
+
+
+def label_ends(axes: "Axes", ends: Sequence[End]) -> None:
+    """Names beside the axes, joined to the ends of their lines and apart from each other; call it last.
+
+    The names are in ink: not all hues have the contrast of text.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    lines = max((name.count("\n") + 1 for name, *_ in ends), default=1)
+    gap = 1.5 * LABEL * lines / (figure.get_figheight() * 72 * 0.72)  # titles and ticks take the rest of the height
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [float(to_axes.transform((x, y))[1]) for _, x, y, _ in ends]
+    for (name, x, y, colour), height in zip(ends, spread_labels(heights, gap), strict=True):
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 1, "shrinkA": 1, "shrinkB": 1, "relpos": (0, 0.5)}
+        at: dict[str, Any] = {"xytext": (1.05, height), "textcoords": "axes fraction", "arrowprops": leader}
+        axes.annotate(name, (x, y), **at, va="center", fontsize=LABEL, annotation_clip=False)
+
+
+def spread_labels(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved apart until neighbours are at least `gap` from each other, in their order."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    groups: list[tuple[float, list[int]]] = []  # centre, members
+    for index in order:
+        groups.append((heights[index], [index]))
+        while len(groups) > 1:
+            (below, lower), (above, upper) = groups[-2:]
+            if above - below >= gap * (len(lower) + len(upper)) / 2:
+                break
+            members = [*lower, *upper]
+            groups[-2:] = [(sum(heights[member] for member in members) / len(members), members)]
+    moved = list(heights)
+    for centre, members in groups:
+        for position, member in enumerate(members):
+            moved[member] = centre + gap * (position - (len(members) - 1) / 2)
+    return moved
+
+
 def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, NullFormatter
@@ -154,12 +197,14 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
     label, unit = X_AXES[key]
     figure = Figure(figsize=(max(6.4, 3.6 * len(panels) + 1.2), 3.4), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        for colour, (row, seeds) in zip(COLOURS, curves.items(), strict=False):
+        ends: list[End] = []
+        for (row, seeds), (colour, dash, _) in zip(curves.items(), looks(curves), strict=True):
             points = mean_and_spread(seeds, metric, key)
             x = [x / unit for x, _, _ in points]
-            axes.plot(x, [mean for _, mean, _ in points], color=colour, linewidth=1.6, label=row)
+            axes.plot(x, [mean for _, mean, _ in points], color=colour, linestyle=dash, linewidth=1.6, label=row)
             low, high = ([mean + sign * spread for _, mean, spread in points] for sign in (-1, 1))
-            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+            ends += [(row, x[-1], points[-1][1], colour)] if points else []
         axes.set_xlabel(label)
         if key == "bytes":  # methods differ by orders of magnitude
             axes.set_xscale("log")
@@ -169,7 +214,7 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title, loc="left", fontsize=9)
         axes.spines[["right", "top"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))  # outside: lines go anywhere
+        label_ends(axes, ends)
     count = seeds_phrase(map(len, curves.values()))
     shown = count if count == "one seed" else f"mean and spread of {count}"
     caption = f"{spec['title']} ({spec['scenario']}, {shown})"

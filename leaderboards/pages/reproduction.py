@@ -64,17 +64,17 @@ def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, str]]]:
-    """Paper -> lines (setting, value, whose, in Markdown of which rows of ours) on how it trained."""
+def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, list[str]]]]:
+    """Paper -> lines (setting, value, whose, of which rows of ours: patterns or words) on how it trained."""
     found: dict[str, dict[tuple[str, str, str], dict[str, None]]] = {}
     for cell in (verdict.cell for verdict in verdicts):
         for key, (value, source, pattern) in cell.training.items():
             line = key.replace("_", " "), in_words(value), source
             found.setdefault(cell.paper, {}).setdefault(line, {})[pattern] = None
 
-    def rows(patterns: Iterable[str], alone: bool) -> str:
+    def rows(patterns: Iterable[str], alone: bool) -> list[str]:
         others = "all" if alone else "all others"
-        return ", ".join(others if pattern == "*" else f"`{pattern}`" for pattern in patterns)
+        return [others if pattern == "*" else pattern for pattern in patterns]
 
     lines = {}
     for paper, of_paper in found.items():

@@ -11,10 +11,12 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
+from leaderboards import palette
+from leaderboards.averages import full_names, mean_rank
 from leaderboards.pages import board, methods, reproduction
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
-from leaderboards.rank import Row, finished, fitted, gaps, mean_rank
+from leaderboards.rank import Row, finished, fitted, gaps
 from leaderboards.schema import Record
 from leaderboards.store import digest, name
 
@@ -38,17 +40,20 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
 
 def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
     """Everything that the site shows. sheet: the privacy sheet."""
+    boards = methods.boards(records)
+    names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
     return {
         "columns": [{"key": key, "title": title, "digits": decimals} for key, (title, decimals) in COLUMNS.items()],
         "scenarios": {
             scenario: {
                 "setting": board.setting(rows),
+                "renamed": board.renamed(names.get(scenario, {})),
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "left": board.left_out(records, scenario),
                 "compared": _compared(rows),
             }
-            for scenario, rows in methods.boards(records).items()
+            for scenario, rows in boards.items()
         },
         "averages": [
             {"row": row, "mean": mean_rank(ranks.values()), "ranks": ranks}
@@ -56,6 +61,8 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
         ],
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(verdicts)],
+        "training": _training(verdicts),
+        "palette": {"light": palette.LIGHT, "dark": palette.DARK, "rows": {row: palette.hue(row) for row in every}},
         "privacy": sheet and asdict(sheet),
     }
 
@@ -79,6 +86,13 @@ def _run(record: Record) -> dict[str, Any]:
     """A record without its settings, which its row has, and without the scores of single encoders."""
     fields = {key: value for key, value in record.items() if key not in ("settings", "encoders")}
     return {"curve": [], **_rounded(fields), "record": digest(record)}
+
+
+def _training(verdicts: Sequence[Verdict]) -> dict[str, list[list[str]]]:
+    """Name of a paper -> lines on how it trained: setting, value, whose, of which rows of ours."""
+    lines = reproduction.trained(verdicts)
+    names = {verdict.cell.paper: verdict.cell.name for verdict in verdicts}
+    return {names[paper]: [[*line[:3], ", ".join(line[3])] for line in of_paper] for paper, of_paper in lines.items()}
 
 
 def _table(group: Sequence[Verdict]) -> dict[str, Any]:

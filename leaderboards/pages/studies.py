@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import render, replace_between, rewrite
 from leaderboards.pages.methods import END, START
-from leaderboards.pages.plots import COLOURS, GRID, save
+from leaderboards.pages.plots import GRID, End, label_ends, save
+from leaderboards.palette import Look, looks
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
@@ -91,31 +92,36 @@ def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
     panels = [(title, curves) for title, curves in panels if curves]
     figure = Figure(figsize=(max(6.4, 5.2 * len(panels)), 3.8), layout="constrained")
     names = list(dict.fromkeys(name for _, curves in panels for name in curves))
-    colours = dict(zip(names, (COLOURS[3], COLOURS[4], *COLOURS[:3], *COLOURS[5:]), strict=False))
+    rows = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
+    styles = dict(zip(names, looks(rows.get(name, name) for name in names), strict=True))
     for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _panel(axes, curves, colours)
+        _panel(axes, curves, styles)
         axes.set_xlabel(study["axis"])
         axes.set_title(textwrap.fill(title, 60), loc="left", fontsize=8)
     figure.suptitle(study["title"], fontsize=11, fontweight="bold")
     return figure
 
 
-def _panel(axes: "Axes", curves: Mapping[str, Curve], colours: Mapping[str, str]) -> None:
+def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]) -> None:
     """Draws positions at equal distances: axes cover orders of magnitude, and some begin at 0."""
-    axis = positions(curves.values())
+    axis, ends = positions(curves.values()), list[End]()
     for name, curve in curves.items():
+        colour, dash, marker = styles[name]
         if "flat" in curve:
-            axes.axhline(curve["flat"].mean, color=colours[name], linewidth=1.2, linestyle=(0, (4, 3)), label=name)
+            axes.axhline(curve["flat"].mean, color=colour, linewidth=1.2, linestyle=(0, (4, 3)))
+            end = (max(len(axis) - 1, 0), curve["flat"].mean)
         points = [(index, curve[x]) for index, x in enumerate(axis) if x in curve]
-        if not points:
-            continue
-        indices, cells = zip(*points, strict=True)
-        axes.plot(indices, [cell.mean for cell in cells], color=colours[name], marker="o", markersize=4, label=name)
+        if points:
+            indices, cells = zip(*points, strict=True)
+            means = [cell.mean for cell in cells]
+            axes.plot(indices, means, color=colour, linestyle=dash, marker=marker, markersize=4)
+            end = (indices[-1], means[-1])
         for index, cell in points:
             if cell.spread is not None:
-                axes.errorbar(index, cell.mean, yerr=cell.spread, color=colours[name], capsize=3)
+                axes.errorbar(index, cell.mean, yerr=cell.spread, color=colour, capsize=3)
+        ends.append((textwrap.fill(name, 18), *end, colour))
     axes.set_xticks(range(len(axis)), [f"{x:g}" for x in axis])
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.spines[["right", "top"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    label_ends(axes, ends)

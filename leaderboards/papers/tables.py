@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from leaderboards.papers.training import Given, of_row, unused
+from leaderboards.papers import training
+from leaderboards.papers.training import Given, Patterns
 from leaderboards.schema import RecordError, is_number
 from leaderboards.store import load_yaml
 
@@ -106,16 +107,15 @@ def read(file: Path) -> list[Published]:
     _check_keys(
         file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run", "training")
     )
-    if not isinstance(paper.get("training", {}), Mapping):
-        raise RecordError(f"{file.name}: training is {paper['training']!r}, expected a mapping: pattern -> settings")
+    patterns = training.read(file.name, paper.get("training", {}))
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
         _check_keys(where, table, ("title", "columns", "rows"), ("setting", "remark", *KEYS))
         source = {"table": str(name), "title": table["title"], **{key: paper[key] for key in ("paper", "name", "cite")}}
         for row, content in table["rows"].items():
-            cells += _row(f"{where}, {row}", paper, table, content, {**source, "row": str(row)})
-    if idle := unused(paper.get("training", {}), (cell.training for cell in cells)):
+            cells += _row(f"{where}, {row}", paper, table, content, patterns, {**source, "row": str(row)})
+    if idle := training.unused(patterns, (cell.training for cell in cells)):
         raise RecordError(
             f"{file.name}: training pattern {idle[0]!r} sets nothing for any scenario and row of the file"
         )
@@ -132,7 +132,9 @@ class _UniqueKeys(yaml.SafeLoader):
         return dict(super().construct_mapping(node, deep))
 
 
-def _row(where: str, paper: Content, table: Content, content: Content, source: Content) -> Iterator[Published]:
+def _row(
+    where: str, paper: Content, table: Content, content: Content, patterns: Patterns, source: Content
+) -> Iterator[Published]:
     """The cells of a row; where the paper has no number there is none. source: fields that all of them share."""
     columns = table["columns"]
     _check_keys(where, content, ("values",), ("remark", "remarks", *KEYS, *SETTINGS))
@@ -170,7 +172,7 @@ def _row(where: str, paper: Content, table: Content, content: Content, source: C
             ours=ours,
             column_index=index,
             no_run=str(merged.get("no_run", "")),
-            training=of_row(here, paper.get("training", {}), ours.scenario, ours.row) if ours else {},
+            training=training.of_row(here, patterns, ours.scenario, ours.row) if ours else {},
         )
 
 

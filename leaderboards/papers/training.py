@@ -46,12 +46,23 @@ class Given(NamedTuple):
     pattern: str
 
 
-def of_row(where: str, training: Mapping[str, Any], scenario: str, row: str) -> dict[str, Given]:
+Patterns = Mapping[str, Mapping[str, Given]]
+"""Pattern of a scenario and row -> setting -> what a paper's file gives."""
+
+
+def read(where: str, training: Any) -> Patterns:
+    """The patterns of a paper's file. Raises RecordError: they are no mapping, or a setting is not valid."""
+    if not isinstance(training, Mapping):
+        raise RecordError(f"{where}: training is {training!r}, expected a mapping: pattern -> settings")
+    return {pattern: _read(f"{where}, training {pattern}", pattern, content) for pattern, content in training.items()}
+
+
+def of_row(where: str, training: Patterns, scenario: str, row: str) -> dict[str, Given]:
     """What a paper's file gives for a row of ours. Raises RecordError: one of FIELDS is not named."""
     given: dict[str, Given] = {}
-    for pattern, content in training.items():
+    for pattern, settings in training.items():
         if fnmatchcase(f"{scenario} {row}", pattern):
-            given |= _read(f"{where}, training {pattern}", pattern, content)
+            given |= settings
     if missing := [key for key in FIELDS if key not in given]:
         ways = "give the paper's value, {code: the code's}, {open: why it is not known}, {differs: in what}, or null"
         raise RecordError(f"{where}: training has no {missing[0]} for {scenario} {row}: {ways}")

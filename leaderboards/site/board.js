@@ -21,7 +21,7 @@ function boardPage(scenario, beside) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { setting, rows, missing, left, compared } = DATA.scenarios[here];
+  const { setting, renamed, rows, missing, left, compared } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -48,7 +48,8 @@ function boardPage(scenario, beside) {
     drawCharts();
   });
   const read =
-    "Mean ± spread over seeds after the last round. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
+    "Mean ± spread over seeds after the last round. Rows are ordered and ranked by the linear probe; where a row lacks a " +
+    "seed, by its mean as estimated for all seeds. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
     "is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
     "Rows of fewer than three seeds and controls are not ranked; untrained is the floor, and ↓ is below it. " +
     "Bytes and client seconds are per client and round.";
@@ -61,6 +62,7 @@ function boardPage(scenario, beside) {
     el("h1", {}, here),
     scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
     setting ? el("p", { class: "quiet" }, `${setting}.`) : null,
+    renamed ? el("p", { class: "quiet" }, `Of the names, ${renamed}.`) : null,
     controls,
     shown,
     el("p", { class: "quiet" }, read),
@@ -97,7 +99,7 @@ function columns(rows) {
     column(
       "rank",
       "rank",
-      (row) => (rows.some((row) => row.rank) ? rows.indexOf(row) : null), // the order is by the mean
+      (row) => (rows.some((row) => row.rank) ? rows.indexOf(row) : null),
       (_, row) => (row.rank ? interval(row.rank) : row.control ? "control" : NONE),
       up,
     ),
@@ -108,16 +110,20 @@ function columns(rows) {
       (_, row) => besideChosen(rows, row) || NONE,
     ),
     ...scores,
-    column("bytes_up", "bytes up", (row) => row.bytes_up, bytes, up),
-    column("bytes_down", "bytes down", (row) => row.bytes_down, bytes, up),
-    column("client_seconds", "client seconds", (row) => row.client_seconds, digits, up),
-    column("images", "images", (row) => row.images, (images) => images.toLocaleString("en"), { ...up, more: true }),
+    column("bytes_up", "bytes up", (row) => row.bytes_up, bytes, { ...up, raw: true }),
+    column("bytes_down", "bytes down", (row) => row.bytes_down, bytes, { ...up, raw: true }),
+    column("client_seconds", "client seconds", (row) => row.client_seconds, digits, { ...up, raw: true }),
+    column("images", "images", (row) => row.images, (images) => images.toLocaleString("en"), {
+      ...up,
+      more: true,
+      raw: true,
+    }),
     column(
       "server_images",
       "images of the server",
       (row) => row.server_images || null,
       (images, row) => (row.server_images === null ? "?" : images ? images.toLocaleString("en") : NONE),
-      up,
+      { ...up, more: true },
     ),
     column(
       "epsilon",
@@ -192,9 +198,9 @@ function boardTable(scenario, rows, ticked, changed) {
     );
     const name = [el("a", { href: run(row.seeds[0]) }, row.row), el("small", {}, row.objective)];
     return [
-      el("td", {}, box, el("span", {}, name)),
-      ...shown.map((column) => el("td", {}, column.show(row))),
-      el("td", {}, seeds),
+      el("td", { "data-csv": row.row }, box, el("span", {}, name)),
+      ...shown.map((column) => el("td", { "data-csv": column.raw ? column.value(row) : null }, column.show(row))),
+      el("td", { "data-csv": row.seeds.join(" ") }, seeds),
     ];
   };
   const draw = () => {
@@ -204,14 +210,15 @@ function boardTable(scenario, rows, ticked, changed) {
       `${row.row} ${row.objective}`.toLowerCase().includes(view.text.toLowerCase());
     const filtered = rows.filter(matches);
     const heads = [heading("row", "row", true), ...shown.map(({ key, title, up }) => heading(key, title, up)), "seeds"];
-    const across = holder.firstChild ? holder.firstChild.scrollLeft : 0;
+    const across = holder.querySelector(".wide")?.scrollLeft || 0;
     holder.replaceChildren(
       table(
+        "board",
         heads,
         sorted(filtered, shown).map((row) => line(row, shown)),
       ),
     );
-    holder.firstChild.scrollLeft = across;
+    holder.querySelector(".wide").scrollLeft = across;
     count.textContent = filtered.length === rows.length ? `${rows.length} rows` : `${filtered.length} of ${rows.length} rows`;
   };
   const ranked = rows.filter((row) => row.rank).map((row) => [row.row, row.row]);
@@ -265,6 +272,6 @@ function averages() {
     {},
     el("h2", {}, "Over scenarios"),
     el("p", { class: "quiet" }, read),
-    table(["row", "mean rank", ...names], lines),
+    table("over scenarios", ["row", "mean rank", ...names], lines),
   );
 }

@@ -23,6 +23,7 @@ function measuredCurves(scenario, row, metric) {
 }
 
 function curves(scenario, rows) {
+  const fewer = [];
   const series = rows.map((row) => {
     const curves = measuredCurves(scenario, row, view.metric);
     const rounds = curves.length ? [...curves[0].keys()].filter((round) => curves.every((seed) => seed.has(round))) : [];
@@ -36,8 +37,10 @@ function curves(scenario, rows) {
         label: `${row.row}, round ${round}`,
       };
     });
-    const suffix = curves.length < row.seeds.length ? ` (${curves.length} of ${row.seeds.length} seeds)` : "";
-    return { name: row.row + suffix, points: points.filter((point) => view.against !== "bytes" || point.x > 0) };
+    const drawn = points.filter((point) => view.against !== "bytes" || point.x > 0);
+    if (drawn.length && curves.length < row.seeds.length)
+      fewer.push(`${row.row} (${curves.length} of ${row.seeds.length} seeds)`);
+    return { name: row.row, row: row.row, points: drawn };
   });
   const without = rows.filter((_, index) => !series[index].points.length).map((row) => row.row);
   const none = "None of the ticked rows has a curve over rounds.";
@@ -50,6 +53,7 @@ function curves(scenario, rows) {
   });
   if (without.length && without.length < rows.length)
     figure.append(el("p", { class: "quiet" }, `No curve: ${without.join(", ")}.`));
+  if (fewer.length) figure.append(el("p", { class: "quiet" }, `Not all seeds: ${fewer.join(", ")}.`));
   return figure;
 }
 
@@ -57,12 +61,12 @@ function plane(rows, chosen) {
   const [across, upward] = ["geometry/v1 uniformity", "geometry/v1 alignment"];
   const points = (row) =>
     row.cells[across] && row.cells[upward]
-      ? [{ x: row.cells[across][0], y: row.cells[upward][0], label: row.row }]
+      ? [{ x: row.cells[across][0], y: row.cells[upward][0], label: row.row, row: row.row }]
       : [];
   const others = rows.filter((row) => !chosen.includes(row)).flatMap(points);
-  const series = chosen.map((row, index) => ({ name: row.row, dots: true, colour: colour(index), points: points(row) }));
-  const title = "Uniformity and alignment of features (of each lower is better; one costs the other)";
-  return chart([{ name: "other rows", dots: true, colour: "var(--line)", points: others }, ...series], {
+  const series = chosen.map((row) => ({ name: row.row, row: row.row, dots: true, points: points(row) }));
+  const title = "Uniformity and alignment of features (of each lower is better; one costs the other); grey: other rows";
+  return chart([{ name: "other rows", row: "", dots: true, quiet: true, points: others }, ...series], {
     title,
     x: "uniformity (nats)",
     y: "alignment",
@@ -77,7 +81,8 @@ function judged(compared, row, base) {
 }
 
 function paired(rows, compared, changed) {
-  const figure = el("figure", {}, el("figcaption", {}, "Linear probe, seed by seed"));
+  const title = "Linear probe, seed by seed";
+  const figure = el("figure", { class: "across" }, el("figcaption", {}, title));
   const base = rows.find((row) => row.row === view.base) || rows[0];
   const others = rows.filter((row) => row !== base);
   if (!others.length) {
@@ -112,6 +117,7 @@ function paired(rows, compared, changed) {
       points.map((value) => formatNumber(value, 1)).join(", "),
     ];
   });
-  figure.append(table([`minus ${base.row}`, "points", "counts from", "verdict", "ahead in", "by seed"], lines, "wide low"));
+  const heads = [`minus ${base.row}`, "points", "counts from", "verdict", "ahead in", "by seed"];
+  figure.append(table(title, heads, lines, "wide low"));
   return figure;
 }

@@ -14,28 +14,30 @@ function el(tag, attributes, ...children) {
   return node;
 }
 
-// heads: texts or cells, the first column stays visible; rows: lists of cells or texts
-function table(heads, rows, kind = "wide") {
+// title: of its files; heads: texts or cells, the first column stays visible; rows: lists of cells or texts
+function table(title, heads, rows, kind = "wide") {
   const cell = (tag) => (content, index) => {
     const node = content instanceof Node && content.tagName?.toLowerCase() === tag ? content : el(tag, {}, content);
     if (index === 0) node.classList.add("row");
     return node;
   };
   const head = el("thead", {}, el("tr", {}, heads.map(cell("th"))));
-  return el(
-    "div",
-    { class: kind },
-    el(
-      "table",
-      {},
-      head,
-      el(
-        "tbody",
-        {},
-        rows.map((row) => el("tr", {}, row.map(cell("td")))),
-      ),
-    ),
+  const body = el(
+    "tbody",
+    {},
+    rows.map((row) => el("tr", {}, row.map(cell("td")))),
   );
+  const grid = el("table", {}, head, body);
+  const box = el("div", { class: kind, role: "region", "aria-label": title, tabindex: 0 }, grid);
+  const mark = () => box.classList.toggle("cut", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.addEventListener("scroll", mark);
+  new ResizeObserver(mark).observe(box);
+  const files = downloads(
+    title,
+    () => tableLines(grid),
+    () => tablePicture(box),
+  );
+  return el("div", {}, box, files);
 }
 
 function shortText(text) {

@@ -20,7 +20,8 @@ function papersPage(wanted) {
     const tables = DATA.published.filter((table) => !chosen.paper || table.paper === chosen.paper);
     for (const [kind, count] of Object.entries(counts(tables))) chips[kind].textContent = `${kind} ${count}`;
     const shown = tables.filter((table) => KINDS.some((kind) => !chosen.hidden.has(kind) && counts([table])[kind]));
-    list.replaceChildren(...shown.map(published));
+    const parts = papers.map((name) => [shown.filter((table) => table.paper === name), name]);
+    list.replaceChildren(...parts.flatMap(([some, name]) => (some.length ? [trained(name), ...some.map(published)] : [])));
     if (!shown.length) list.append(el("p", { class: "quiet" }, "No table holds such a number."));
   };
   const ticks = KINDS.map((kind) =>
@@ -50,6 +51,27 @@ function papersPage(wanted) {
   ];
 }
 
+// How a paper trained, behind all its numbers; empty where no number of it is compared with ours.
+function trained(paper) {
+  const lines = lookup(DATA.training, paper);
+  if (!lines) return "";
+  const read =
+    "A number is compared with ours only if ours trained like this. Whose: the paper's; its released code's; converted, " +
+    "either of them in the units of our loss; open, in neither; differs, known, and ours cannot do it.";
+  const text = (name) => el("th", { class: "text" }, name);
+  return el(
+    "details",
+    {},
+    el("summary", {}, el("strong", {}, `${paper}, training`), ` ${lines.length} settings`),
+    el("p", { class: "quiet" }, read),
+    table(
+      `${paper} training`,
+      ["setting", ...["value", "whose", "scenario and row of ours"].map(text)],
+      lines.map(([setting, value, whose, rows]) => [setting, longText(value), shortText(whose), longText(rows)]),
+    ),
+  );
+}
+
 function published(paperTable) {
   const numbers = counts([paperTable]);
   const message = el("p", { class: "status", role: "status" });
@@ -69,7 +91,7 @@ function published(paperTable) {
     { open: numbers.reproduced + numbers.off > 0 },
     el("summary", {}, el("strong", {}, `${paperTable.paper}, ${paperTable.table}`), ` ${paperTable.title} `, chips),
     el("p", { class: "quiet" }, `${paperTable.cite}. ${setting}`),
-    table(["", ...paperTable.columns], lines),
+    table(`${paperTable.paper} ${paperTable.table}`, ["", ...paperTable.columns], lines),
     message,
     paperTable.remarks.length
       ? el(
@@ -149,6 +171,7 @@ function privacyPage() {
       }),
     ),
     table(
+      "what leaves a client",
       [
         "method",
         ...["phase", "entry", "what it is"].map(text),
@@ -158,6 +181,6 @@ function privacyPage() {
       [...lines, ...without],
     ),
     el("h2", {}, "What stays with the client between visits"),
-    table(["method", text("objective"), text("keeps"), "bytes"], stays),
+    table("what stays", ["method", text("objective"), text("keeps"), "bytes"], stays),
   ];
 }

@@ -41,12 +41,12 @@ function runPage(scenario, row, seed) {
       {},
       facts(run).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
     ),
-    el("div", { class: "charts" }, pictures(run.curve)),
+    el("div", { class: "charts" }, pictures(row, run.curve)),
     el("h2", {}, "Scores"),
-    table(["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
+    table("scores", ["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
     el("p", { class: "quiet" }, measuredAt(run)),
     el("h2", {}, "Config"),
-    table(["key", el("th", { class: "text" }, "value")], settings),
+    table("config", ["key", el("th", { class: "text" }, "value")], settings),
   ];
 }
 
@@ -98,19 +98,19 @@ function facts(run) {
   ].filter(([, value]) => value !== null);
 }
 
-function pictures(curve) {
+function pictures(row, curve) {
   const drawn = Object.entries(METRICS).map(([metric, name]) => {
     const points = curve
       .filter((point) => metric in point)
       .map((point) => ({ x: point.round, y: point[metric], label: `round ${point.round}` }));
-    return points.length ? chart([{ name, points }], { title: name, x: "round" }) : null;
+    return points.length ? chart([{ name, row, points }], { title: name, x: "round" }) : null;
   });
   const path = curve
     .filter((point) => "uniformity" in point && "alignment" in point)
     .map((point) => ({ x: point.uniformity, y: point.alignment, label: `round ${point.round}` }));
   if (path.length)
     drawn.push(
-      chart([{ name: "round after round", points: path }], {
+      chart([{ name: "round after round", row, points: path }], {
         title: "Uniformity and alignment",
         x: "uniformity (nats)",
         y: "alignment",

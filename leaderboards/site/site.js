@@ -8,6 +8,9 @@ const PAGES = new Map([
   ["run", runPage],
 ]);
 const page = document.getElementById("page");
+DATA.palette.light.forEach((light, hue) => {
+  document.documentElement.style.setProperty(`--hue-${hue}`, `light-dark(${light}, ${DATA.palette.dark[hue]})`);
+});
 let first = true; // nothing has been shown yet
 
 function route() {

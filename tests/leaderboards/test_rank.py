@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from leaderboards.averages import full_names, mean_rank, ranks_by_scenario
 from leaderboards.comparisons import compare, differences
-from leaderboards.rank import HEADLINE, Cell, board, fitted, gaps, mean_rank, metric_values, ranks_by_scenario
+from leaderboards.rank import HEADLINE, Cell, board, fitted, gaps, metric_values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
 
@@ -91,6 +92,41 @@ def test_what_a_seed_does_to_all_rows_is_no_spread():
 def test_a_row_of_two_seeds_is_shown_in_its_place_and_not_ranked():
     assert ranks({**NOISY, "few": [49.9, 50.1]}) == {"a": (1, 2), "few": None, "b": (1, 3), "c": (2, 3)}
     assert ranks({"a": [40], "b": [50], "untrained": [60]}) == {"b": None, "a": None, "untrained": None}
+
+
+def test_with_a_missing_seed_rows_are_ordered_by_what_their_ranks_rest_on():
+    """The hard seed 3 lowers the means of all rows but `lucky`, which lacks it and is the worst under all others."""
+    seeds: dict[str, list[float | None]] = {"a": [60, 61, 59, 30.2], "b": [59, 60, 58, 29], "lucky": [57, 58, 56]}
+    rows = board(records(**seeds), "cifar10-micro")
+    compared = fitted(rows)
+    assert compared is not None
+    assert [row.row for row in rows] == ["a", "b", "lucky"]
+    assert rows[2].cells[HEADLINE].mean > rows[0].cells[HEADLINE].mean  # not the order of the plain means
+    effects = [compared.effects[row.row] for row in rows]
+    assert effects == sorted(effects, reverse=True)
+    assert [row.rank for row in rows] == sorted(row.rank for row in rows if row.rank)
+    assert rows[2].better == ("a", "b")  # in order of the board
+
+
+def test_a_row_called_by_its_method_alone_is_the_row_that_another_board_calls_in_full():
+    """`fedx` and `fedx-simclr` are one row, whose ranks are averaged; `fedx-byol` and a second row here are others."""
+
+    def fedx(name, scenario, mean, objective="simclr"):
+        return [
+            record(name, seed, linear, scenario=scenario, method="fedx", objective=objective)
+            for seed, linear in enumerate(three(mean))
+        ]
+
+    first = [*fedx("fedx-simclr", "one", 50), *fedx("fedx-byol", "one", 40, "byol")]
+    second = [*fedx("fedx", "two", 40), *fedx("fedx-byol", "two", 50, "byol")]
+    boards = {name: board([*first, *second], name) for name in ("one", "two")}
+    assert full_names(boards) == {"two": {"fedx": "fedx-simclr"}}
+    assert ranks_by_scenario(boards) == {
+        "fedx-byol": {"one": (2, 2), "two": (1, 1)},
+        "fedx-simclr": {"one": (1, 1), "two": (2, 2)},
+    }
+    boards["two"] = board([*second, *fedx("fedx-simclr", "two", 45)], "two")
+    assert full_names(boards) == {}
 
 
 def test_a_control_is_shown_in_its_place_and_not_ranked():
@@ -216,7 +252,7 @@ def test_a_setting_that_is_missing_in_an_old_record_has_its_default():
 
 
 def test_two_rows_are_compared_seed_by_seed():
-    ssd, fedavg = board(records(ssd=[50, 53, 49], fedavg=[48, 49, 49, 90]), "cifar10-micro")[::-1]
+    ssd, fedavg = board(records(ssd=[50, 53, 49], fedavg=[48, 49, 49, 90]), "cifar10-micro")
     difference = compare(ssd, fedavg, fitted([ssd, fedavg]))
     assert difference is not None
     assert difference.by_seed == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner

@@ -163,3 +163,10 @@ def test_a_row_with_more_spread_is_named():
     assert sum("0" in names for names in uneven) > 0.98 * len(uneven)
     assert compared(a=[1, 9, 2], b=[5, 5, 5]).uneven == ()  # errors of two rows mirror each other
     assert compared(a=[1, 2, 3], b=[2, 3, 4], c=[7, 8, 9]).uneven == ()
+
+
+def test_rows_whose_errors_mirror_each_other_are_named_together():
+    """Nothing tells which of the two varies; rounding used to decide."""
+    wide, narrow = np.array([1.0, -1.0, 1.0, -1.0]), np.array([0.3, 0.3, -0.3, -0.3])
+    samples = {"a": 53 + wide, "b": 52 - wide, "c": 51 + narrow, "d": 50 - narrow}
+    assert compared(**{row: sample.tolist() for row, sample in samples.items()}).uneven == ("a", "b")

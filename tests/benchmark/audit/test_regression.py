@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,26 @@ def test_a_page_that_lost_its_mark_or_is_gone_is_named(checkout, capsys):
 def test_unknown_words_are_refused(words, capsys):
     assert main(["regress", *words]) == 2
     assert "regress takes capture=true or table=FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("row: ssd,", "row: sdd,", "no suite has a row 'sdd' (did you mean 'ssd'?)"),
+        (
+            "scenario: ssd/cifar10-cross-silo,",
+            "scenario: ssd/cifar10-cros-silo,",
+            "(did you mean 'ssd/cifar10-cross-silo'?)",
+        ),
+    ],
+)
+def test_a_misspelt_row_of_a_published_cell_ends_in_one_line_that_names_the_nearest(
+    checkout, monkeypatch, capsys, old, new, named
+):
+    published = checkout / "leaderboards" / "published"
+    replace_in(published / "ssd.yaml", old, new)
+    monkeypatch.setattr(tables, "collect", partial(tables.collect, published))
+    assert main(["regress"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line
+    assert "ssd, main, " in line

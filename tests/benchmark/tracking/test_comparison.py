@@ -10,7 +10,7 @@ from PIL import Image
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.tracking.comparison import common_folder, names, read_run, tables
-from benchmark.tracking.comparison_figure import draw, spread
+from benchmark.tracking.comparison_figure import draw
 from tests.run_helpers import TINY
 
 
@@ -119,13 +119,6 @@ def test_a_damaged_record_is_one_line(folders, tmp_path, capsys):
     (tmp_path / "result.json").write_text(json.dumps({"schema": 1}))
     assert main(["compare", str(folders[0]), str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_labels_are_moved_apart_in_their_order():
-    assert spread([0.0, 0.5, 1.0], 0.1) == [0.0, 0.5, 1.0]
-    moved = spread([0.52, 0.5, 0.5, 0.9], 0.1)
-    assert moved[1] < moved[2] < moved[0] < moved[3]
-    assert min(b - a for a, b in zip(sorted(moved), sorted(moved)[1:], strict=False)) >= 0.1 - 1e-9
 
 
 def test_runs_that_were_monitored_without_labels_are_compared(folders, tmp_path, capsys):

@@ -345,3 +345,10 @@ def test_further_scores_are_in_the_section_of_their_scenario():
     assert "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |\n" in page
     assert "Over 1 to 2 seeds a row." in page.splitlines()
     assert "Over one seed a row." in markdown([FURTHER[0]]).splitlines()
+
+
+def test_the_page_says_which_rows_other_boards_call_differently():
+    page = markdown([record("fedavg", scenario="one"), record("fedavg-byol", scenario="two")])
+    one, two = page.split("\n## ")[1:3]
+    assert "Of the names, fedavg is the row that other boards call fedavg-byol." in one
+    assert "other boards call" not in two

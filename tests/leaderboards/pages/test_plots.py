@@ -3,6 +3,9 @@
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from leaderboards.pages import board, plots
 from tests.leaderboards.test_schema import record
@@ -100,6 +103,28 @@ def test_a_figure_is_drawn_where_two_rows_have_curves(records, tmp_path):
     board.write(records, tmp_path)
     assert (tmp_path / "figures" / "ssd-uniformity.svg").read_bytes() == first
     assert "figures/ssd-uniformity.svg" in (tmp_path / "README.md").read_text()
+
+
+def test_labels_are_moved_apart_in_their_order():
+    assert plots.spread_labels([0.0, 0.5, 1.0], 0.1) == [0.0, 0.5, 1.0]
+    moved = plots.spread_labels([0.52, 0.5, 0.5, 0.9], 0.1)
+    assert moved[1] < moved[2] < moved[0] < moved[3]
+    assert min(b - a for a, b in zip(sorted(moved), sorted(moved)[1:], strict=False)) >= 0.1 - 1e-9
+
+
+def test_a_line_has_its_name_at_its_end_and_names_do_not_overlap(records):
+    (draw,) = plots.curve_figures(records).values()
+    figure = draw()
+    FigureCanvasAgg(figure).draw()  # constrained layout places the axes
+    for axes in figure.axes:
+        assert axes.get_legend() is None
+        boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # without the line to it
+        assert set(boxes) == set(ROWS)
+        first, second = sorted(boxes.values(), key=lambda box: box.y0)
+        assert first.y1 <= second.y0
+        assert all(box.x0 > axes.bbox.x1 for box in boxes.values())
+        colours = {line.get_label(): to_rgb(line.get_color()) for line in axes.lines}
+        assert {text.get_text(): text.arrow_patch.get_edgecolor()[:3] for text in axes.texts} == colours
 
 
 def test_records_without_curves_have_no_figure(records):

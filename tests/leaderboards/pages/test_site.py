@@ -1,12 +1,18 @@
 """The site in a browser, on a desktop and on a phone."""
 
+import csv
 import json
 import shutil
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from PIL import Image
 
+from leaderboards import palette
 from leaderboards.pages import site
 from leaderboards.papers.tables import Ours, Published
+from leaderboards.papers.training import Given
 from leaderboards.papers.verdicts import judged
 from tests.leaderboards.test_schema import record
 
@@ -77,7 +83,12 @@ def visit(browser, address):
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
-        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file:", "data:", "blob:file:", "blob:null")) or problems.append(request.url)
+            ),
+        )
         page.goto(f"{at}#/{route}")
         return page
 
@@ -152,7 +163,12 @@ def test_ticked_rows_are_compared_with_one_another(visit):
     assert curves.locator("polyline").count() == 2
     page.get_by_label("against").select_option("bytes")
     assert "bytes up and down" in curves.inner_text()
-    assert curves.locator("circle title").first.inner_html() == "ssd, round 1: 1 M, 31"
+    curves.locator(".point").first.hover(force=True)  # the other row has the same curve
+    assert curves.get_by_role("status").inner_text() == "ssd, round 1: 1 M, 31"
+    curves.get_by_role("img").press("ArrowRight")
+    assert curves.get_by_role("status").inner_text() == "ssd, round 2: 2 M, 32"
+    page.mouse.move(0, 0)
+    assert not curves.get_by_role("status").is_visible()
 
 
 def test_a_chosen_row_shows_which_rows_are_better_and_which_are_worse(visit):
@@ -175,7 +191,8 @@ def test_rows_without_a_curve_are_named(visit):
     page = visit()
     curves = page.get_by_role("figure").filter(has_text="Over training")
     assert curves.get_by_text("No curve:").inner_text() == f"No curve: orchestra, {HOSTILE}."
-    assert curves.locator(".legend").inner_text().split("\n") == ["ssd", "fedavg-byol (2 of 3 seeds)"]
+    assert curves.locator(".name").all_text_contents() == ["ssd", "fedavg-byol"]
+    curves.get_by_text("Not all seeds: fedavg-byol (2 of 3 seeds).").wait_for()
     assert page.get_by_label("curves of").locator("option").all_inner_texts() == [
         "kNN on held-out train (%)",
         "alignment",
@@ -191,16 +208,121 @@ def test_rows_without_a_rank_come_in_the_boards_order_and_unfinished_runs_are_na
     page.get_by_text("Not finished, and left out: slow, seed 3, 2 of 5 rounds.").wait_for()
 
 
-def test_a_ninth_line_looks_different_from_the_first(visit, tmp_path):
-    page = visit(at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_nine_lines_look_different_and_have_their_names_at_their_ends_apart_from_each_other(visit, tmp_path, size):
+    page = visit(size=size, at=written(tmp_path, [record(f"row-{k}", 0, 50 - k, curve=CURVE) for k in range(9)]))
     for k in range(5, 9):
         page.get_by_label(f"compare row-{k}").check()
-    lines = page.get_by_role("figure").filter(has_text="Over training").locator("polyline")
+    figure = page.get_by_role("figure").filter(has_text="Over training")
+    lines, names = figure.locator("polyline"), figure.locator(".name")
     looks = [
         (line.evaluate("l => l.style.stroke"), line.evaluate("l => l.style.strokeDasharray")) for line in lines.all()
     ]
     assert len(set(looks)) == 9
-    assert looks[0][0] == looks[8][0]
+    assert sorted(names.all_text_contents()) == [f"row-{k}" for k in range(9)]
+    boxes = sorted((name.bounding_box() for name in names.all()), key=lambda box: box["y"])
+    assert all(one["y"] + one["height"] <= two["y"] + 0.5 for one, two in pairwise(boxes))
+    edge = figure.bounding_box()
+    assert all(box["x"] + box["width"] <= edge["x"] + edge["width"] for box in boxes)
+
+
+@pytest.mark.parametrize(("theme", "hues"), [("light", palette.LIGHT), ("dark", palette.DARK)])
+def test_a_row_has_its_colour_of_the_palette_wherever_it_is_drawn(visit, theme, hues):
+    page = visit(color_scheme=theme)
+    red, green, blue = (int(hues[palette.hue("ssd")][k : k + 2], 16) for k in (1, 3, 5))
+    colour = f"rgb({red}, {green}, {blue})"
+    stroke = "line => getComputedStyle(line).stroke"
+    assert page.locator("polyline").first.evaluate(stroke) == colour
+    page.get_by_label("compare orchestra").uncheck()
+    page.get_by_label("compare ssd").uncheck()
+    page.get_by_label("compare ssd").check()
+    assert colour in [line.evaluate(stroke) for line in page.locator("polyline").all()]
+    page.get_by_role("link", name="ssd seed 1").click()
+    page.get_by_role("heading", name="ssd, seed1").wait_for()
+    assert page.locator("polyline").first.evaluate(stroke) == colour
+
+
+def saved(page, button, folder):
+    with page.expect_download() as download:
+        button.click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_a_table_is_saved_with_means_and_spreads_in_columns_of_their_own(visit, tmp_path):
+    page = visit()
+    path = saved(page, page.get_by_role("button", name="CSV of board"), tmp_path)
+    assert path.name == "cifar10-micro-board.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["row"] for line in lines] == ["ssd", "orchestra", "fedavg-byol", HOSTILE]
+    assert [lines[0][key] for key in ("rank", "linear (%)", "linear (%) spread", "bytes up", "seeds")] == [
+        *("1", "51.0", "1.0", "46800000", "0 1 2"),
+    ]
+    assert [lines[1][key] for key in ("rank", "linear (%)", "linear (%) spread")] == ["", "45.0", ""]
+
+
+def test_a_chart_is_saved_with_its_values(visit, tmp_path):
+    page = visit()
+    with saved(page, page.get_by_role("button", name="CSV of Over training"), tmp_path).open(newline="") as file:
+        head, *lines = list(csv.reader(file))
+    assert head == ["row", "rounds", "kNN on held-out train (%)", "spread"]
+    assert lines[:2] == [["ssd", "1", "31", "0"], ["ssd", "2", "32", "0"]]
+    assert {line[0] for line in lines} == {"ssd", "fedavg-byol"}
+
+
+@pytest.mark.parametrize("what", ["board", "Over training"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_table_and_a_chart_are_saved_as_they_are_seen(visit, tmp_path, what, theme):
+    """A picture has the paper, the text and, for the chart, the colours of its lines; a table is whole."""
+    page = visit(size=PHONE if what == "board" else DESK, color_scheme=theme)
+    with Image.open(saved(page, page.get_by_role("button", name=f"PNG of {what}"), tmp_path)) as picture:
+        pixels = {colour: count for count, colour in picture.convert("RGB").getcolors(1 << 24)}
+        size = picture.size
+    hexadecimal = {f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in pixels}
+    paper, ink = ("#ffffff", "#1d2125") if theme == "light" else ("#15181b", "#e4e4e0")
+    assert {paper, ink} <= hexadecimal
+    if what == "board":
+        widths = page.locator(".wide").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
+        assert widths[0] > widths[1]
+        assert size[0] >= 2 * widths[0] - 2
+    else:
+        hues = palette.LIGHT if theme == "light" else palette.DARK
+        assert {hues[palette.hue(row)] for row in ("ssd", "fedavg-byol")} <= hexadecimal
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_the_last_column_of_a_full_board_is_seen_at_once_or_by_scrolling(visit, tmp_path, size):
+    noisy = {"epsilon": 13.7, "privacy": {"delta": 1e-05, "covers": ["R"], "clients": {"0": 13.7}}}
+    entries = [record("fedavg-align_uniform", seed, 50.0 + seed, **noisy) for seed in range(3)]
+    page = visit(size=size, at=written(tmp_path, [*entries, *(record("ssd", seed, 40.0 - seed) for seed in range(3))]))
+    box, last = page.locator(".wide").first, page.locator(".wide >> nth=0 >> tbody tr >> nth=0 >> td").last
+    page.get_by_role("button", name="epsilon").wait_for()
+    cut = "box => box.classList.contains('cut')"
+    if size == PHONE:
+        page.wait_for_function("document.querySelector('.wide').classList.contains('cut')")
+        box.press("End")
+        box.evaluate("box => box.scrollLeft = box.scrollWidth")
+        page.wait_for_function("!document.querySelector('.wide').classList.contains('cut')")
+    assert not box.evaluate(cut)
+    inside, edge = last.bounding_box(), box.bounding_box()
+    assert inside["x"] + inside["width"] <= edge["x"] + edge["width"]
+
+
+def test_a_papers_page_says_how_the_paper_trained(visit, tmp_path):
+    given = {"lr": Given(0.1, "code", "*"), "head": Given([512], "paper", "elsewhere ssd")}
+    cells = [replace(CELLS[0], training=given)]
+    site.write(RECORDS, judged(cells, RECORDS), tmp_path)
+    page = visit("papers", at=(tmp_path / "site" / "index.html").as_uri())
+    page.get_by_text("Paper, training 2 settings").click()
+    lines = page.locator("details").filter(has_text="Whose").locator("tbody tr").all_inner_texts()
+    assert lines == ["head\t[512]\tpaper\telsewhere ssd", "lr\t0.1\tcode\tall"]
+
+
+def test_a_board_says_which_rows_other_boards_call_differently(visit, tmp_path):
+    page = visit("board/one", at=written(tmp_path, [record("fedavg", scenario="one"), record("fedavg-byol")]))
+    page.get_by_text("Of the names, fedavg is the row that other boards call fedavg-byol.").wait_for()
 
 
 def test_the_content_is_reached_by_one_key_and_a_new_page_gets_the_focus(visit):
