@@ -261,6 +261,15 @@ def test_nt_xent_of_equal_embeddings_is_the_log_of_the_others() -> None:
         assert float(maths.nt_xent(z, z, 0.1)) == pytest.approx(np.log(2 * n - 1), rel=1e-5)
         assert float(maths.nt_xent(z, z, 0.1, "one-way")) == pytest.approx(np.log(n), rel=1e-5)
         assert float(maths.nt_xent(z, z, 0.1, "itself")) == pytest.approx(np.log(2 * n), rel=1e-5)
+        dictionary = normalize(z[:1], dim=1).expand(3, 8)
+        assert float(maths.nt_xent(z, z, 0.1, "full", dictionary)) == pytest.approx(np.log(2 * n + 2), rel=1e-5)
+        assert float(maths.nt_xent(z, z, 0.1, "one-way", dictionary)) == pytest.approx(np.log(n + 3), rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["full", "one-way", "zeroed", "itself"])
+def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
+    a, b = random(2, 6, 5).unbind()
+    assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
 
 
 @pytest.mark.parametrize("loss", [maths.nt_xent, maths.alignment, lambda a, b: maths.uniformity(a)])
