@@ -8,8 +8,8 @@
 | 0.1 L_BYOL + 0.9 L_distil | `distil_weight` | authors' code |
 | global knowledge anchored alignment | phases `anchor` and `align` | authors' code |
 
-Of the paper only the abstract and figures' captions could be read. Formulas and numbers follow two copies of the
-authors' code, which agree in them; one copy has changes of others elsewhere.
+Of the paper only the abstract, captions and a summary of its settings could be read. Formulas follow two copies of the
+authors' code, which agree in them and with the summary; both have changes of others elsewhere.
 
 Decisions (D: without a source, decided here)
 - The objective is BYOL, of clients and server, as in the code. Clients differ in their encoder (`federation.encoders`).
@@ -35,7 +35,7 @@ Decisions (D: without a source, decided here)
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -153,7 +153,10 @@ class FedMKD(FederatedMethod):
         self.distil_epochs = check_number("method.distil_epochs", distil_epochs, at_least=1)
         self.align_epochs = check_number("method.align_epochs", align_epochs, at_least=0)
         self.teacher = Frozen(objective.encoder, objective.projector)
-        self.integration = Integration(objective.width, self.objective.predictor[0].out_features, keys)
+        hidden = cast(
+            nn.Linear, self.objective.predictor[0]
+        ).out_features  # as in the code, where it is the predictor's
+        self.integration = Integration(objective.width, hidden, keys)
         self.register_buffer("queue", torch.zeros(rows, objective.width))
         self.register_buffer("queue_filled", torch.zeros((), dtype=torch.long))
 
@@ -300,7 +303,7 @@ class FedMKD(FederatedMethod):
         """The teachers' embeddings `[B, N, d]` of images, without gradient."""
         rows = []
         for kind, models in self.context["teachers"].items():
-            network = self.teacher if kind == "default" else self.others[kind].teacher
+            network: Any = self.teacher if kind == "default" else self.others[kind].teacher
             for model in models.values():
                 tensors = {
                     f"networks.{index}.{name}": tensor
