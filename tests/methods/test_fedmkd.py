@@ -92,7 +92,7 @@ def test_without_the_distillation_the_student_learns_from_public_images_alone(tm
 
 def test_without_alignment_clients_are_those_of_the_method_local(tmp_path):
     """And what the server does changes nothing at the clients."""
-    words = ("objective=byol", "public.name=client")
+    words = ("objective=byol", "public.name=client", "optimizer.lr=0.01")
     ours = run_helpers.train_run(tmp_path / "a", "fedmkd", *QUICK, "method.align_epochs=0", EVERYONE)
     theirs = run_helpers.train_run(tmp_path / "b", "local", *words, EVERYONE)
     for client, model in ours.loop.server["clients"].items():
