@@ -16,7 +16,8 @@ Decisions (D: without a source, decided here)
 - The student's predictions of both views are queries of the attention and keys of the contrast, the teachers' mean is
   its query, and earlier predictions are the negatives. In the code the keys have no gradient, so that distillation
   reaches the student through the weights of the teachers alone, and with one teacher not at all
-  (`predictions: fixed`). D: by default they have one; whether the code that was read made the paper's numbers is unknown.
+  (`predictions: fixed`). D: by default they have one; whether the code that was read made the paper's numbers is not
+  known.
 - The code's queue has as many columns as an embedding has numbers, half of them random for ever. D: `queue_size` rows,
   of which those that hold predictions are negatives.
 - D: teachers are in eval mode; one copy has them in training mode, the other in eval mode.
