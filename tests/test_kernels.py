@@ -27,18 +27,21 @@ CASES: dict[str, Case] = {
     "ldawa": ("ldawa", "method.start=1"),
     "scaffold": ("scaffold",),
     "orchestra": ("orchestra", *SMALL),
+    **{name: (name,) for name in ("calibre", "fedca", "fedmkd")},
+    **{name: (name, "encoder={class: methods.networks.vit_tiny}") for name in ("lwfedssl", "progfedssl")},
     **{f"fedavg over {name}": ("fedavg", f"objective={name}") for name in ("align_uniform", "byol", "simsiam")},
     "fedavg over moco": ("fedavg", *MOCO),
     "fedavg, Adam": ("fedavg", "optimizer={class: torch.optim.Adam, lr: 0.001}"),
     "fedavg, LARS": ("fedavg", "optimizer={class: methods.optimizers.LARS, lr: 1.0}"),
     "fedavg, clipped": ("fedavg", "training.clip_norm=1.0"),
 }
-"""Name -> method and overrides, over ResNet-18 with a projector of two layers."""
+"""Name -> method and overrides, over ResNet-18 (ViT-Tiny where it has to be one) with a projector of two layers."""
 
 
 def measured(folder: Path, case: Case) -> dict[str, int]:
-    """Kernels of the last local step; waits of the host and uploads by visit of the second round, rounded up."""
-    run = train_on_gpu(folder, (case[0], *RESNET, *case[1:]), streams=False, tried=TWO_ROUNDS)
+    """Kernels of the last step, also a server's; waits and uploads by visit of the second round, rounded up."""
+    networks = RESNET[1:] if any(word.startswith("encoder=") for word in case) else RESNET
+    run = train_on_gpu(folder, (case[0], *networks, *case[1:]), streams=False, tried=TWO_ROUNDS)
     return {
         "kernels": sum(run.steps[-1].values()),
         "waits": run.of_a_visit("wait"),

@@ -91,8 +91,8 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
     for kind, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
             raise ConfigError(
-                f"federation.encoders: all clients of {type(built).__name__} run one architecture; those of FLESD, who "
-                "exchange no weights, may run several"
+                f"federation.encoders: all clients of {type(built).__name__} run one architecture; those of FLESD and "
+                "FedMKD, which average no weights, may run several"
             )
         where = f"federation.encoders.{kind}"
         if kind in ("default", "global"):

@@ -4,7 +4,7 @@ Embeddings are `[B, d]`, one row for each image; a second argument holds the oth
 No function normalises, detaches or averages unless its docstring says so. All logarithms are natural.
 """
 
-from methods.maths.distillation import dino
+from methods.maths.distillation import attended, dino
 from methods.maths.federated import (
     correlation,
     decorrelation,

@@ -1,5 +1,6 @@
-"""Self-distillation without labels."""
+"""Distillation without labels: of a network's own average, and of several teachers."""
 
+import torch
 from torch import Tensor
 
 from methods.maths.losses import swav
@@ -29,3 +30,22 @@ def dino(
     """
     sharpened = ((upcast(targets) - upcast(centre)) / target_temperature).softmax(dim=2)
     return swav(scores, sharpened, temperature)
+
+
+@full_precision
+def attended(values: Tensor, queries: Tensor, keys: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    """Means `[B, d]` of several teachers' rows by attention (Li et al. 2024, FedMKD, authors' code).
+
+    A row's weights are the softmax over teachers of the products of its mapped query and keys, divided by K.
+
+    Args:
+        values: `[B, N, d]`, the rows of N teachers. keys: `[B, N, K]`, theirs. queries: `[B, K]`, the student's.
+        of_queries, of_keys: `[K, K]`, the matrices that map them.
+
+    >>> values, keys = torch.tensor([[[1.0], [3.0]]]), torch.tensor([[[0.5], [0.5]]])
+    >>> attended(values, torch.ones(1, 1), keys, torch.eye(1), torch.eye(1))  # equal keys: the mean
+    tensor([[2.]])
+    """
+    mapped, others = upcast(queries) @ upcast(of_queries), upcast(keys) @ upcast(of_keys)
+    weights = (torch.einsum("bk,bnk->bn", mapped, others) / queries.shape[1]).softmax(dim=1)
+    return torch.einsum("bn,bnd->bd", weights, upcast(values))

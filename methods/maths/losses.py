@@ -10,7 +10,9 @@ from methods.maths.precision import full_precision, upcast
 
 
 @full_precision
-def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "full") -> Tensor:
+def nt_xent(
+    z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "full", negatives: Tensor | None = None
+) -> Tensor:
     """Normalised temperature-scaled cross-entropy (Chen et al. 2020, SimCLR, eq. 1), and variants of released codes.
 
     Rows are L2-normalised inside; the mean is over anchors, and an anchor's positive is the image's other view.
@@ -21,9 +23,10 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "ful
         form: the anchors, and the embeddings in the denominator. "full", the paper's: all 2B embeddings, and the other
             2B - 1. "one-way" (FLESD): view a, and view b. "zeroed" (FedU2's code): as full, plus the anchor itself with
             similarity 0. "itself" (L-DAWA's code): view a, and all 2B embeddings, also the anchor itself.
+        negatives: `[n, d]` of unit length, which every anchor has in its denominator too (FedCA's dictionary).
 
     Returns:
-        A scalar. All embeddings equal gives log(2B - 1) for "full", log B for "one-way".
+        A scalar. All embeddings equal gives log(2B - 1 + n) for "full", log(B + n) for "one-way".
 
     >>> alike = torch.ones(4, 8)
     >>> nt_xent(alike, alike)  # log(2 * 4 - 1)
@@ -32,15 +35,20 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float = 0.5, form: str = "ful
     tensor(1.3863)
     """
     a, b = F.normalize(upcast(z_a), dim=1), F.normalize(upcast(z_b), dim=1)
-    rows = torch.arange(len(a), device=a.device)
+    anchors, positives = a, torch.arange(len(a), device=a.device)
     if form == "one-way":
-        return F.cross_entropy(a @ b.T / temperature, rows)
-    z = torch.cat([a, b])
-    if form == "itself":
-        return F.cross_entropy(a @ z.T / temperature, rows + len(a))
-    diagonal = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    similarity = (z @ z.T / temperature).masked_fill(diagonal, 0.0 if form == "zeroed" else float("-inf"))
-    return F.cross_entropy(similarity, torch.arange(len(z), device=z.device).roll(len(a)))
+        logits = a @ b.T / temperature
+    elif form == "itself":
+        logits, positives = a @ torch.cat([a, b]).T / temperature, positives + len(a)
+    else:
+        anchors = torch.cat([a, b])
+        diagonal = torch.eye(len(anchors), dtype=torch.bool, device=a.device)
+        excluded = 0.0 if form == "zeroed" else float("-inf")
+        logits = (anchors @ anchors.T / temperature).masked_fill(diagonal, excluded)
+        positives = torch.arange(len(anchors), device=a.device).roll(len(a))
+    if negatives is not None:
+        logits = torch.cat([logits, anchors @ upcast(negatives).T / temperature], dim=1)
+    return F.cross_entropy(logits, positives)
 
 
 @full_precision

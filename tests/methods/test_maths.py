@@ -109,6 +109,29 @@ def slow_nt_xent(a: np.ndarray, b: np.ndarray, temperature: float = 0.3) -> floa
     return total / len(items)
 
 
+def slow_dictionary(a: np.ndarray, b: np.ndarray, form: str, temperature: float = 0.3) -> float:
+    """NT-Xent with the rows of a dictionary in every denominator: the first two of three unit rows, and one again."""
+    items, total = [*a, *b], 0.0
+    dictionary = [np.eye(a.shape[1])[0], np.eye(a.shape[1])[1], np.eye(a.shape[1])[0]]
+    anchors = range(len(items) if form in ("full", "zeroed") else len(a))
+    for i in anchors:
+        j = (i + len(a)) % len(items)
+        others = {"full": [k for k in range(len(items)) if k != i], "one-way": range(len(a), len(items))}
+        scores = [cosine(items[i], items[k]) for k in others.get(form, range(len(items)))]
+        if form == "zeroed":
+            scores[i] = 0.0
+        scores += [unit(items[i]) @ row for row in dictionary]
+        total -= cosine(items[i], items[j]) / temperature - np.log(sum(np.exp(np.array(scores) / temperature)))
+    return total / len(anchors)
+
+
+def with_dictionary(form: str) -> tuple[Callable[..., Tensor], Callable[..., float]]:
+    return (
+        lambda a, b: maths.nt_xent(a, b, 0.3, form, torch.eye(a.shape[1])[[0, 1, 0]]),
+        lambda a, b: slow_dictionary(a, b, form),
+    )
+
+
 def slow_spectral(a: np.ndarray, b: np.ndarray) -> float:
     n = len(a)
     attraction = sum(a[i] @ b[i] for i in range(n)) / n
@@ -149,6 +172,9 @@ def slow_scaling(z: np.ndarray, scale: np.ndarray, variant: str) -> float:
 
 PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "nt_xent": (lambda a, b: maths.nt_xent(a, b, 0.3), slow_nt_xent),
+    **{
+        f"nt_xent, {form}, with a dictionary": with_dictionary(form) for form in ("full", "one-way", "zeroed", "itself")
+    },
     "negative_cosine": (
         maths.negative_cosine,
         lambda a, b: -sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a),
@@ -235,6 +261,15 @@ def test_nt_xent_of_equal_embeddings_is_the_log_of_the_others() -> None:
         assert float(maths.nt_xent(z, z, 0.1)) == pytest.approx(np.log(2 * n - 1), rel=1e-5)
         assert float(maths.nt_xent(z, z, 0.1, "one-way")) == pytest.approx(np.log(n), rel=1e-5)
         assert float(maths.nt_xent(z, z, 0.1, "itself")) == pytest.approx(np.log(2 * n), rel=1e-5)
+        dictionary = normalize(z[:1], dim=1).expand(3, 8)
+        assert float(maths.nt_xent(z, z, 0.1, "full", dictionary)) == pytest.approx(np.log(2 * n + 2), rel=1e-5)
+        assert float(maths.nt_xent(z, z, 0.1, "one-way", dictionary)) == pytest.approx(np.log(n + 3), rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["full", "one-way", "zeroed", "itself"])
+def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
+    a, b = random(2, 6, 5).unbind()
+    assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
 
 
 @pytest.mark.parametrize("loss", [maths.nt_xent, maths.alignment, lambda a, b: maths.uniformity(a)])

@@ -23,6 +23,7 @@ SMALL = ("encoder.class=methods.networks.convnet",)
 # ResNet-18 with the CIFAR stem: parameters, and running means and variances of its 4,800 channels
 RESNET, RUNNING = 11_168_832, 9_600
 DEFAULT = 512 * 512 + 2 * 512 + 512 * 256 + 256  # projector 512-512-256, BatchNorm after the first layer
+BYOL = 256 * 512 + 2 * 512 + 512 * 256 + 256 + 2 * 512  # the default predictor 256-512-256, with its statistics
 FEDX = 512 * 256 + 256 + 256 * 256 + 256  # 512-256-256 without BatchNorm
 FEDU2 = 512 * 2048 + 2 * 2048 + 2048 * 512 + 512  # 512-2048-512, as SSD's
 FEDU = 512 * 4096 + 2 * 4096 + 4096 * 2048 + 2048  # 512-4096-2048
@@ -36,7 +37,9 @@ VIT += 2 * 192 + 192 * 512 + 4 * 512 + 512 * 256 + 256  # last LayerNorm; defaul
 BY_HAND = {
     "centralized": {},
     "fedavg": {"weights": RESNET + RUNNING + DEFAULT + 2 * 512},
+    "fedca": {"weights": RESNET + RUNNING + DEFAULT + 2 * 512, "dictionary": 5_000 * 256},
     "fedema": {"weights": RESNET + RUNNING + FEDU + PREDICTOR + 4 * 4096},
+    "fedmkd": {"model": RESNET + RUNNING + DEFAULT + 2 * 512 + BYOL},
     "fedsc": {"R": 512**2, "weights": RESNET + RUNNING + FEDSC},
     "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048, "mean_weight": 1},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
@@ -159,6 +162,7 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
     few = {
         "orchestra": ["method.local_clusters=4"],
+        "fedca": ["method.dictionary=4", "method.base_epochs=1"],  # clients hold unequal numbers of images
         "flesd-two": ["federation.encoders.half.clients=[3]"],
         "fedu2": ["method.solver=descent"],  # as in its scenario
         "lwfedssl": ["method.stages=1"],  # the sheet has the bytes of the first stage
