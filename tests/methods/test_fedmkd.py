@@ -63,7 +63,7 @@ class TestTwoArchitectures(MethodContract):
         assert all(channels(model) == channels(server["initial"][kinds[k]]) for k, model in server["clients"].items())
         assert list(unbroken.loop.export()) == ["global"]
 
-    # clients of several architectures are neither side by side nor recorded, Trainer knows one, and no config has this one
+    # clients of several architectures are visited one by one, Trainer knows one, and no shipped config has this one
     test_clients_side_by_side_give_the_bits_of_one_by_one = None
     test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value = None
     test_trainer_fits_pooled_data_where_training_comes_first = None
