@@ -1,0 +1,66 @@
+"""Hooks of the documentation site: pages made from code and from documents outside docs/, and links for the site."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from generate import links, public, tables  # noqa: E402
+from generate.markdown import Viewer  # noqa: E402
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.exceptions import PluginError  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.structure.pages import Page  # noqa: E402
+
+LISTED = {"Methods": "methods", "Studies": "studies"}
+"""Section of the navigation -> folder whose pages it lists."""
+SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lists a folder's pages in the navigation, so that a new method needs no line in mkdocs.yml."""
+    config.markdown_extensions.append(Viewer())
+    for section in _sections(config.nav or []):
+        for title, folder in LISTED.items():
+            if title in section:
+                section[title] += [f"{folder}/{file.name}" for file in sorted((ROOT / "docs" / folder).glob("*.md"))]
+    return config
+
+
+def _sections(entries: list[Any]) -> list[dict[str, Any]]:
+    """The sections of a navigation, at every depth."""
+    found = [entry for entry in entries if isinstance(entry, dict)]
+    return found + [inner for entry in found for value in entry.values() if isinstance(value, list) for inner in _sections(value)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the generated pages, the documents outside docs/ and the board's figures."""
+    for source, page in links.DOCUMENTS.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=f"# Licence\n\n```text\n{text}\n```\n" if source == "LICENSE" else text))
+    for page, text in {**public.pages(), **tables.pages()}.items():
+        files.append(File.generated(config, page, content=text))
+    for figure in sorted((ROOT / "leaderboards" / "figures").glob("*.svg")):
+        files.append(File.generated(config, str(figure.relative_to(ROOT)), abs_src_path=str(figure)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrites the links of pages that are files of the repository."""
+    place = page.file.src_uri
+    source = SOURCES.get(place) or (None if page.file.generated_by else f"docs/{place}")
+    return markdown if source is None else links.rewrite(markdown, source, place, public.place)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuses a site that lacks a public name."""
+    site = Path(config.site_dir)
+    missing = []
+    for module in public.modules():
+        html = (site / "reference" / f"{public.page_of(module)}.html").read_text(encoding="utf-8")
+        missing += [name for name in public.entries(module) if f'id="{name}"' not in html]
+    if missing:
+        raise PluginError(f"no entry in the reference: {', '.join(missing)}")
