@@ -1,6 +1,6 @@
 """Hooks of the documentation site: pages made from code and from documents outside docs/, and links for the site."""
 
-import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from mkdocs.structure.pages import Page  # noqa: E402
 
 LISTED = {"Methods": "methods", "Studies": "studies"}
 """Section of the navigation -> folder whose pages it lists."""
+BOOST = {"troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5, "parity.md": 0.5}
+"""Page -> factor of its search results. Guides come before the reference of Python names, which has most words."""
+PYTHON = {f"reference/{page}.md" for page in public.PAGES}
 SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
 
 
@@ -51,6 +54,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrites the links of pages that are files of the repository."""
     place = page.file.src_uri
+    page.meta["search"] = {"boost": 0.2 if place in PYTHON else BOOST.get(place, 1.0)}
+    if place == "glossary.md":  # a search for one of its words finds it first
+        rows = re.findall(r"^\| ([^|]+) \|", markdown, re.MULTILINE)
+        page.meta["tags"] = [word.strip(" `") for row in rows for word in row.split(",") if word.strip(" -") != "word"]
     source = SOURCES.get(place) or (None if page.file.generated_by else f"docs/{place}")
     return markdown if source is None else links.rewrite(markdown, source, place, public.place)
 

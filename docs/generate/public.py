@@ -1,8 +1,8 @@
 """What is public, and the pages of the reference that document it from docstrings.
 
 Public is every name without a leading underscore that a module of `methods`, `eval`, `datamodules` or `leaderboards`,
-`benchmark.api` or `benchmark.errors` defines itself: its classes, functions, and those of its variables that have a
-docstring. No part of the module's own path may begin with an underscore.
+`benchmark.api` or `benchmark.errors` defines itself: its classes and functions, and those of its variables that have a
+docstring. Modules whose names begin with an underscore are not public.
 """
 
 import ast
@@ -79,10 +79,20 @@ def place(file: str) -> Target | None:
 def pages() -> dict[str, str]:
     """Place in the site -> Markdown, of the pages made from docstrings."""
     texts = {page: f"# {title}\n\n{content}\n" for page, (title, content) in PAGES.items()}
+    texts["index"] = index()
     for module in modules():
         members = "".join(f"\n        - {name}" for name in names(module))
         texts[page_of(module)] += f"\n::: {module}\n    options:\n      members:{members or ' false'}\n"
     return {f"reference/{page}.md": text for page, text in texts.items()}
+
+
+def index() -> str:
+    """The page before the others: what there is, and what counts as public."""
+    tables = "config: every key of a config; protocols: every protocol; record: every field of a record; commands: every command"
+    lines = [f"| [{name.strip()}]({name.strip()}.md) | {content} |" for name, content in (pair.split(":") for pair in tables.split(";"))]
+    lines += [f"| [{title}]({page}.md) | {content} |" for page, (title, content) in PAGES.items()]
+    rule = " ".join((__doc__ or "").split("\n\n", 1)[1].split())
+    return "\n".join(["# Reference", "", "All of it is made from the code.", "", "| page | content |", "|---|---|", *lines, "", rule, ""])
 
 
 def entries(module: str) -> list[str]:

@@ -15,10 +15,8 @@ from datamodules.recipe import Recipe
 from eval.factories import Protocol
 from eval.protocol import PROTOCOLS, find
 from generate.links import ROOT
-from leaderboards.markdown import table_lines
 from leaderboards.schema import json_schema
 
-ROOT_KEYS = "top level"
 TRANSFER = "svhn"
 """The data set of which the page of protocols shows the ones on another data set."""
 NEEDS = {
@@ -55,12 +53,13 @@ def config_page() -> str:
         "arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
         "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
     ]
+    known = [*keys(), *keys(Recipe, "views.")]
     section = None
-    for key in [*keys(), *keys(Recipe, "views.")]:
-        here = key.name.partition(".")[0] if "." in key.name else ROOT_KEYS
+    for key in sorted(known, key=lambda key: "." in key.name):
+        here = key.name.rpartition(".")[0]
         if here != section:
             section = here
-            lines += ["", f"## `{section}`" if section != ROOT_KEYS else "## Top level"]
+            lines += ["", f"## `{section}`" if section else "## Keys without a section"]
         lines += ["", f"### `{key.name}` {{ #{key.name} }}", "", _type_line(key), "", _code_words(key.meaning)]
     return _text(lines)
 
@@ -85,7 +84,7 @@ def protocols_page() -> str:
         lines += ["", f"## `{shown}` {{ #{protocol_anchor(shown)} }}", "", _code_words(protocol.summary), ""]
         lines += [f"- {line}" for line in _facts(protocol)]
         if settings := dict(_flat(protocol.settings)):
-            lines += ["", *table_lines(("setting", "value"), settings.items(), "l")]
+            lines += ["", "| setting | value |", "|---|---|", *(f"| `{name}` | `{value}` |" for name, value in settings.items())]
     return _text(lines)
 
 
@@ -129,7 +128,7 @@ def record_page() -> str:
     ]
     for name, field in schema["properties"].items():
         kind = _json_type(field, schema) + ("" if name in schema["required"] else ", may be absent")
-        lines += ["", f"## `{name}`", "", f"{kind}. {field['description']}"]
+        lines += ["", f"## `{name}`", "", f"{field['description']}", "", f"Type: {kind}."]
         if rows := [(f"`{name}.{path}`", *row) for path, *row in _fields(field, schema)]:
             lines += ["", "| field | type | meaning |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     return _text(lines)
@@ -171,7 +170,7 @@ def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 def commands_page() -> str:
     """Every command with its help."""
-    os.environ["COLUMNS"] = "100"  # argparse wraps by it
+    os.environ["COLUMNS"] = "88"  # argparse wraps by it
     general, commands = parsers()
     lines = [
         "# Commands",
@@ -209,12 +208,14 @@ def _block(text: str) -> list[str]:
 
 
 def _code_words(text: str) -> str:
-    """Prose that Markdown does not change: dotted names, import paths and names with underscores become code."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(
-        part if part.startswith("`") else re.sub(r"(?<![\w/.`])(\w*[a-z]\w*(?:[._]\w+)+)(?![\w/])", r"`\1`", part.replace("<", "&lt;").replace("*", r"\*"))
-        for part in parts
-    )
+    """Prose as Markdown: names with dots or underscores become code, and names of pages become links."""
+
+    def marked(part: str) -> str:
+        plain = part.replace("<", "&lt;").replace("*", r"\*")
+        linked = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", plain)
+        return re.sub(r"(?<![\w/.`(])(\w*[a-z]\w*(?:[._]\w+)+)(?![\w/])", r"`\1`", linked)
+
+    return "".join(part if part.startswith("`") else marked(part) for part in re.split(r"(`[^`]*`)", text))
 
 
 def _as_yaml(value: Any) -> str:
