@@ -86,8 +86,12 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         ),
         "Length of training.",
     ),
-    "images": _field(Count, "Images trained on, all clients and rounds together; passes that only observe do not count."),
-    "scores": _field(Scores, "By protocol id and metric; accuracies in percent. Of several encoders the worst accuracy."),
+    "images": _field(
+        Count, "Images trained on, all clients and rounds together; passes that only observe do not count."
+    ),
+    "scores": _field(
+        Scores, "By protocol id and metric; accuracies in percent. Of several encoders the worst accuracy."
+    ),
     "encoders": _field(dict[str, Scores], "The same for each encoder by name; `scores` combines them."),
     "best": _field(
         _object(
@@ -114,7 +118,9 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         ),
         "Bytes of all messages: elements times their size, without compression or framing.",
     ),
-    "epsilon": _field(Number | None, "Largest epsilon that a client has spent; null where nothing was sent with noise."),
+    "epsilon": _field(
+        Number | None, "Largest epsilon that a client has spent; null where nothing was sent with noise."
+    ),
     "privacy": _field(
         NotRequired[
             _object(
@@ -167,8 +173,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     "evaluated": _field(dict[str, _object(**ORIGIN)], "By protocol id: where its scores come from."),  # type: ignore[misc]
     "deviations": _field(
         list[str],
-        "Special conditions: BatchNorm measured afterwards, rounds of several commits, devices or numbers of ranks, code "
-        "from outside the packages with its hash.",
+        "Special conditions: BatchNorm measured afterwards, rounds of several commits, devices or numbers of ranks, "
+        "code from outside the packages with its hash.",
     ),
 }
 INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size")

@@ -1,8 +1,8 @@
 """A griffe extension that reads the suite's docstrings as the google style that mkdocstrings shows.
 
 - `a, b: text` below `Args:` becomes an entry for each name, and so does the second half of `a: text. b: text`.
-- Where there is no `Args:`, a paragraph that begins with `name: ` is such a section if that is a parameter's name, and the
-  section `Attributes:` if it is a field's.
+- Where there is no `Args:`, a paragraph that begins with `name: ` is such a section if that is a parameter's name, and
+  the section `Attributes:` if it is a field's.
 - A name that only `**kwargs` takes is described under `**kwargs`.
 """
 

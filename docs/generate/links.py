@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,8 +72,3 @@ def rewrite(text: str, source: str, page: str, modules: Callable[[str], Target |
 
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in parts)
-
-
-def images(text: str) -> Collection[str]:
-    """The .svg files that a document outside docs/ shows, as it writes them."""
-    return set(re.findall(r"!\[[^\]]*\]\(([^)\s]+\.svg)", text))

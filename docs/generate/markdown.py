@@ -1,4 +1,4 @@
-"""Markdown as repository viewers read it: a list may follow a paragraph without a blank line, `<details>` hold Markdown."""
+"""Markdown as repository viewers read it: a list may follow a paragraph at once, and `<details>` hold Markdown."""
 
 import re
 
@@ -6,6 +6,8 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
 ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
+PARAGRAPH = re.compile(rf"(?!{ITEM.pattern})[^\s|]")
+"""The beginning of a paragraph's line: no item of a list, row of a table or indented line."""
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 
 
@@ -26,9 +28,7 @@ class Lists(Preprocessor):
         fenced = False
         for line in lines:
             fenced ^= FENCE.match(line) is not None
-            before = new[-1] if new else ""
-            if not fenced and ITEM.match(line) and before.strip() and not before.startswith((" ", "\t", "|")):
-                if not ITEM.match(before):
-                    new.append("")
-            new.append("<details markdown='1'>" + line[9:] if line.startswith("<details>") else line)
+            if not fenced and ITEM.match(line) and new and PARAGRAPH.match(new[-1]):
+                new.append("")
+            new.append(re.sub("^<details>", "<details markdown='1'>", line))
         return new

@@ -22,7 +22,14 @@ PAGES = {
     "benchmark": ("Benchmark", "What a notebook imports, and the errors that a user can fix."),
     "leaderboards": ("Leaderboards", "Records, ranks, pages."),
 }
-"""Page -> title and content. A page has the modules of a package without those that have a page of their own."""
+"""Page of docstrings -> title and content. A page has its package's modules, without those of a longer name here."""
+TABLES = {
+    "config": ("Config keys", "Every key of a config: type, default, meaning."),
+    "protocols": ("Protocols", "Every protocol: what it does, its settings and metrics."),
+    "record": ("Fields of a record", "Every field of a run's `result.json`."),
+    "commands": ("Commands", "Every command with its help."),
+}
+"""Other page of the reference -> title and content; `generate.tables` makes them."""
 BENCHMARK = ("benchmark.api", "benchmark.errors")
 """The public modules of `benchmark`."""
 
@@ -60,7 +67,7 @@ def path(module: str) -> Path:
 def page_of(module: str) -> str:
     """The page of the reference that has a module: a key of PAGES."""
     package = module.rpartition(".")[0]
-    if package == "methods" and "FederatedMethod" not in names(module) and _is_paper(module):
+    if package == "methods" and _is_paper(module):
         return "methods-papers"
     return package if package in PAGES else package.partition(".")[0]
 
@@ -88,11 +95,12 @@ def pages() -> dict[str, str]:
 
 def index() -> str:
     """The page before the others: what there is, and what counts as public."""
-    tables = "config: every key of a config; protocols: every protocol; record: every field of a record; commands: every command"
-    lines = [f"| [{name.strip()}]({name.strip()}.md) | {content} |" for name, content in (pair.split(":") for pair in tables.split(";"))]
-    lines += [f"| [{title}]({page}.md) | {content} |" for page, (title, content) in PAGES.items()]
-    rule = " ".join((__doc__ or "").split("\n\n", 1)[1].split())
-    return "\n".join(["# Reference", "", "All of it is made from the code.", "", "| page | content |", "|---|---|", *lines, "", rule, ""])
+    listed = {**TABLES, **PAGES}.items()
+    lines = [f"| [{title}]({page}.md) | {content} |" for page, (title, content) in listed]
+    rule = str(__doc__).partition("\n\n")[2]
+    return "\n".join(
+        ["# Reference\n\nAll of it is made from the code.\n", "| page | content |", "|---|---|", *lines, "", rule]
+    )
 
 
 def entries(module: str) -> list[str]:

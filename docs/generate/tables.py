@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, is_dataclass
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
@@ -48,9 +49,9 @@ def config_page() -> str:
     lines = [
         "# Config keys",
         "",
-        "On the command line a key is written `key=value`, in a file as YAML. `null` is YAML's word for None. The sections",
-        "`method`, `objective`, `encoder`, `optimizer` and `server_optimizer` name a `class`; their other keys are the",
-        "arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
+        "On the command line a key is written `key=value`, in a file as YAML. `null` is YAML's word for None.",
+        "The sections `method`, `objective`, `encoder`, `optimizer` and `server_optimizer` name a `class`. Their other",
+        "keys are the arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
         "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
     ]
     known = [*keys(), *keys(Recipe, "views.")]
@@ -80,11 +81,12 @@ def protocols_page() -> str:
     ]
     further = [find(f"transfer-{TRANSFER}/v{version}") for version in (1, 2)]
     for protocol in [*PROTOCOLS.values(), *further]:
-        shown = protocol.id.replace(TRANSFER, "<data set>")
-        lines += ["", f"## `{shown}` {{ #{protocol_anchor(shown)} }}", "", _code_words(protocol.summary), ""]
+        shown, meaning = (text.replace(TRANSFER, "<data set>") for text in (protocol.id, protocol.summary))
+        lines += ["", f"## `{shown}` {{ #{protocol_anchor(shown)} }}", "", _code_words(meaning), ""]
         lines += [f"- {line}" for line in _facts(protocol)]
         if settings := dict(_flat(protocol.settings)):
-            lines += ["", "| setting | value |", "|---|---|", *(f"| `{name}` | `{value}` |" for name, value in settings.items())]
+            lines += ["", "| setting | value |", "|---|---|"]
+            lines += [f"| `{name}` | `{value}` |" for name, value in settings.items()]
     return _text(lines)
 
 
@@ -122,9 +124,9 @@ def record_page() -> str:
     lines = [
         "# Fields of a record",
         "",
-        "A run's `result.json` has the fields below. [Results](../results.md#a-record) says where the file is, and how to",
-        "reproduce a number from it. An object may hold more than is listed here. A field that may be absent is missing in",
-        "records from before the field existed, or where it has no content.",
+        "A run's `result.json` has the fields below. [Results](../results.md#a-record) says where the file is, and how",
+        "to reproduce a number from it. An object may hold more than is listed here. A field that may be absent is",
+        "missing in records from before the field existed, or where it has no content.",
     ]
     for name, field in schema["properties"].items():
         kind = _json_type(field, schema) + ("" if name in schema["required"] else ", may be absent")
@@ -138,7 +140,7 @@ def _fields(field: Mapping[str, Any], schema: Mapping[str, Any], prefix: str = "
     """The fields within a field: dotted name, type, meaning. Objects by a free key have `*` in its place."""
     for option in _options(field, schema):
         if isinstance(inner := option.get("additionalProperties"), Mapping):
-            yield from _fields(inner, schema, f"{prefix}\\*.")
+            yield from _fields(inner, schema, f"{prefix}*.")
         for name, child in option.get("properties", {}).items():
             absent = "" if name in option.get("required", ()) else ", may be absent"
             yield f"{prefix}{name}", _json_type(child, schema) + absent, child["description"]
@@ -149,7 +151,9 @@ def _options(field: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
     """The types that a field may have, with references resolved."""
     if "$ref" in field:
         return [schema["$defs"][field["$ref"].rpartition("/")[2]]]
-    return [found for option in field.get("anyOf", [field]) for found in ([option] if option is field else _options(option, schema))]
+    if "anyOf" in field:
+        return [found for option in field["anyOf"] for found in _options(option, schema)]
+    return [field]
 
 
 def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
@@ -170,23 +174,23 @@ def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 def commands_page() -> str:
     """Every command with its help."""
-    os.environ["COLUMNS"] = "88"  # argparse wraps by it
     general, commands = parsers()
-    lines = [
-        "# Commands",
-        "",
-        "What `--help` prints. [Commands](../commands.md) has examples with explanations.",
-        "",
-        *_block(general.format_help()),
-    ]
-    for name, command in commands.items():
-        lines += ["", f"## `{name}`", "", *_block(command.format_help())]
+    lines = ["# Commands", "", "What `--help` prints. [Commands](../commands.md) has examples with explanations.", ""]
+    with patch.dict(os.environ, COLUMNS="88"):  # argparse wraps by it
+        lines += _block(general.format_help())
+        for name, command in commands.items():
+            lines += ["", f"## `{name}`", "", *_block(command.format_help())]
     return _text(lines)
 
 
 def methods_page() -> str:
     """The methods, by the first line of their configs."""
-    lines = ["# Methods", "", "Each method is one file in `methods/` and one config. `run SCENARIO METHOD` takes the names.", ""]
+    lines = [
+        "# Methods",
+        "",
+        "Each method is a file in `methods/` and a config, whose name `run SCENARIO METHOD` takes.",
+        "",
+    ]
     lines += ["| name | method |", "|---|---|"]
     for name in available("method"):
         page = ROOT / "docs" / "methods" / f"{name}.md"
