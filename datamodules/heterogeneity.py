@@ -10,7 +10,12 @@ MAX_CLIENTS = 100
 
 
 def counts(labels: np.ndarray, partition: Sequence[np.ndarray]) -> np.ndarray:
-    """Examples `[K, C]` of each class on each client; classes are the distinct values of `labels: [N]`, in order."""
+    """Examples `[K, C]` of each class on each client; classes are the distinct values of `labels: [N]`, in order.
+
+    >>> counts(np.array([0, 0, 1, 1]), [np.array([0, 1]), np.array([2, 3])])
+    array([[2, 0],
+           [0, 2]])
+    """
     distinct, classes = np.unique(labels, return_inverse=True)
     return np.stack([np.bincount(classes[indices], minlength=len(distinct)) for indices in partition])
 
@@ -20,6 +25,9 @@ def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, flo
 
     `classes` and `classes_1pct` are means over clients: a class is on a client that has at least one example of it,
     or of whose examples it makes up at least 1 %. A client without examples has no class.
+
+    >>> report(np.array([0, 0, 1, 1]), [np.array([0, 1]), np.array([2, 3])])
+    {'classes': 1.0, 'classes_1pct': 1.0, 'size_min': 2.0, 'size_median': 2.0, 'size_max': 2.0}
     """
     examples = counts(labels, partition)
     sizes = examples.sum(axis=1)

@@ -50,20 +50,32 @@ class Parts(Sequence[np.ndarray]):
 
 
 def thinned(partition: Sequence[np.ndarray], fraction: float, *, seed: int) -> Partition:
-    """Random fraction of each client's images, at least two, in their order."""
+    """Random fraction of each client's images, at least two, in their order.
+
+    >>> [len(indices) for indices in thinned([np.arange(10), np.arange(10, 30)], 0.5, seed=0)]
+    [5, 10]
+    """
     rng = np.random.default_rng([seed, 1])
     positions = (rng.permutation(len(indices))[: max(2, round(fraction * len(indices)))] for indices in partition)
     return [indices[np.sort(chosen)] for indices, chosen in zip(partition, positions, strict=True)]
 
 
 def of_every_class(labels: np.ndarray, fraction: float, *, seed: int) -> np.ndarray:
-    """Sorted indices of a random fraction of every class, at least one image each: a public set (FLESD, Table 2)."""
+    """Sorted indices of a random fraction of every class, at least one image each: a public set (FLESD, Table 2).
+
+    >>> len(of_every_class(np.repeat([0, 1], 10), 0.2, seed=0))  # two of each class
+    4
+    """
     rng = np.random.default_rng([seed, 2])
     return _join([rng.permutation(rows)[: max(1, round(fraction * len(rows)))] for rows in _by_class(labels)])
 
 
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
-    """Cut a random permutation into equal parts (sizes differ by at most one), whatever the labels."""
+    """Cut a random permutation into equal parts (sizes differ by at most one), whatever the labels.
+
+    >>> [len(indices) for indices in iid(np.zeros(10, dtype=int), 3, seed=0)]
+    [4, 3, 3]
+    """
     _check(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(indices).astype(np.int64) for indices in np.array_split(order, num_clients)]
@@ -74,6 +86,10 @@ def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: i
 
     Sizes differ, and without a `min_size` a client may get no example at small `alpha`. With one, all is drawn
     again until the smallest client has `min_size` examples; PartitionError after `REDRAWS` draws.
+
+    >>> labels = np.repeat(np.arange(10), 10)
+    >>> sum(len(indices) for indices in dirichlet(labels, 5, alpha=0.1, seed=0))
+    100
     """
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
@@ -88,6 +104,10 @@ def dirichlet_min(labels: np.ndarray, num_clients: int, *, alpha: float, min_siz
 
     Classes come one after another; the probabilities of full clients become 0 and the others' are scaled to sum to 1.
     All is drawn again until the smallest client has `min_size` examples; PartitionError after `REDRAWS` draws.
+
+    >>> labels = np.repeat(np.arange(10), 10)
+    >>> min(len(indices) for indices in dirichlet_min(labels, 5, alpha=0.5, seed=0)) >= 10
+    True
     """
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
@@ -135,6 +155,10 @@ def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, se
     The class-by-client matrix is normalised 100 times in turn, clients to 1/K of the data and classes to their own
     size, classes last. Counts are rounded down and a class's examples are assigned in file order, so the last few of
     each class, fewer than K, are left out. At very small `alpha` 100 normalisations do not converge and sizes differ.
+
+    >>> labels = np.repeat(np.arange(10), 10)
+    >>> [len(indices) for indices in dirichlet_balanced(labels, 5, alpha=0.1, seed=0)]
+    [18, 18, 18, 18, 17]
     """
     members = _check(labels, num_clients, alpha)
     log_p = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
@@ -159,6 +183,10 @@ def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2
 
     Each of the C classes is cut at random into ceil(cK/C) equal parts; clients in turn get one part of each of the c
     classes with most parts left, ties drawn. Where C does not divide cK, the remaining parts are left out.
+
+    >>> labels = np.repeat(np.arange(4), 10)
+    >>> [len(np.unique(labels[indices])) for indices in classes(labels, 4, classes_per_client=2, seed=0)]
+    [2, 2, 2, 2]
     """
     members = _check(labels, num_clients)
     C = len(members)
@@ -184,6 +212,10 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     """Give client k the k-th block of C/K successive classes; with K > C, K/C clients share each class (FedSC).
 
     A shared class is cut at random into equal parts. One of K and C has to divide the other.
+
+    >>> labels = np.repeat(np.arange(4), 10)
+    >>> [np.unique(labels[indices]).tolist() for indices in blocks(labels, 2, seed=0)]
+    [[0, 1], [2, 3]]
     """
     members = _check(labels, num_clients)
     C = len(members)

@@ -22,6 +22,10 @@ def fitting(size: int | None, mode: str | None, channels: int | None) -> Callabl
         channels: 1 or 3; None: images stay as they are.
 
     Raises DataError, also when the function is called: an impossible request, or an image it does not cover.
+
+    >>> fit = fitting(size=4, mode="pad", channels=3)
+    >>> fit(np.zeros((1, 6, 8), dtype=np.uint8)).shape
+    (3, 4, 4)
     """
     if size is not None and size < 1:
         raise DataError(f"data.image_size={size}: give a number of pixels, at least 1")
@@ -40,7 +44,11 @@ def fitting(size: int | None, mode: str | None, channels: int | None) -> Callabl
 
 
 def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """The image with so many channels: grey ones are repeated, colours weighted by `LUMA`."""
+    """The image with so many channels: grey ones are repeated, colours weighted by `LUMA`.
+
+    >>> with_channels(np.zeros((1, 8, 8), dtype=np.uint8), 3).shape
+    (3, 8, 8)
+    """
     if len(image) == channels:
         return image
     if len(image) == 1:
@@ -72,7 +80,11 @@ def _square(image: np.ndarray, size: int, mode: str | None) -> np.ndarray:
 
 
 def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image `[C, H, W]` at another size, bilinearly, with antialiasing where it becomes smaller."""
+    """An image `[C, H, W]` at another size, bilinearly, with antialiasing where it becomes smaller.
+
+    >>> resized(np.zeros((3, 8, 8), dtype=np.uint8), 4, 6).shape
+    (3, 4, 6)
+    """
     if image.shape[1:] == (height, width):
         return image
     channels = (Image.fromarray(channel).resize((width, height), Image.Resampling.BILINEAR) for channel in image)

@@ -47,6 +47,9 @@ def summary(each: Mapping[str, float]) -> dict[str, float]:
     """Mean, mean of the worst tenth and spread of the clients' accuracies in percent, and of up to SHOWN clients each.
 
     Empty without clients.
+
+    >>> summary({"a": 50.0, "b": 70.0})["accuracy_worst_tenth"]
+    50.0
     """
     if not each:
         return {}

@@ -17,6 +17,9 @@ def mixing(rows: Tensor, centroids: Tensor) -> float:
 
     Args:
         rows: `[N, d]`; centroids: `[G, d]`. Both are L2-normalised inside.
+
+    >>> mixing(torch.eye(2), torch.eye(2))  # no row is similar to the other cluster's centroid
+    0.0
     """
     if len(centroids) < 2:
         return math.nan

@@ -11,13 +11,21 @@ from eval.features import EvalError
 
 
 def angles(x: Tensor, y: Tensor) -> Tensor:
-    """Angles in degrees between rows, `[N]` float64, of two `[N, d]` (Han et al. 2022, eq. 14)."""
+    """Angles in degrees between rows, `[N]` float64, of two `[N, d]` (Han et al. 2022, eq. 14).
+
+    >>> angles(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]))
+    tensor([45.0000], dtype=torch.float64)
+    """
     cosine = (F.normalize(x.double(), dim=1) * F.normalize(y.double(), dim=1)).sum(dim=1)
     return cosine.clamp(-1, 1).arccos().rad2deg()
 
 
 def by_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Mean of `[N]` or `[N, d]` over each class's rows, `[C]` or `[C, d]` float64; nan for a class without rows."""
+    """Mean of `[N]` or `[N, d]` over each class's rows, `[C]` or `[C, d]` float64; nan for a class without rows.
+
+    >>> by_class(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), num_classes=3)
+    tensor([2., nan, 5.], dtype=torch.float64)
+    """
     counts = torch.bincount(labels, minlength=num_classes).double()
     sums = torch.zeros(num_classes, *values.shape[1:], dtype=torch.float64, device=values.device)
     sums.index_add_(0, labels, values.double())
@@ -30,6 +38,9 @@ def inter_class_angles(x: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     A prototype is the mean of the class's L2-normalised rows, as in the text; classes without rows are left out.
 
     Raises EvalError: fewer than two classes have rows.
+
+    >>> inter_class_angles(torch.eye(2), torch.tensor([0, 1]), num_classes=2)
+    tensor([90.], dtype=torch.float64)
     """
     prototypes = by_class(F.normalize(x.double(), dim=1), labels, num_classes)
     prototypes = prototypes[~prototypes.isnan().any(dim=1)]
@@ -44,6 +55,10 @@ def cka(x: Tensor, y: Tensor) -> float:
 
     Kornblith et al. 2019, eq. 4 with linear kernels, columns centred. In [0, 1]: 1 where one is the other rotated,
     scaled and shifted; nan where one of them is the same row throughout.
+
+    >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
+    >>> round(cka(x, 3 * x.flip(1) + 7), 4)
+    1.0
     """
     x, y = (rows.double() - rows.double().mean(dim=0) for rows in (x, y))
     norms = (x.T @ x).norm() * (y.T @ y).norm()

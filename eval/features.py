@@ -154,6 +154,10 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
         fit_index, held_out_index: sorted int64 row numbers on the labels' device; disjoint, N in total.
 
     Raises EvalError: the fraction is outside (0, 1), or no class has two rows.
+
+    >>> fit, held_out = holdout(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), fraction=0.25)
+    >>> len(fit), len(held_out)  # one row of each class is held out
+    (6, 2)
     """
     if not 0 < fraction < 1:
         raise EvalError(f"a held-out fraction of {fraction} was given: give one between 0 and 1, both excluded")
@@ -201,7 +205,11 @@ def seed_of(generator: torch.Generator) -> int:
 
 
 def accuracy(predicted: Tensor, labels: Tensor) -> float:
-    """Percent of rows whose predicted class is their label, over all rows."""
+    """Percent of rows whose predicted class is their label, over all rows.
+
+    >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
+    75.0
+    """
     return 100 * int((predicted == labels).sum()) / len(labels)
 
 

@@ -17,6 +17,11 @@ def effective_rank(features: Tensor) -> float:
 
     Args:
         features: `[N, d]`.
+
+    >>> round(effective_rank(torch.eye(3)), 4)
+    3.0
+    >>> round(effective_rank(torch.ones(3, 3)), 4)  # collapsed
+    1.0
     """
     values = torch.linalg.svdvals(features.double())
     total = values.sum()
@@ -27,7 +32,11 @@ def effective_rank(features: Tensor) -> float:
 
 
 def singular_values(features: Tensor) -> Tensor:
-    """Singular values of the centred rows `[N, d]`, in decreasing order: `[min(N, d)]` float64."""
+    """Singular values of the centred rows `[N, d]`, in decreasing order: `[min(N, d)]` float64.
+
+    >>> singular_values(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    tensor([1.4142, 0.0000], dtype=torch.float64)
+    """
     return torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
 
 
@@ -38,6 +47,9 @@ def spectrum(values: Tensor) -> dict[str, float]:
         "dimensions_90", "dimensions_99": the fewest dimensions with 90 and 99 % of the variance `sum s^2`;
         "participation_ratio": `(sum s^2)^2 / sum s^4`;
         "decay_k" for k = 2, 4, 8, ... up to d: `log10(s_k / s_1)`, at least -12. All are 0 for equal rows.
+
+    >>> spectrum(torch.ones(4))
+    {'dimensions_90': 4.0, 'dimensions_99': 4.0, 'participation_ratio': 4.0, 'decay_2': 0.0, 'decay_4': 0.0}
     """
     values = values.cpu()  # each number is read
     variance = values.square()
@@ -73,6 +85,11 @@ def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000
         the negative). Without a pair the value is nan.
 
     Raises EvalError: fewer than two rows.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> parts = uniformity_parts(x, torch.tensor([0, 0, 1, 1]))
+    >>> {name: round(value, 3) for name, value in parts.items()}  # squared distances: 0 within clients, 2 between
+    {'total': -1.063, 'within': 0.0, 'between': -4.0}
     """
     n = len(x)
     if n < 2:
@@ -122,6 +139,10 @@ def label_free_score(
         "alignment" and "uniformity", the two means, and "score", `alignment + weight * uniformity`.
 
     Raises EvalError: no client has two images (one, if `include_self`).
+
+    >>> view = torch.eye(2)
+    >>> label_free_score(view, view, torch.tensor([0, 0]), temperature=0.5)  # another image has cosine 0
+    {'alignment': 1.0, 'uniformity': 0.0, 'score': 1.0}
     """
     alignments, uniformities = [], []
     for client in clients[clients >= 0].unique():

@@ -17,6 +17,10 @@ def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: 
         k: 1 <= k <= N. chunk: test rows at a time; memory is chunk x N floats.
 
     Raises EvalError: k is outside 1..N.
+
+    >>> bank, labels = torch.eye(3), torch.tensor([5, 6, 7])
+    >>> neighbours(bank, labels, torch.tensor([[0.0, 2.0, 0.0]]), k=1)
+    (tensor([[1.]]), tensor([[6]]))
     """
     if not 1 <= k <= len(train_x):
         raise EvalError(f"k={k} neighbours in a bank of {len(train_x)} rows: give k in 1..{len(train_x)}")
@@ -32,6 +36,10 @@ def vote(cosine: Tensor, labels: Tensor, num_classes: int, k: int, temperature: 
     temperature: > 0; the larger, the more equal the weights.
 
     Raises EvalError: the temperature is not positive.
+
+    >>> cosine, labels = torch.tensor([[0.9, 0.8, 0.8]]), torch.tensor([[0, 1, 1]])
+    >>> [vote(cosine, labels, 2, k=3, temperature=t) for t in (1.0, 0.01)]  # two votes, or the nearest
+    [tensor([1]), tensor([0])]
     """
     if temperature <= 0:
         raise EvalError(f"a vote temperature of {temperature} was given: give one above 0")
@@ -44,7 +52,12 @@ def vote(cosine: Tensor, labels: Tensor, num_classes: int, k: int, temperature: 
 def knn_predict(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, num_classes: int, k: int, temperature: float, chunk: int = 1000
 ) -> Tensor:
-    """Predicted classes `[M]` int64 of the test rows; see `neighbours` and `vote`."""
+    """Predicted classes `[M]` int64 of the test rows; see `neighbours` and `vote`.
+
+    >>> bank, labels = torch.eye(3), torch.tensor([0, 1, 2])
+    >>> knn_predict(bank, labels, torch.tensor([[0.0, 2.0, 0.1]]), num_classes=3, k=1, temperature=0.1)
+    tensor([1])
+    """
     return vote(*neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
 
 

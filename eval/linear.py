@@ -66,7 +66,11 @@ class Probe:
 
 
 def cosine_factor(position: float, length: float) -> float:
-    """Factor of the learning rate in a cosine schedule: 1 at position 0, 0 at position `length`."""
+    """Factor of the learning rate in a cosine schedule: 1 at position 0, 0 at position `length`.
+
+    >>> [cosine_factor(position, 2) for position in (0, 1, 2)]
+    [1.0, 0.5, 0.0]
+    """
     return (1 + math.cos(math.pi * position / length)) / 2
 
 

@@ -35,6 +35,10 @@ def tsne(
 
 
 def purity(positions: Tensor, labels: Tensor) -> float:
-    """Percent of the points `[n, 2]` whose nearest other point has the same label."""
+    """Percent of the points `[n, 2]` whose nearest other point has the same label.
+
+    >>> round(purity(torch.tensor([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0]]), torch.tensor([3, 3, 5])), 1)
+    66.7
+    """
     distances = torch.cdist(positions, positions).fill_diagonal_(torch.inf)
     return accuracy(labels[distances.argmin(dim=1)], labels)

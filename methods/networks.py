@@ -116,6 +116,9 @@ def resnet18(*, stem: str = "cifar", norm: str = "batch", init: str = "torchvisi
         init: of the convolutions: "torchvision" (Kaiming normal, fan-out) or "default" (PyTorch's own, about half as
             large).
         in_channels: channels of the images.
+
+    >>> resnet18().dim, resnet18(stem="imagenet")(torch.zeros(2, 3, 64, 64)).shape
+    (512, torch.Size([2, 512]))
     """
     return _resnet(models.resnet18, stem, norm, init, in_channels)
 
@@ -167,6 +170,9 @@ def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int =
         patch_size: side of a patch in pixels; 16 for images of 224.
         features: "class" (the class token) or "mean" (of the patches' tokens).
         in_channels: channels of the images. image_size: their side in pixels.
+
+    >>> vit_tiny(patch_size=8).dim
+    192
     """
     return _vit(192, 3, patch_size, features, in_channels, image_size)
 
@@ -202,6 +208,10 @@ def convnet(
         strides: stride of each block.
         norm: "batch" or "group".
         in_channels: channels of the images.
+
+    >>> encoder = convnet(widths=[8, 16], strides=[2, 2])
+    >>> encoder(torch.zeros(4, 3, 32, 32)).shape, encoder.dim
+    (torch.Size([4, 16]), 16)
     """
     if len(widths) != len(strides):
         raise MethodError(
@@ -279,6 +289,9 @@ def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) ->
         widths: (input, hidden..., output) features.
         norm: BatchNorm1d before every ReLU, with no bias in the linear layer before it.
         last_norm: BatchNorm1d without affine parameters on the output (SimSiam's projector).
+
+    >>> mlp([128, 64, 32])(torch.zeros(4, 128)).shape
+    torch.Size([4, 32])
     """
     if min(widths, default=0) < 1:
         raise MethodError(

@@ -34,7 +34,11 @@ class Span(NamedTuple):
 
 
 def leaves(tree: Tree, path: tuple = ()) -> Iterator[tuple[tuple, Tensor]]:
-    """Yields (path, tensor) in insertion order; a path is the tuple of keys from the root."""
+    """Yields (path, tensor) in insertion order; a path is the tuple of keys from the root.
+
+    >>> [path for path, _ in leaves({"encoder": {"weight": torch.ones(2)}, "scale": torch.ones(1)})]
+    [('encoder', 'weight'), ('scale',)]
+    """
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, (*path, key))
@@ -43,7 +47,11 @@ def leaves(tree: Tree, path: tuple = ()) -> Iterator[tuple[tuple, Tensor]]:
 
 
 def map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """Applies `function` leaf by leaf; `others` must hold at least the leaves of `tree`."""
+    """Applies `function` leaf by leaf; `others` must hold at least the leaves of `tree`.
+
+    >>> map(torch.add, {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])})
+    {'w': tensor([3.])}
+    """
     return {
         key: map(function, value, *(other[key] for other in others))
         if isinstance(value, dict)
@@ -53,7 +61,11 @@ def map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
 
 
 def select(tree: Tree, outline: Tree) -> Tree:
-    """The leaves of `tree` at the paths of `outline`."""
+    """The leaves of `tree` at the paths of `outline`.
+
+    >>> select({"w": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"b": torch.empty(1)})
+    {'b': tensor([2.])}
+    """
     return map(lambda _, leaf: leaf, outline, tree)
 
 
@@ -165,7 +177,11 @@ def zeros_like(tree: Tree) -> Tree:
 
 
 def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
-    """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged."""
+    """`tree + scale * change`; leaves of `tree` that `change` lacks are unchanged.
+
+    >>> add({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}, scale=0.5)
+    {'w': tensor([2.])}
+    """
     if (spans := alike(tree, change)) is not None:
         return spans[0].tree(spans[0].flat + scale * spans[1].flat)
     values, changes = dict(leaves(tree)), dict(leaves(change))
@@ -182,7 +198,11 @@ def add(tree: Tree, change: Tree, scale: float = 1.0) -> Tree:
 
 
 def subtract(tree: Tree, other: Tree) -> Tree:
-    """`tree - other` over the leaves of `tree`."""
+    """`tree - other` over the leaves of `tree`.
+
+    >>> subtract({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])})
+    {'w': tensor([-1.])}
+    """
     return elementwise(torch.sub, tree, other)
 
 
@@ -194,12 +214,20 @@ def elementwise(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> T
 
 
 def squared_norm(tree: Tree) -> Tensor:
-    """The sum of the squares of all leaves, 0-d."""
+    """The sum of the squares of all leaves, 0-d.
+
+    >>> squared_norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+    tensor(25.)
+    """
     return torch.stack([leaf.square().sum() for _, leaf in leaves(tree)]).sum()
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:
-    """The leaves of both Trees; `top` replaces leaves at the same path. The arguments are unchanged."""
+    """The leaves of both Trees; `top` replaces leaves at the same path. The arguments are unchanged.
+
+    >>> overlay({"w": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"b": torch.tensor([5.0])})
+    {'w': tensor([1.]), 'b': tensor([5.])}
+    """
     merged = dict(tree)
     for key, value in top.items():
         nested = isinstance(value, dict) and isinstance(tree.get(key), dict)
@@ -208,7 +236,11 @@ def overlay(tree: Tree, top: Tree) -> Tree:
 
 
 def finite(tree: Tree) -> bool:
-    """Whether all leaves are free of infinity and NaN; the device is read once for the whole Tree."""
+    """Whether all leaves are free of infinity and NaN; the device is read once for the whole Tree.
+
+    >>> finite({"w": torch.tensor([1.0, float("nan")])})
+    False
+    """
     packed = span(tree)
     every = [packed.flat] if packed is not None else [leaf for _, leaf in leaves(tree)]
     tensors = [leaf for leaf in every if leaf.numel() and leaf.is_floating_point()]
@@ -218,7 +250,11 @@ def finite(tree: Tree) -> bool:
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of all leaves when serialised: elements times element size."""
+    """Bytes of all leaves when serialised: elements times element size.
+
+    >>> nbytes({"w": torch.ones(10)})
+    40
+    """
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
 
 

@@ -173,6 +173,7 @@ def test_links_lead_to_pages_of_the_site(text, source, page, expected):
         ("Is.\n\nArgs:\n    a, z: text", ("a", "kwargs"), "", "a: text|kwargs: `z`: text"),
         ("Does.\n\nArgs:\n    typo: text", "a", "", "typo: text"),
         ("Does.\n\nNote: text", "a", "", "Note: text"),
+        ("Does.\n\n>>> f(1)\n[4, 3]\n\nMore.", "a", "", "Does.|```pycon|>>> f(1)|[4, 3]|```|More."),
     ],
 )
 def test_docstrings_are_read_as_google_style(text, parameters, fields, expected):

@@ -108,10 +108,11 @@ class ReplyRecorder(Callback):
                 ": the privacy sheet lacks its shape"
             )
         statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
+        uplink = phase.uplink if loop.updates is None else loop.updates.uplink(phase)
         for entry, size in sizes(result.message).items():
             content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
-            combined, alone = describe_reduction(phase.uplink[entry])
+            combined, alone = describe_reduction(uplink[entry])
             protected = protection(loop, entry, result.visit)
             record = Entry(phase.name, entry, content, size, combined, alone, protected)
             self.entries.setdefault(round, []).append(record)
@@ -120,7 +121,11 @@ class ReplyRecorder(Callback):
 def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     """The method's description of an entry's protection, and the epsilon of its release with noise."""
     delta, phrases = loop.accountant.delta, [loop.method.guards().get(entry)]
-    if multiplier := loop.method.noise(visit.phase, visit.client).get(entry):
+    multiplier = loop.method.noise(visit.phase, visit.client).get(entry)
+    if loop.updates is not None and (described := loop.updates.describe(visit.phase, entry)):
+        phrases.append(described)
+        multiplier = next(iter(loop.updates.releases(visit.phase).values()), None)
+    if multiplier:
         phrases.append(f"a release costs epsilon {epsilon(((multiplier, 1),), delta):.3g} at delta {delta:g}")
     return "; ".join(filter(None, phrases)) or None
 
@@ -161,7 +166,12 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             participation=1.0,
             folder=Path(folder),
             config_hash="",
-            accountant=PrivacyAccountant(method, delta=config.privacy.get("delta", DELTA), budget=None),
+            accountant=PrivacyAccountant(
+                method,
+                delta=config.privacy.get("delta", DELTA),
+                budget=None,
+                updates=factory.update_privacy(config, method),
+            ),
         )
         loop.callbacks = [recorder]
         loop.restore()

@@ -157,8 +157,9 @@ class Config:
     federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
-    """Privacy budget of methods that release values with noise, see docs/privacy.md. epsilon: the run ends before the
-    round that would exceed it; delta: of (epsilon, delta), 1e-5 by default."""
+    """Noise and budget, see docs/privacy.md. mechanism: central | local, clips and adds noise to what clients' training
+    changes; clip: the largest norm of a client's update; noise_multiplier: the noise's deviation over clip. epsilon: a
+    budget, the run ends before the round that would exceed it; delta: of (epsilon, delta), 1e-5 by default."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     authors: dict[str, Any] = field(default_factory=dict)
     """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""

@@ -30,6 +30,7 @@ from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.experiment.initial_weights import start_from_weights
 from benchmark.federation.accountant import DELTA, PrivacyAccountant
+from benchmark.federation.update_privacy import MECHANISMS, UpdatePrivacy, refuse_uncovered
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
@@ -232,21 +233,53 @@ def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
 def accountant(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
     """The clients' privacy accountant; refuses a budget where nothing is released with noise."""
     given = {"delta": DELTA, "epsilon": None, **config.privacy}
-    check(given, {"delta": float, "epsilon": float | None}, "privacy", "the accountant")
+    updates = update_privacy(config, built)
     if not 0 < given["delta"] < 1:
         raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
     if given["epsilon"] is not None and not given["epsilon"] > 0:
         raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
-    made = PrivacyAccountant(built, delta=given["delta"], budget=given["epsilon"])
+    made = PrivacyAccountant(built, delta=given["delta"], budget=given["epsilon"], updates=updates)
     planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
     releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # `planned` also checks them
+    if updates is not None and any(built.noise(phase, client) for phase in planned.values() for client in clients[:1]):
+        raise ConfigError(
+            f"privacy.mechanism={updates.mechanism}: {type(built).__name__} releases entries with noise of its own, "
+            "which hides single images, while this noise hides whole clients: choose one of them"
+        )
     if made.budget is not None and not any(releases):
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
-            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon), or "
-            "leave the budget out"
+            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon; "
+            "methods that average: privacy.mechanism), or leave the budget out"
         )
     return made
+
+
+def update_privacy(config: DictConfig, built: FederatedMethod) -> UpdatePrivacy | None:
+    """Clipping and noise of the clients' updates, or None; refuses a method whose updates it does not cover."""
+    optional = {
+        "epsilon": float | None,
+        "mechanism": str | None,
+        "clip": float | None,
+        "noise_multiplier": float | None,
+    }
+    given = {"delta": DELTA, **dict.fromkeys(optional), **config.privacy}
+    check(given, {"delta": float, **optional}, "privacy", "the accountant")
+    mechanism, clip, multiplier = given["mechanism"], given["clip"], given["noise_multiplier"]
+    if mechanism is None:
+        if clip is not None or multiplier is not None:
+            raise ConfigError("privacy.clip and privacy.noise_multiplier need privacy.mechanism=central or local")
+        return None
+    if mechanism not in MECHANISMS:
+        raise ConfigError(f"privacy.mechanism={mechanism!r}: choose {' or '.join(MECHANISMS)}")
+    if clip is None or not 0 < clip < math.inf:
+        raise ConfigError(f"privacy.clip={clip}: give the largest norm of a client's update, a number above 0")
+    if multiplier is None or not 0 <= multiplier < math.inf:
+        raise ConfigError(
+            f"privacy.noise_multiplier={multiplier}: give the noise's deviation over privacy.clip, at least 0"
+        )
+    refuse_uncovered(built, config.federation.rounds)
+    return UpdatePrivacy(mechanism, clip, multiplier, Streams(config.seed))
 
 
 def local_training(config: DictConfig) -> LocalTrainingConfig:

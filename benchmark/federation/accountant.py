@@ -3,7 +3,7 @@
 An entry that a method releases with noise (`FederatedMethod.noise`) costs its client privacy each time the client takes
 part; what an absent client sent earlier costs nothing again. Releases compose by Renyi differential privacy (Mironov
 2017) with Opacus' accountant, without amplification by sampling: a client's participation is not secret. Neighbouring
-data sets differ in one image.
+data sets differ in one image of a client; of `UpdatePrivacy`, whose releases are added, in all images of a client.
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from benchmark.federation.update_privacy import UpdatePrivacy
 from methods.base import Client, FederatedMethod, MethodError, Phase
 
 DELTA = 1e-5
@@ -28,12 +29,19 @@ class PrivacyAccountant:
     Args:
         method: gives the noise of its entries.
         delta: of (epsilon, delta). budget: epsilon that no client may exceed; None: no limit.
+        updates: the noise on clients' updates; None: none.
     """
 
-    def __init__(self, method: FederatedMethod, *, delta: float, budget: float | None) -> None:
-        self.method, self.delta, self.budget = method, delta, budget
+    def __init__(
+        self, method: FederatedMethod, *, delta: float, budget: float | None, updates: UpdatePrivacy | None = None
+    ) -> None:
+        self.method, self.delta, self.budget, self.updates = method, delta, budget, updates
         self.releases: dict[int, Counter[float]] = {}
         self.covers: set[str] = set()
+
+    def empty(self) -> "PrivacyAccountant":
+        """The same account before any release."""
+        return PrivacyAccountant(self.method, delta=self.delta, budget=self.budget, updates=self.updates)
 
     def planned(self, phase: Phase, members: Iterable[Client]) -> dict[int, Mapping[str, float]]:
         """Client -> what it will release with noise in a phase: entry -> noise multiplier.
@@ -51,6 +59,8 @@ class PrivacyAccountant:
                     )
                 if not 0 < multiplier < math.inf:
                     raise MethodError(f"noise() gives {entry!r} a multiplier of {multiplier}: give a number above 0")
+        updates = {} if self.updates is None else self.updates.releases(phase)
+        noise = {client: {**entries, **updates} for client, entries in noise.items()}
         return {client: entries for client, entries in noise.items() if entries}
 
     def record_releases(self, phase: Phase, members: Iterable[Client]) -> set[int]:

@@ -94,6 +94,7 @@ class FederatedLoop:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
         self.streams, self.rounds, self.participation = streams, rounds, participation
         self.accountant, self.execution_environment = accountant, execution_environment
+        self.updates = accountant.updates
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
         self.ledger = CommunicationLedger()
@@ -217,7 +218,7 @@ class FederatedLoop:
         mail: Mail = actor.hook("send", phase)(self.server, turn)
         for client in members:
             inbox[client.id].update(mail.to(client.id))
-        aggregation = Aggregation(phase.uplink)
+        aggregation = Aggregation(phase.uplink if self.updates is None else self.updates.uplink(phase))
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
         for callback in self.callbacks:
@@ -240,6 +241,8 @@ class FederatedLoop:
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
         replies = aggregation.merged(self.fabric, rank_replies)
+        if self.updates is not None:  # with the same noise on every rank
+            replies = self.updates.combined(phase, replies, round)
         for entry in replies:
             if not trees.finite(replies[entry]):
                 raise DivergedError(
@@ -252,13 +255,15 @@ class FederatedLoop:
     def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_finite(result)
-        visit = result.visit
-        aggregation.add(visit, result.message, self.server)
+        visit, message = result.visit, result.message
+        if self.updates is not None:
+            message = self.updates.sent(visit, message)
+        aggregation.add(visit, message, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.client_state)
         for callback in self.callbacks:
             callback.on_visit_end(self, result)
         return VisitReport(
-            visit.client.id, sizes(result.message), file, result.loss, result.images, result.seconds, dict(visit.notes)
+            visit.client.id, sizes(message), file, result.loss, result.images, result.seconds, dict(visit.notes)
         )
 
     def restore(self) -> None:
@@ -312,7 +317,7 @@ class FederatedLoop:
         scratch.callbacks = callbacks
         scratch.client_state = self.client_state.scratch_copy()
         scratch.ledger = CommunicationLedger()
-        scratch.accountant = PrivacyAccountant(self.method, delta=self.accountant.delta, budget=self.accountant.budget)
+        scratch.accountant = self.accountant.empty()
         return scratch
 
 

@@ -3,6 +3,7 @@
 - `a, b: text` below `Args:` becomes an entry for each name, and so does the second half of `a: text. b: text`.
 - Where there is no `Args:`, a paragraph that begins with `name: ` is such a section if that is a parameter's name, and
   the section `Attributes:` if it is a field's.
+- Lines from `>>>` to the next empty one become a block of code.
 - A name that only `**kwargs` takes is described under `**kwargs`.
 """
 
@@ -16,6 +17,7 @@ import griffe
 NAMES = r"(?:\*{0,2}\w+, )*\*{0,2}\w+"
 ENTRY = re.compile(rf"({NAMES}): (.*)", re.DOTALL)
 FOLLOWING = re.compile(rf"(?<=[.;]) (?={NAMES}: )")
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 SECTION = re.compile(r"^Args:\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", re.MULTILINE)
 
 
@@ -41,6 +43,7 @@ def rewrite(thing: griffe.Object, parameters: Collection[str], fields: Collectio
 
 def rewritten(text: str, parameters: Collection[str], fields: Collection[str] = ()) -> str:
     """The text of a docstring in google style."""
+    text = EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
     if found := SECTION.search(text):
         section = arguments(textwrap.dedent(found[1]), parameters, any_name=True)
         return f"{text[: found.start()]}Args:\n{section}\n{text[found.end() :]}"

@@ -22,6 +22,10 @@ def dino(
 
     Returns:
         A scalar. Equal outputs of all images, with themselves as centre, give log K.
+
+    >>> outputs = torch.randn(1, 1, 10).expand(2, 4, 10)
+    >>> dino(outputs * 0, outputs, centre=outputs[0, 0])  # log 10
+    tensor(2.3026)
     """
     sharpened = ((upcast(targets) - upcast(centre)) / target_temperature).softmax(dim=2)
     return swav(scores, sharpened, temperature)

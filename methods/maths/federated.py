@@ -12,13 +12,22 @@ from methods.maths.precision import full_precision, upcast
 
 @full_precision
 def correlation(z: Tensor) -> Tensor:
-    """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4)."""
+    """`Z^T Z / n` of `[n, d]` rows: the uncentred correlation matrix `[d, d]` (Jing et al. 2024, FedSC, section 4).
+
+    >>> correlation(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 2.0000]])
+    """
     return upcast(z).T @ upcast(z) / len(z)
 
 
 @full_precision
 def scaled(z: Tensor, scale: Tensor) -> Tensor:
-    """Rows `[B, d]` stretched by `scale`: `[d]` factors along the axes, or a symmetric matrix `[d, d]`."""
+    """Rows `[B, d]` stretched by `scale`: `[d]` factors along the axes, or a symmetric matrix `[d, d]`.
+
+    >>> scaled(torch.ones(1, 3), torch.tensor([1.0, 5.0, 1.0]))
+    tensor([[1., 5., 1.]])
+    """
     return upcast(z) * scale if scale.dim() == 1 else upcast(z) @ scale
 
 
@@ -32,6 +41,12 @@ def dimension_scaling(z: Tensor, scale: Tensor, variant: str = "paper") -> Tenso
             that stretches along the axes of a rotated basis.
         variant: "paper": mean over the batch of `||z - sg(z * scale)||^2`; "code": the authors' released form
             `||Z - P||_F / B` with `P = sg(normalised rows of Z * scale)`, not squared.
+
+    >>> z = torch.tensor([[0.6, 0.8]])
+    >>> dimension_scaling(z, torch.tensor([1.0, 2.0]))  # (0.8 - 1.6)^2
+    tensor(0.6400)
+    >>> dimension_scaling(z, torch.ones(2), variant="code")  # alpha = 1: z is its own target
+    tensor(0.)
     """
     z = upcast(z)
     stretched = scaled(z, scale).detach()
@@ -50,6 +65,12 @@ def projector_distillation(h: Tensor, z: Tensor, variant: str = "paper") -> Tens
     Args:
         h: representations `[B, d]`, z: embeddings `[B, d]` of the same width; neither is normalised or detached.
         variant: "paper": `KL(softmax h || softmax z)`; "code": `KL(softmax(z / 0.5) || softmax(h / 0.5))`.
+
+    >>> h = torch.tensor([[1.0, 2.0, 3.0]])
+    >>> projector_distillation(h, h)
+    tensor(0.)
+    >>> projector_distillation(h, h + 7).round(decimals=4)  # a constant added to a row has no effect
+    tensor(0.)
     """
     if variant == "paper":
         target, logits = upcast(h), upcast(z)
@@ -69,6 +90,12 @@ def relational(z_a: Tensor, z_b: Tensor, z_ref: Tensor, temperature: float = 0.1
         temperature: divides the cosines before their softmax r over the R images; > 0.
         variant: with m = (r_a + r_b) / 2, "paper": the Jensen-Shannon divergence (KL(r_a || m) + KL(r_b || m)) / 2, in
             [0, log 2]; "code": the authors' released form (KL(m || r_a) + KL(m || r_b)) / 2, which has no upper bound.
+
+    >>> a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> relational(a, a, torch.eye(2)).round(decimals=4)
+    tensor(0.)
+    >>> relational(a, b, torch.eye(2), temperature=1e-3)  # unlike views: log 2
+    tensor(0.6931)
     """
     reference = F.normalize(upcast(z_ref), dim=1)
     z = F.normalize(upcast(torch.cat([z_a, z_b])), dim=1)  # both views at once: half the kernels on a GPU
@@ -88,6 +115,10 @@ def global_contrastive(z_local: Tensor, z_global: Tensor, temperature: float = 0
         temperature: divides the cosines; > 0.
         variant: "paper": anchors are local rows, negatives are the other local and the other global rows. "code": the
             authors' released form, `nt_xent`, in which global rows are also anchors.
+
+    >>> alike = torch.ones(4, 8)
+    >>> global_contrastive(alike, alike)  # log(2 * 4 - 1)
+    tensor(1.9459)
     """
     if variant == "code":
         return nt_xent(z_local, z_global, temperature)
@@ -109,6 +140,12 @@ def decorrelation(h: Tensor, variant: str = "code") -> Tensor:
         variant: "code": the authors' released form `mean_{i != j} C_ij^2 / B` of C = X^T X = (B - 1) rho, which is
             (B - 1)^2 / B times the mean squared correlation: about 1 for independent features whatever B, (B - 1)^2 / B
             for equal ones; "paper": ||rho||_F^2 / d^2, the diagonal included, in [1 / d, 1].
+
+    >>> h = torch.tensor([[1.0], [2.0], [4.0]]).expand(3, 2)  # equal features
+    >>> decorrelation(h)  # (3 - 1)^2 / 3
+    tensor(1.3333)
+    >>> decorrelation(h, variant="paper")
+    tensor(1.)
     """
     h = upcast(h)
     centred = h - h.mean(dim=0)
@@ -130,6 +167,11 @@ def sliced_wasserstein(z: Tensor, samples: Tensor, tangents: Tensor, projections
     Args:
         z, samples: `[B, d]`, L2-normalised inside. tangents: `[T, d]`, likewise.
         projections: `[T, S, d]`, directions in each tangent space, not normalised inside.
+
+    >>> z = torch.nn.functional.normalize(torch.randn(6, 3), dim=1)
+    >>> tangents, projections = torch.eye(3)[:1], torch.randn(1, 4, 3)
+    >>> sliced_wasserstein(z, z.flip(0), tangents, projections)  # the same points in another order
+    tensor(0.)
     """
     z, samples, tangents = (F.normalize(upcast(x), dim=1) for x in (z, samples, tangents))
     coordinates = (_tangent_coordinates(x, tangents, projections).sort(dim=1).values for x in (z, samples))

@@ -11,7 +11,11 @@ Result = TypeVar("Result")
 
 
 def upcast(x: Tensor) -> Tensor:
-    """float32, or float64 where `x` is that already."""
+    """float32, or float64 where `x` is that already.
+
+    >>> upcast(torch.ones(1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
     return x if x.dtype == torch.float64 else x.float()
 
 

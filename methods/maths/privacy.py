@@ -20,6 +20,9 @@ def gaussian_mechanism(matrix: Tensor, clip: float, sigma: float, generator: tor
         matrix: of any shape. clip: > 0, the largest norm; a matrix of smaller norm is not scaled.
         sigma: standard deviation of the noise; 0: no noise.
         generator: on the CPU, so that the noise is the same on every device.
+
+    >>> gaussian_mechanism(torch.tensor([3.0, 4.0]), clip=1, sigma=0, generator=torch.Generator())  # clipped only
+    tensor([0.6000, 0.8000])
     """
     norm = upcast(matrix).norm()
     clipped = matrix * (clip / norm.clamp(min=1e-12)).clamp(max=1)
@@ -37,6 +40,9 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
     Args:
         epsilon: >= 0. delta: in (0, 1).
+
+    >>> round(gaussian_sigma(epsilon=1, delta=1e-5), 3)
+    3.731
     """
 
     def delta_at(sigma: float) -> float:

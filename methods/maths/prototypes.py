@@ -18,6 +18,12 @@ def prototype_contrast(first: Tensor, second: Tensor, valid: Tensor, temperature
     Args:
         first, second: `[k, d]`, the same cluster in each row; normalised inside.
         valid: `[k]`, clusters with rows in both views; the others are neither anchors nor negatives.
+
+    >>> means = torch.eye(2)
+    >>> prototype_contrast(means, means, torch.tensor([True, True]), temperature=0.5)  # log(1 + 2 exp(-2))
+    tensor(0.2395)
+    >>> prototype_contrast(means, means, torch.tensor([False, False]), temperature=0.5)
+    tensor(0.)
     """
     k = len(valid)
     unit = F.normalize(upcast(torch.cat([first, second])), dim=1)
@@ -36,6 +42,10 @@ def prototype_classification(queries: Tensor, prototypes: Tensor, assigned: Tens
         queries: `[B, d]`. prototypes: `[k, d]`. Both are normalised inside.
         assigned: `[B]`, each query's cluster.
         valid: `[k]`, clusters that have a prototype; queries of others are left out, and without any the loss is 0.
+
+    >>> prototypes = torch.eye(2)
+    >>> prototype_classification(prototypes, prototypes, torch.tensor([0, 1]), torch.ones(2, dtype=bool))
+    tensor(0.1269)
     """
     q, p = (F.normalize(upcast(rows), dim=1) for rows in (queries, prototypes))
     logits = (2 * (q @ p.T) - 2).masked_fill(~valid, ABSENT)  # of unit rows ||q - p||^2 is 2 - 2 q.p
@@ -46,6 +56,10 @@ def cluster_divergence(rows: Tensor, centres: Tensor, nearest: Tensor) -> Tensor
     """Mean distance of a cluster's rows to its centre, 0-d: the mean over the clusters with rows.
 
     rows: `[n, d]`. centres: `[k, d]`. nearest: `[n]`, each row's cluster.
+
+    >>> rows = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
+    >>> cluster_divergence(rows, torch.zeros(2, 2), torch.tensor([0, 0]))  # the second cluster has no rows
+    tensor(2.)
     """
     distance = (upcast(rows) - centres[nearest]).norm(dim=1)
     members = one_hot(nearest, len(centres), distance.dtype)

@@ -11,7 +11,11 @@ EPSILON = 1e-6
 
 
 def patches(images: Tensor, size: int) -> Tensor:
-    """`[B, C, H, W]` -> `[B, patches, C * size * size]`, row after row; `size` divides H and W."""
+    """`[B, C, H, W]` -> `[B, patches, C * size * size]`, row after row; `size` divides H and W.
+
+    >>> patches(torch.arange(16.0).view(1, 1, 4, 4), size=2)[0, 0]
+    tensor([0., 1., 4., 5.])
+    """
     return unfold(images, size, stride=size).transpose(1, 2)
 
 
@@ -26,6 +30,11 @@ def masked_reconstruction(predicted: Tensor, targets: Tensor, hidden: Tensor, no
 
     Returns:
         A scalar. Predicted zeros give about 1 with `normalise`, unless patches are of one colour.
+
+    >>> targets = torch.tensor([[[1.0, 3.0], [5.0, 5.0]]])
+    >>> hidden = torch.tensor([[1.0, 0.0]])
+    >>> masked_reconstruction(torch.zeros(1, 2, 2), targets, hidden, normalise=False)  # (1 + 9) / 2
+    tensor(5.)
     """
     predicted, targets = upcast(predicted), upcast(targets)
     if normalise:

@@ -24,6 +24,12 @@ def barlow_twins(z_a: Tensor, z_b: Tensor, weight: float = 5e-3, epsilon: float 
         A scalar. A feature that is constant in a view has correlation 0 with all others, so it adds 1 on the diagonal
         and nothing off it; all of them constant give d, without a gradient. A feature whose deviation is far below
         sqrt(epsilon) is treated almost like a constant one.
+
+    >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])  # uncorrelated features
+    >>> barlow_twins(z, z, epsilon=0)
+    tensor(0.)
+    >>> barlow_twins(torch.ones(4, 2), torch.ones(4, 2))  # constant features: d
+    tensor(2.)
     """
     a, b = (_standardised(upcast(z), epsilon) for z in (z_a, z_b))
     correlation = a.T @ b / len(a)
@@ -58,6 +64,10 @@ def vicreg(
     Returns:
         A scalar. Equal embeddings of all images have no invariance and no covariance term; the variance term of a view
         is then gamma - sqrt(epsilon).
+
+    >>> alike = torch.ones(4, 2)
+    >>> vicreg(alike, alike, variance_weight=1, epsilon=1e-4)  # gamma - sqrt(epsilon)
+    tensor(0.9900)
     """
     z = torch.stack([upcast(z_a), upcast(z_b)])  # both views at once: half the kernels on a GPU
     images, features = z.shape[1:]

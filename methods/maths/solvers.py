@@ -7,7 +7,12 @@ from methods.maths.precision import full_precision, upcast
 
 
 def one_hot(indices: Tensor, k: int, dtype: torch.dtype) -> Tensor:
-    """Indices `[n]` -> `[n, k]` of zeros and ones. Unlike torch's it reads no value, so a recorded step may use it."""
+    """Indices `[n]` -> `[n, k]` of zeros and ones. Unlike torch's it reads no value, so a recorded step may use it.
+
+    >>> one_hot(torch.tensor([2, 0]), 3, torch.float32)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
     return (indices[:, None] == torch.arange(k, device=indices.device)).to(dtype)
 
 
@@ -16,6 +21,11 @@ def cluster_means(rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
     """(means `[k, d]` of the clusters' rows, which clusters have any `[k]`); the mean of an empty one is 0.
 
     rows: `[B, d]`. members: `[B, k]`, one-hot.
+
+    >>> rows, members = torch.tensor([[1.0], [3.0]]), one_hot(torch.tensor([0, 0]), 2, torch.float32)
+    >>> cluster_means(rows, members)  # the second cluster is empty
+    (tensor([[2.],
+            [0.]]), tensor([ True, False]))
     """
     counts = members.sum(0)
     return members.T @ upcast(rows) / counts.clamp(min=1)[:, None], counts > 0
@@ -36,6 +46,11 @@ def k_means(
         starts: instead of the generator's: rows to start at `[k]`, on the device of `x`.
 
     A centre without rows does not move. No step synchronises with the device.
+
+    >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    >>> centres, nearest = k_means(x, 2, starts=torch.tensor([0, 1]))
+    >>> centres.flatten(), nearest
+    (tensor([ 0.5000, 10.5000]), tensor([0, 0, 1, 1]))
     """
     x = upcast(x)
     if starts is None:
@@ -61,6 +76,9 @@ def min_norm(gram: Tensor, tolerance: float = 1e-9) -> Tensor:
 
     Returns:
         `[n]` float64 weights.
+
+    >>> min_norm(torch.diag(torch.tensor([1.0, 3.0])))  # orthogonal vectors: weights by 1 / squared length
+    tensor([0.7500, 0.2500], dtype=torch.float64)
     """
     G = gram.detach().double().cpu()
     scale = max(float(G.diagonal().max()), 1e-300)
@@ -100,6 +118,9 @@ def min_norm_descent(gram: Tensor, start: Tensor, tolerance: float = 1e-5, itera
 
     Returns:
         `[n]` float64 weights.
+
+    >>> min_norm_descent(torch.eye(3), torch.tensor([0.2, 0.3, 0.5])).round(decimals=3)
+    tensor([0.3330, 0.3330, 0.3330], dtype=torch.float64)
     """
     G, w = gram.detach().double().cpu(), start.detach().double().cpu()
     for _ in range(iterations if len(w) > 2 else 0):

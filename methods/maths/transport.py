@@ -15,7 +15,11 @@ TINY = 1e-300
 
 @full_precision
 def cosines(rows: Tensor, centroids: Tensor) -> Tensor:
-    """Cosines `[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any norm."""
+    """Cosines `[n, k]` of rows `[n, d]` and centroids `[k, d]`, of any norm.
+
+    >>> cosines(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 5.0]]))
+    tensor([[1., 0.]])
+    """
     return normalize(upcast(rows), dim=1) @ normalize(upcast(centroids), dim=1).T
 
 
@@ -25,6 +29,10 @@ def cluster_sums(rows: Tensor, centroids: Tensor) -> Tensor:
 
     The directions of the sums are one step of Lloyd's clustering on the sphere. The replacement of one row changes the
     sums by at most 2 in Euclidean norm.
+
+    >>> cluster_sums(torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), torch.eye(2))
+    tensor([[2., 0.],
+            [0., 1.]])
     """
     unit = normalize(upcast(rows), dim=1)
     members = one_hot(cosines(rows, centroids).argmax(dim=1), len(centroids), unit.dtype)
@@ -55,6 +63,12 @@ def sinkhorn(
         weighted: whether a row counts in the first scaling of the clusters by its sum of exp(scores / epsilon), as in
             SwAV; False: rows count equally, as in Orchestra. The plan after convergence is the same.
         valid: bool `[n]`, whether a row takes part; the others are assigned to no cluster, a row of zeros.
+
+    >>> plan = sinkhorn(torch.tensor([[0.9, 0.1], [0.8, 0.7], [0.6, 0.3], [0.2, 0.1]]))
+    >>> plan.argmax(dim=1)  # by the larger score all four would be of cluster 0
+    tensor([0, 1, 0, 1])
+    >>> plan.sum(dim=0)
+    tensor([2., 2.])
     """
     n, g = scores.shape
     logits = scores.double() / epsilon
@@ -98,6 +112,11 @@ def equal_clusters(
 
     Raises:
         ValueError: fewer rows than clusters, or `least` above n // k.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> centroids, nearest = equal_clusters(rows, 2, torch.Generator().manual_seed(0))
+    >>> nearest.bincount()
+    tensor([2, 2])
     """
     if not 0 < k <= len(rows) or least > len(rows) // k:
         raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(least, 1)}")
@@ -122,6 +141,11 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
 
     Maximises the mean cosine of each row's softmax and Sinkhorn assignments, by SGD with momentum 0.9 and weight decay
     1e-4 from `start` `[G, d]`; centroids are normalised before and after every step. The order of rows has no effect.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> centroids = global_clusters(rows, torch.eye(2), steps=5, lr=0.1, temperature=0.1)
+    >>> centroids.norm(dim=1)
+    tensor([1., 1.])
     """
     rows = normalize(upcast(rows), dim=1)
     centroids = normalize(upcast(start), dim=1).clone().requires_grad_()

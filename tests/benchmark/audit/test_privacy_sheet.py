@@ -144,6 +144,16 @@ def test_noise_is_described_with_its_epsilon():
     )
 
 
+def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
+    words = ["privacy.mechanism=central", "privacy.clip=2", "privacy.noise_multiplier=1.5"]
+    (weights,) = privacy_sheet.record_method("fedavg", [*SMALL, *words]).entries
+    assert weights.combined == "mean over clients, all alike"
+    assert weights.protected == (
+        "a client's update clipped to norm 2, Gaussian noise of 3 on the sum, by the server; "
+        f"a release costs epsilon {epsilon(((1.5, 1),), 1e-5):.3g} at delta 1e-05"
+    )
+
+
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""

@@ -30,6 +30,8 @@ SECTIONS = {
     "cifar": "{class: methods.networks.resnet18, norm: group}",
     "torchvision": "{class: methods.networks.torchvision, name: mobilenet_v3_small, width_mult: 0.25}",
     "timm": "{class: methods.networks.timm, name: mobilenetv3_small_050}",
+    "vit": "{class: methods.networks.vit_tiny, patch_size: 8}",
+    "timm-vit": "{class: methods.networks.timm, name: vit_tiny_patch16_224, patch_size: 8, embed_dim: 48, depth: 2}",
 }
 
 
@@ -55,7 +57,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
-        if kind == "timm":
+        if kind.startswith("timm"):
             pytest.importorskip("timm")
         if kind not in made:
             views = ("views.mean=[0.5,0.4,0.3]", "views.std=[0.2,0.2,0.3]")
