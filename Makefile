@@ -16,10 +16,12 @@ CAMPAIGN ?= ssd-main
 MINUTES ?=
 ARGS ?=
 comma := ,
+# pages from docs/, README.md and the code; a broken link, anchor or name is an error
+DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test check fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,12 +44,17 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 test: install  ## all tests but the long ones
 	$(PYTEST)
 
-check: install  ## format, lint, types, the import rule, and known-bad versions of dependencies
+check: install  ## format, lint, types, the import rule, known-bad versions of dependencies, and the pages' links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmark.audit.dependencies
+	$(DOCS)
+
+docs: install  ## build the documentation and its reference into site/ and open it in a browser
+	$(DOCS)
+	$(BIN)/python -m webbrowser -t "file://$(CURDIR)/site/index.html"
 
 fuzz: install  ## FUZZ=2000 hostile commands, as many records, 1,000 folders of images, 200 damaged runs: ten minutes
 	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) tests/fuzz tests/leaderboards/test_hostile_records.py --timeout 1800
@@ -93,4 +100,4 @@ gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; 
 	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
 
 clean:  ## remove what checks and tests leave behind
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info

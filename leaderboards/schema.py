@@ -54,53 +54,128 @@ def _object(**fields: Any) -> Any:
     return TypedDict("_object", fields)  # type: ignore[operator]
 
 
+def _field(kind: Any, meaning: str) -> Any:
+    """A field's type with its meaning, which is the `description` in `json_schema`."""
+    return Annotated[kind, Field(description=meaning)]
+
+
 Count = Annotated[int, Field(ge=0)]
 Number = FiniteFloat
 Name = Annotated[str, AfterValidator(_check_name)]
 Point = Annotated[dict[str, Number], AfterValidator(_check_point)]
-Privacy = _object(
-    delta=NotRequired[Number],
-    covers=NotRequired[list[str]],
-    clients=NotRequired[dict[str, Number]],
-    anonymity=NotRequired[Number],
-    anonymity_claimed=NotRequired[Number],
-)
 Metrics = Annotated[dict[str, Number], AfterValidator(_check_percentages)]
 Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in percent
-ORIGIN = {"git": str | None, "dirty": bool, "hardware": str, "date": str}
+ORIGIN = {
+    "git": _field(str | None, "Commit of the code; null outside a checkout."),
+    "dirty": _field(bool, "Whether files differed from that commit."),
+    "hardware": _field(str, "Processor or GPU."),
+    "date": _field(str, "Date and time, UTC."),
+}
 FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed do not have it
-    "schema": Count,
-    "scenario": Name,
-    "row": Name,
-    "method": str,
-    "objective": str,
-    "seed": Count,
-    "rounds": _object(done=Count, planned=Count, ended=NotRequired[str]),  # ended: why before the last planned round
-    "images": Count,  # seen in training, all clients and rounds together
-    "scores": Scores,
-    "encoders": dict[str, Scores],
-    "best": _object(round=Count, metric=str, value=Number) | None,
-    "curve": NotRequired[list[Point]],  # the monitor's scores by round; bytes and seconds up to that round
-    "server": NotRequired[dict[str, Number]],  # images the server trained on, with repetition, and the seconds it took
-    "bytes": _object(up=dict[str, Count], down=dict[str, Count], visits=Count),  # by entry; clients, summed over rounds
-    "epsilon": Number | None,  # the largest that a client has spent
-    "privacy": NotRequired[Privacy],  # entries covered, delta, epsilon by client, smallest anonymity of a visit
-    "seconds": _object(wall=Number, clients=Number, evaluation=Number),  # clients: CPU or GPU time, summed over visits
-    "world_size": Count,
-    # names: of the clients, where the data name them
-    "federation": _object(clients=Count, participation=Number, batch_norm=str, names=NotRequired[list[str]]),
-    "settings": dict[str, Any],  # dotted key -> value, of everything that defines the run except the seed
-    "provenance": _object(
-        **ORIGIN,
-        config=str,
-        dataset=str,
-        partition=str,
-        libraries=dict[str, str],
-        python=str,
-        weights=NotRequired[dict[str, str]],  # key of the config -> sha256 of the file that an encoder started from
+    "schema": _field(Count, "Version of this list of fields."),
+    "scenario": _field(Name, "Data, partition, network and length of training; with the settings that were changed."),
+    "row": _field(Name, "Name on the board: the method with its settings. Runs of a row differ by their seed only."),
+    "method": _field(str, "Name of the method's config."),
+    "objective": _field(str, "Name of the objective's config."),
+    "seed": _field(Count, "Seed of all random numbers."),
+    "rounds": _field(
+        _object(
+            done=_field(Count, "Rounds that were completed."),
+            planned=_field(Count, "Rounds of the config. A board takes finished runs only."),
+            ended=_field(NotRequired[str], "Why a finished run has fewer rounds than planned: its privacy budget."),
+        ),
+        "Length of training.",
     ),
-    "evaluated": dict[str, _object(**ORIGIN)],  # type: ignore[misc]  # protocol id -> code, machine and date
-    "deviations": list[str],
+    "images": _field(
+        Count, "Images trained on, all clients and rounds together; passes that only observe do not count."
+    ),
+    "scores": _field(
+        Scores, "By protocol id and metric; accuracies in percent. Of several encoders the worst accuracy."
+    ),
+    "encoders": _field(dict[str, Scores], "The same for each encoder by name; `scores` combines them."),
+    "best": _field(
+        _object(
+            round=_field(Count, "The round."),
+            metric=_field(str, "What was measured: `monitor`, kNN accuracy on a held-out part of the training images."),
+            value=_field(Number, "Its value, percent."),
+        )
+        | None,
+        "Best measurement of the monitor; null without any. A board shows the last round.",
+    ),
+    "curve": _field(
+        NotRequired[list[Point]],
+        "The monitor's scores by round, each with `round`, and `bytes` and `seconds` up to that round.",
+    ),
+    "server": _field(
+        NotRequired[dict[str, Number]],
+        "`images` that the server trained on, with repetition, and its `seconds`; empty where it only aggregates.",
+    ),
+    "bytes": _field(
+        _object(
+            up=_field(dict[str, Count], "From clients, by entry."),
+            down=_field(dict[str, Count], "To clients, by entry."),
+            visits=_field(Count, "Clients that took part, summed over rounds."),
+        ),
+        "Bytes of all messages: elements times their size, without compression or framing.",
+    ),
+    "epsilon": _field(
+        Number | None, "Largest epsilon that a client has spent; null where nothing was sent with noise."
+    ),
+    "privacy": _field(
+        NotRequired[
+            _object(
+                delta=_field(NotRequired[Number], "Delta of (epsilon, delta)."),
+                covers=_field(NotRequired[list[str]], "Entries of messages that epsilon covers."),
+                clients=_field(NotRequired[dict[str, Number]], "Epsilon by client."),
+                anonymity=_field(NotRequired[Number], "Fewest rows behind a centroid that was sent, of all visits."),
+                anonymity_claimed=_field(NotRequired[Number], "The same as Orchestra's paper counts it."),
+            )
+        ],
+        "What is known about the protection of clients; empty without noise and without anonymity.",
+    ),
+    "seconds": _field(
+        _object(
+            wall=_field(Number, "Training, by the clock."),
+            clients=_field(Number, "CPU time of the visits, summed; on a GPU by the clock."),
+            evaluation=_field(Number, "Evaluation after the last round, by the clock."),
+        ),
+        "Time. It depends on the machine: compare it within one set of runs.",
+    ),
+    "world_size": _field(Count, "Processes that shared the run."),
+    "federation": _field(
+        _object(
+            clients=_field(Count, "Number of clients."),
+            participation=_field(Number, "Share of the clients in a round."),
+            batch_norm=_field(str, "What happens to running statistics: `federation.batch_norm`."),
+            names=_field(NotRequired[list[str]], "Names of the clients, where the data have them."),
+        ),
+        "The federation.",
+    ),
+    "settings": _field(
+        dict[str, Any],
+        "Dotted key -> value, of everything that defines the run except the seed. All seeds of a row have the same.",
+    ),
+    "provenance": _field(
+        _object(
+            **ORIGIN,
+            config=_field(str, "Hash of the config."),
+            dataset=_field(str, "Hash of the decoded images and labels."),
+            partition=_field(str, "Hash of which client has which images."),
+            libraries=_field(dict[str, str], "Versions of libraries."),
+            python=_field(str, "Version of Python."),
+            public=_field(NotRequired[str], "Hash of the public images."),
+            weights=_field(
+                NotRequired[dict[str, str]], "Key of the config -> SHA-256 of the file that an encoder started from."
+            ),
+        ),
+        "Where training comes from.",
+    ),
+    "evaluated": _field(dict[str, _object(**ORIGIN)], "By protocol id: where its scores come from."),  # type: ignore[misc]
+    "deviations": _field(
+        list[str],
+        "Special conditions: BatchNorm measured afterwards, rounds of several commits, devices or numbers of ranks, "
+        "code from outside the packages with its hash.",
+    ),
 }
 INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size")
 """Fields that may differ between two records of one run: when, where and how fast."""
@@ -119,6 +194,11 @@ EXPECTED = {
 """Type of a pydantic error -> what the value should be."""
 
 _RECORD = TypeAdapter(_object(**FIELDS))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a record; every field has a `description`."""
+    return _RECORD.json_schema()
 
 
 def validate(record: Record, where: str) -> None:

@@ -47,8 +47,8 @@ def test_the_guide_shows_the_example_as_it_is():
 
 
 def test_the_guides_objective_runs(tmp_path, monkeypatch):
-    text = (ROOT / "docs" / "objectives.md").read_text()
-    (tmp_path / "decoupled.py").write_text(python_block("objectives.md"))
+    text = (ROOT / "docs" / "add-an-objective.md").read_text()
+    (tmp_path / "decoupled.py").write_text(python_block("add-an-objective.md"))
     (tmp_path / "decoupled.yaml").write_text(re.search(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1])
     monkeypatch.syspath_prepend(tmp_path)
     run = run_helpers.train_run(tmp_path, "ssd", f"objective={tmp_path / 'decoupled.yaml'}")

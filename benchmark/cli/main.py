@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
@@ -76,14 +76,8 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
     started: when the command began, by `time.monotonic`; now unless given.
     """
-    parser = _Parser("python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (function, usage) in COMMANDS.items():
-        command = commands.add_parser(name, help=str(function.__doc__).splitlines()[0], usage=f"%(prog)s {usage}")
-        command.add_argument("words", nargs="*", metavar=usage)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and the commit")
     try:
-        given = parser.parse_args(argv)
+        given = parsers()[0].parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
     session = Session(time.monotonic() if started is None else started)
@@ -105,6 +99,18 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     finally:
         session.close()
     return 0
+
+
+def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of the command line, and the parser of each command by name; their help is what the pages show."""
+    parser = _Parser("python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, usage) in COMMANDS.items():
+        line = str(function.__doc__).splitlines()[0]
+        command = commands.add_parser(name, help=line, description=line, usage=f"%(prog)s {usage}")
+        command.add_argument("words", nargs="*", metavar=usage)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and the commit")
+    return parser, commands.choices
 
 
 class _Parser(argparse.ArgumentParser):

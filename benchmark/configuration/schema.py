@@ -145,7 +145,9 @@ class Config:
     heads: dict[str, Any] = field(default_factory=dict)
     """Heads of every objective that has them: widths of projector and predictor; head_norm, last_norm."""
     objective: dict[str, Any] = field(default_factory=dict)
+    """The local loss: class, a class of `methods.objectives`, and its arguments. objective=NAME takes a shipped one."""
     method: dict[str, Any] = field(default_factory=dict)
+    """The method: class, a class of `methods`, and its arguments."""
     optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
     """An optimiser and its arguments. decay_norms_and_biases: false takes parameters of fewer than two dimensions (of
     normalisation layers, and biases) out of its weight decay; true by default."""

@@ -1,0 +1,232 @@
+"""Pages of the reference that are made from the code's own tables: keys, protocols, record fields, commands."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, is_dataclass
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from benchmark.cli.main import parsers
+from benchmark.configuration.files import available, summary
+from benchmark.configuration.keys import Key, keys
+from datamodules.recipe import Recipe
+from eval.factories import Protocol
+from eval.protocol import PROTOCOLS, find
+from generate.links import ROOT
+from leaderboards.schema import json_schema
+
+TRANSFER = "svhn"
+"""The data set of which the page of protocols shows the ones on another data set."""
+NEEDS = {
+    "": "features alone",
+    "encoder_inputs": "the encoder and its images",
+    "held_out": "the encoder, its images, and labelled images that nobody trained on",
+    "local_models": "the models of clients and the aggregated one",
+    "projector": "the projector",
+    "views": "features of two views of each client's images",
+    "test_clients": "test images that name a client or a domain",
+}
+"""`Protocol.requires` -> its words."""
+
+
+def pages() -> dict[str, str]:
+    """Place in the site -> Markdown."""
+    return {
+        "reference/config.md": config_page(),
+        "reference/protocols.md": protocols_page(),
+        "reference/record.md": record_page(),
+        "reference/commands.md": commands_page(),
+        "methods/index.md": methods_page(),
+        "studies/index.md": studies_page(),
+    }
+
+
+def config_page() -> str:
+    """Every key of a config: type, default and meaning."""
+    lines = [
+        "# Config keys",
+        "",
+        "On the command line a key is written `key=value`, in a file as YAML. `null` is YAML's word for None.",
+        "The sections `method`, `objective`, `encoder`, `optimizer` and `server_optimizer` name a `class`. Their other",
+        "keys are the arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
+        "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
+    ]
+    known = [*keys(), *keys(Recipe, "views.")]
+    section = None
+    for key in sorted(known, key=lambda key: "." in key.name):
+        here = key.name.rpartition(".")[0]
+        if here != section:
+            section = here
+            lines += ["", f"## `{section}`" if section else "## Keys without a section"]
+        lines += ["", f"### `{key.name}` {{ #{key.name} }}", "", _type_line(key), "", _code_words(key.meaning)]
+    return _text(lines)
+
+
+def _type_line(key: Key) -> str:
+    if key.default is MISSING:
+        return f"{key.type}; default: the side of the data's images" if key.name == "views.size" else key.type
+    return f"{key.type}; default `{_as_yaml(key.default)}`"
+
+
+def protocols_page() -> str:
+    """Every protocol: what it does, its settings, its metrics."""
+    lines = [
+        "# Protocols",
+        "",
+        "A protocol is a fixed way to score an encoder. Its numbers never change under its id: other numbers are a new",
+        "version. [Evaluation](../evaluation.md) has them side by side, and says how to choose.",
+    ]
+    further = [find(f"transfer-{TRANSFER}/v{version}") for version in (1, 2)]
+    for protocol in [*PROTOCOLS.values(), *further]:
+        shown, meaning = (text.replace(TRANSFER, "<data set>") for text in (protocol.id, protocol.summary))
+        lines += ["", f"## `{shown}` {{ #{protocol_anchor(shown)} }}", "", _code_words(meaning), ""]
+        lines += [f"- {line}" for line in _facts(protocol)]
+        if settings := dict(_flat(protocol.settings)):
+            lines += ["", "| setting | value |", "|---|---|"]
+            lines += [f"| `{name}` | `{value}` |" for name, value in settings.items()]
+    return _text(lines)
+
+
+def protocol_anchor(protocol: str) -> str:
+    """The anchor of a protocol: `linear-v1` for `linear/v1`."""
+    return re.sub(r"[^\w.-]+", "-", protocol).strip("-")
+
+
+def _facts(protocol: Protocol) -> Iterator[str]:
+    better = protocol.better(protocol.headline)
+    yield f"Headline: `{protocol.headline}`{f', {better} is better' if better else ''}."
+    target = protocol.requires.startswith("target ")
+    yield f"Requires {'images and labels of the other data set' if target else NEEDS[protocol.requires]}."
+    yield "Reads labels." if protocol.uses_labels else "Reads no labels of the training data set."
+    if protocol.units:
+        yield f"Units: {', '.join(f'`{metric}` in {unit}' for metric, unit in protocol.units.items())}."
+    if protocol.long:
+        yield "Long: as many passes through the encoder as in the paper."
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted setting and its value, of nested settings, defaults included."""
+    for name, value in settings.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _as_yaml(value)
+
+
+def record_page() -> str:
+    """Every field of a record, with its type and meaning."""
+    schema = json_schema()
+    lines = [
+        "# Fields of a record",
+        "",
+        "A run's `result.json` has the fields below. [Results](../results.md#a-record) says where the file is, and how",
+        "to reproduce a number from it. An object may hold more than is listed here. A field that may be absent is",
+        "missing in records from before the field existed, or where it has no content.",
+    ]
+    for name, field in schema["properties"].items():
+        kind = _json_type(field, schema) + ("" if name in schema["required"] else ", may be absent")
+        lines += ["", f"## `{name}`", "", f"{field['description']}", "", f"Type: {kind}."]
+        if rows := [(f"`{name}.{path}`", *row) for path, *row in _fields(field, schema)]:
+            lines += ["", "| field | type | meaning |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return _text(lines)
+
+
+def _fields(field: Mapping[str, Any], schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """The fields within a field: dotted name, type, meaning. Objects by a free key have `*` in its place."""
+    for option in _options(field, schema):
+        if isinstance(inner := option.get("additionalProperties"), Mapping):
+            yield from _fields(inner, schema, f"{prefix}*.")
+        for name, child in option.get("properties", {}).items():
+            absent = "" if name in option.get("required", ()) else ", may be absent"
+            yield f"{prefix}{name}", _json_type(child, schema) + absent, child["description"]
+            yield from _fields(child, schema, f"{prefix}{name}.")
+
+
+def _options(field: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The types that a field may have, with references resolved."""
+    if "$ref" in field:
+        return [schema["$defs"][field["$ref"].rpartition("/")[2]]]
+    if "anyOf" in field:
+        return [found for option in field["anyOf"] for found in _options(option, schema)]
+    return [field]
+
+
+def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """A type of JSON schema in words."""
+    words = []
+    for option in _options(field, schema):
+        match option:
+            case {"type": "object", "additionalProperties": Mapping() as inner}:
+                words.append(f"object of: {_json_type(inner, schema)}")
+            case {"type": "array", "items": inner}:
+                words.append(f"list of: {_json_type(inner, schema)}")
+            case {"type": "integer", "minimum": least}:
+                words.append(f"whole number, at least {least}")
+            case {"type": kind}:
+                words.append({"string": "text", "boolean": "true or false", "integer": "whole number"}.get(kind, kind))
+    return " or ".join(words)
+
+
+def commands_page() -> str:
+    """Every command with its help."""
+    general, commands = parsers()
+    lines = ["# Commands", "", "What `--help` prints. [Commands](../commands.md) has examples with explanations.", ""]
+    with patch.dict(os.environ, COLUMNS="88"):  # argparse wraps by it
+        lines += _block(general.format_help())
+        for name, command in commands.items():
+            lines += ["", f"## `{name}`", "", *_block(command.format_help())]
+    return _text(lines)
+
+
+def methods_page() -> str:
+    """The methods, by the first line of their configs."""
+    lines = [
+        "# Methods",
+        "",
+        "Each method is a file in `methods/` and a config, whose name `run SCENARIO METHOD` takes.",
+        "",
+    ]
+    lines += ["| name | method |", "|---|---|"]
+    for name in available("method"):
+        page = ROOT / "docs" / "methods" / f"{name}.md"
+        shown = f"[`{name}`]({name}.md)" if page.is_file() else f"`{name}`"
+        lines.append(f"| {shown} | {summary('method', name)} |")
+    return _text([*lines, "", "The local losses are on the page of [objectives](../objectives.md)."])
+
+
+def studies_page() -> str:
+    """The studies, by their questions."""
+    lines = ["# Studies", "", "A study repeats a paper's experiment at small scale and answers one question.", ""]
+    for page in sorted((ROOT / "docs" / "studies").glob("*.md")):
+        lines.append(f"- [{page.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}]({page.name})")
+    return _text(lines)
+
+
+def _block(text: str) -> list[str]:
+    return ["```text", text.rstrip(), "```"]
+
+
+def _code_words(text: str) -> str:
+    """Prose as Markdown: names with dots or underscores become code, and names of pages become links."""
+
+    def marked(part: str) -> str:
+        plain = part.replace("<", "&lt;").replace("*", r"\*")
+        linked = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", plain)
+        return re.sub(r"(?<![\w/.`(])(\w*[a-z]\w*(?:[._]\w+)+)(?![\w/])", r"`\1`", linked)
+
+    return "".join(part if part.startswith("`") else marked(part) for part in re.split(r"(`[^`]*`)", text))
+
+
+def _as_yaml(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=1000).strip()
+    return text.removesuffix("...").strip()
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,81 @@
+"""Hooks of the documentation site: pages made from code and from documents outside docs/, and links for the site."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.exceptions import PluginError  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.structure.pages import Page  # noqa: E402
+
+from generate import links, public, tables  # noqa: E402
+from generate.markdown import Viewer  # noqa: E402
+
+LISTED = {"Methods": "methods", "Studies": "studies"}
+"""Section of the navigation -> folder whose pages it lists."""
+BOOST = {"troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5, "parity.md": 0.5}
+"""Page -> factor of its search results. Guides come before the reference of Python names, which has most words."""
+PYTHON = {f"reference/{page}.md" for page in public.PAGES}
+OUTER = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]*)"')
+"""What a page would load from elsewhere; a link that a reader follows is none."""
+SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lists a folder's pages in the navigation, so that a new method needs no line in mkdocs.yml."""
+    config.markdown_extensions.append(Viewer())
+    for section in _sections(config.nav or []):
+        for title, folder in LISTED.items():
+            if title in section:
+                section[title] += [f"{folder}/{file.name}" for file in sorted((ROOT / "docs" / folder).glob("*.md"))]
+    return config
+
+
+def _sections(entries: list[Any]) -> list[dict[str, Any]]:
+    """The sections of a navigation, at every depth."""
+    found = [entry for entry in entries if isinstance(entry, dict)]
+    lists = [value for entry in found for value in entry.values() if isinstance(value, list)]
+    return found + [inner for value in lists for inner in _sections(value)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the generated pages, the documents outside docs/ and the board's figures."""
+    for source, page in links.DOCUMENTS.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        shown = text if source.endswith(".md") else f"# Licence\n\n```text\n{text}\n```\n"
+        files.append(File.generated(config, page, content=shown))
+    for page, text in {**public.pages(), **tables.pages()}.items():
+        files.append(File.generated(config, page, content=text))
+    for figure in sorted((ROOT / "leaderboards" / "figures").glob("*.svg")):
+        files.append(File.generated(config, str(figure.relative_to(ROOT)), abs_src_path=str(figure)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrites the links of pages that are files of the repository."""
+    place = page.file.src_uri
+    page.meta["search"] = {"boost": 0.2 if place in PYTHON else BOOST.get(place, 1.0)}
+    if place == "glossary.md":  # a search for one of its words finds it first
+        rows = re.findall(r"^\| ([^|]+) \|", markdown, re.MULTILINE)
+        page.meta["tags"] = [word.strip(" `") for row in rows for word in row.split(",") if word.strip(" -") != "word"]
+    source = SOURCES.get(place) or (None if page.file.generated_by else f"docs/{place}")
+    return markdown if source is None else links.rewrite(markdown, source, place, public.place)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuses a site that lacks a public name, or that a reader without a network could not see whole."""
+    site = Path(config.site_dir)
+    pages = {page.relative_to(site).as_posix(): page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    missing = []
+    for module in public.modules():
+        page = pages[f"reference/{public.page_of(module)}.html"]
+        missing += [name for name in public.entries(module) if f'id="{name}"' not in page]
+    if missing:
+        raise PluginError(f"no entry in the reference: {', '.join(missing)}")
+    if fetched := {found for text in pages.values() for found in OUTER.findall(text)}:
+        raise PluginError(f"fetched from the network: {', '.join(sorted(fetched))}")

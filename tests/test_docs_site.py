@@ -1,0 +1,211 @@
+"""The reference has every public name, key, protocol, record field and command; links and docstrings are rewritten."""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown import Markdown
+
+from benchmark.cli.main import COMMANDS
+from benchmark.configuration.keys import keys
+from benchmark.configuration.layers import FREE, HINTS, TYPED
+from datamodules.recipe import Recipe
+from generate import docstrings, links, public, tables
+from generate.markdown import Viewer
+from leaderboards.schema import FIELDS
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SETTINGS = ("settings", "scores", "encoders", "libraries", "clients", "curve", "server", "up", "down", "evaluated")
+"""Objects of a record whose keys are data, not fields."""
+
+
+def section(page: str, heading: str) -> str | None:
+    """The text below a heading that is a name in code; None: there is no such heading."""
+    found = re.search(rf"^##+ `{re.escape(heading)}`[^\n]*\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
+    return found and found[1].strip()
+
+
+def without_entry(page: str, names) -> list[str]:
+    return [name for name in names if not section(page, name)]
+
+
+def test_every_config_key_has_its_entry():
+    page = tables.config_page()
+    typed = {f"{name}.{key}" for name, inner in TYPED.items() for key in inner} - {"data.class"}
+    expected = typed | (HINTS.keys() - TYPED.keys()) | {f"views.{field.name}" for field in dataclasses.fields(Recipe)}
+    assert len(expected) > 70
+    assert without_entry(page, expected) == []
+    assert without_entry(page, ["federation.invented", "invented"]) == ["federation.invented", "invented"]
+    assert "data.class" in section(page, "data.name")
+    for name, inner in FREE.items():
+        assert [key for key in inner if key not in section(page, name)] == []
+    assert [key.name for key in keys() if len(key.meaning) < 8] == []
+
+
+def test_a_key_without_a_docstring_has_no_meaning():
+    @dataclasses.dataclass
+    class Section:
+        told: int = 3
+        """Its meaning."""
+        untold: int = 4
+
+    assert [(key.name, key.default, key.meaning) for key in keys(Section, "a.")] == [
+        ("a.told", 3, "Its meaning."),
+        ("a.untold", 4, ""),
+    ]
+
+
+def test_every_protocol_has_its_entry_with_its_settings():
+    page = tables.protocols_page()
+    shipped = yaml.safe_load((ROOT / "eval" / "protocols.yaml").read_text())
+    names = [*shipped, "transfer-<data set>/v1", "transfer-<data set>/v2"]
+    assert without_entry(page, [*names, "linear/v9"]) == ["linear/v9"]
+    assert "| `probe.lr` | `0.003` |" in section(page, "linear/v1")
+    assert "| `k` | `200` |" in section(page, "knn/v1")
+    for name, protocol in shipped.items():
+        for key in protocol.get("settings", {}):
+            assert key == "<<" or re.search(rf"`{key}[.`]", section(page, name)), (name, key)
+
+
+def record_fields(value, path="") -> set[str]:
+    """The dotted names of a record's fields, as JSON has them."""
+    found = set()
+    for name, inner in value.items():
+        here = f"{path}{name}"
+        found.add(here)
+        if isinstance(inner, dict) and name not in SETTINGS:
+            found |= record_fields(inner, f"{here}.")
+    return found
+
+
+def test_every_field_of_a_record_has_its_entry():
+    page = tables.record_page()
+    assert without_entry(page, [*FIELDS, "invented"]) == ["invented"]
+    files = sorted((ROOT / "leaderboards" / "results").rglob("*.json"))
+    committed = {field for file in files for field in record_fields(json.loads(file.read_text()))}
+    assert len(committed) > 40
+    assert {name for name in committed if "." not in name} <= FIELDS.keys()
+    nested = {name for name in committed if "." in name}
+    assert sorted(name for name in nested if f"| `{name}` |" not in page) == []
+    assert "| `evaluated.*.git` |" in page
+    assert not re.search(r"\| *\|", page)  # each has a type and a meaning
+
+
+def test_every_command_has_its_help():
+    page = tables.commands_page()
+    assert without_entry(page, [*COMMANDS, "invented"]) == ["invented"]
+    for name, (function, usage) in COMMANDS.items():
+        words = " ".join(section(page, name).split())
+        assert f"python -m benchmark {name} {' '.join(usage.split())}" in words
+        assert inspect.getdoc(function).splitlines()[0] in words
+
+
+def defined_names(module) -> set[str]:
+    """The public classes and functions that a module defines, found by importing it."""
+    things = {name: thing for name, thing in vars(module).items() if not name.startswith("_")}
+    return {
+        name
+        for name, thing in things.items()
+        if (inspect.isclass(thing) or inspect.isfunction(thing))
+        and thing.__module__ == module.__name__
+        and thing.__name__ == name
+    }
+
+
+def without_members(texts: str, module: str, names) -> list[str]:
+    (block,) = re.findall(rf"^::: {re.escape(module)}\n(.*?)(?=^:::|\Z)", texts, re.DOTALL | re.MULTILINE)
+    return sorted(name for name in names if f"\n        - {name}\n" not in block)
+
+
+def test_every_public_class_and_function_has_its_entry():
+    texts = "\n".join(public.pages().values())
+    modules = list(public.modules())
+    assert {"methods.base", "methods.maths.losses", "eval.protocol", "benchmark.api", "leaderboards.schema"} <= {
+        *modules
+    }
+    missing = {name: without_members(texts, name, defined_names(importlib.import_module(name))) for name in modules}
+    assert {name: names for name, names in missing.items() if names} == {}
+    assert without_members(texts, "methods.types", ["Mean", "Median"]) == ["Median"]
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "page", "expected"),
+    [
+        ("[a](docs/data.md#x)", "README.md", "index.md", "[a](data.md#x)"),
+        ("[a](../README.md)", "docs/data.md", "data.md", "[a](index.md)"),
+        ("[a](../results.md)", "docs/methods/ssd.md", "methods/ssd.md", "[a](../results.md)"),
+        ("[a](methods)", "docs/leaderboards.md", "leaderboards.md", "[a](methods/index.md)"),
+        ("[a](../leaderboards/schema.py)", "docs/results.md", "results.md", "[a](reference/record.md)"),
+        (
+            "[a](../datamodules/partition.py)",
+            "docs/results.md",
+            "results.md",
+            "[a](reference/datamodules.md#datamodules.partition)",
+        ),
+        ("[tuned/](../leaderboards/tuned)", "docs/results.md", "results.md", "`leaderboards/tuned`"),
+        ("[one](../examples/sweep.yaml)", "docs/wandb.md", "wandb.md", "one (`examples/sweep.yaml`)"),
+        ("![a](docs/pictures/concept.svg)", "README.md", "index.md", "![a](pictures/concept.svg)"),
+        ("![a](figures/cifar10-mini.svg)", "leaderboards/README.md", "board.md", None),
+        ("[a](../nowhere.py)", "docs/data.md", "data.md", "[a](../nowhere.py)"),
+        ("[a](#here)", "docs/data.md", "data.md", "[a](#here)"),
+        ("```\n[a](../README.md)\n```", "docs/data.md", "data.md", "```\n[a](../README.md)\n```"),
+    ],
+)
+def test_links_lead_to_pages_of_the_site(text, source, page, expected):
+    expected = expected or "![a](leaderboards/figures/cifar10-mini.svg)"
+    assert links.rewrite(text, source, page, public.place) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "fields", "expected"),
+    [
+        ("Does.\n\nArgs:\n    a, b: text\n        more\n    c: x", "abc", "", "a: text more|b: text more|c: x"),
+        ("Does.\n\na: text. b: other", "ab", "", "Args:|a: text.|b: other"),
+        ("Does.\n\na: text\nof: two lines", "a", "", "Args:|a: text of: two lines"),
+        ("Is.\n\na: text", "", "a", "Attributes:|a: text"),
+        ("Is.\n\nArgs:\n    a, z: text", ("a", "kwargs"), "", "a: text|kwargs: `z`: text"),
+        ("Does.\n\nArgs:\n    typo: text", "a", "", "typo: text"),
+        ("Does.\n\nNote: text", "a", "", "Note: text"),
+        ("Does.\n\n>>> f(1)\n[4, 3]\n\nMore.", "a", "", "Does.|```pycon|>>> f(1)|[4, 3]|```|More."),
+    ],
+)
+def test_docstrings_are_read_as_google_style(text, parameters, fields, expected):
+    lines = [line.strip() for line in docstrings.rewritten(text, [*parameters], [*fields]).splitlines() if line.strip()]
+    assert "|".join(lines).endswith(expected)
+
+
+def test_a_list_may_follow_a_paragraph_as_in_a_repository_viewer():
+    text = "Decisions\n- one\n- two\n  lines\n"
+    assert Markdown(extensions=[Viewer()]).convert(text).count("<li>") == 2
+    assert "<li>" not in Markdown().convert(text)
+    fenced = "```\na\n- b\n```"
+    assert Markdown(extensions=[Viewer(), "fenced_code"]).convert(fenced) == (
+        Markdown(extensions=["fenced_code"]).convert(fenced)
+    )
+
+
+def test_the_sites_search_runs_from_disk(tmp_path):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    shutil.copy(ROOT / "docs" / "assets" / "iframe-worker.js", tmp_path / "shim.js")
+    (tmp_path / "worker.js").write_text("addEventListener('message', (event) => postMessage(event.data + 1))")
+    (tmp_path / "index.html").write_text(
+        "<!doctype html><script src='shim.js'></script><body><script>const worker = new Worker('worker.js');"
+        "worker.addEventListener('message', (event) => document.title = event.data);"
+        "worker.postMessage(41)</script></body>"
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((tmp_path / "index.html").as_uri())
+        page.wait_for_function("document.title === '42'", timeout=10_000)
+        browser.close()
