@@ -32,7 +32,7 @@ def read(group: str, name: str) -> dict[str, Any]:
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
         short = [each for each in names if "/" not in each]
         more = (
-            f" and {len(names) - len(short)} more (`python -m benchmark list {group}`)"
+            f" and {len(names) - len(short)} more (`python -m benchmark list {group}s`)"
             if len(short) < len(names)
             else ""
         )

@@ -113,7 +113,7 @@ class TestMistakes:
             (["run", TINY, "fedavg", "accelerator=gpu"], "(did you mean 'cuda'?)"),
             (["run", "suite=digits", "methods=sdd"], "(did you mean 'ssd'?)"),
             (["run", str(ROOT), "fedavg"], "a folder, not a scenario: name a scenario, and give images by data.root="),
-            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenario`)"),
+            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenarios`)"),
             (["run", TINY, "fedavg", "seeds=0,1", "seed=2"], "give seeds=2 instead of seed=2"),
             (["runs", TINY, "fedavg"], "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
             (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
@@ -597,10 +597,25 @@ def test_list_names_everything(call):
     code, out, err = call("list")
     assert (code, err) == (0, "")
     words = set(out.split())
-    for group in ("suite", "scenario", "method", "objective"):
+    for group in ("suite", "campaign", "scenario", "method", "objective"):
         assert set(available(group)) <= words
     assert set(PROTOCOLS) <= words
-    assert "methods.server.Yogi" in words
+    assert {"methods.server.Yogi", "set>/v1", "set>/v2"} <= words  # transfer-<data set>/v1
+
+
+def test_the_help_of_list_names_its_groups(call):
+    titles = re.findall(r"^(\w+) *$", call("list")[1], re.MULTILINE)
+    assert f"list [{' | '.join(titles)}]" in call("list", "--help")[1]
+
+
+def test_the_keys_in_the_help_of_run_are_keys(call):
+    code, out, _ = call("run", "--help")
+    assert code == 0
+    words = set(re.findall(r"[\w.]+=", out)) - {"key=", "suite=", "methods=", "seeds="}
+    assert {"objective=", "data.root=", "output=", "logger=", "devices=", "row=", "scenario="} <= words
+    sections = {key.rpartition(".")[::2] for key in (word.strip("=") for word in words) if "KEY" not in key}
+    config = compose("digits", "ssd", [])
+    assert not [(section, key) for section, key in sections if key not in (config[section] if section else config)]
 
 
 def test_list_of_one_group(call):
