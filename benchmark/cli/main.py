@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
+from benchmark.cli.citation import USAGE as CITE
+from benchmark.cli.citation import cite
 from benchmark.cli.comparison import USAGE as COMPARE
 from benchmark.cli.comparison import compare
 from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
@@ -39,6 +41,7 @@ EXAMPLES = """examples:
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
+  python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
   python -m benchmark list                                  every name that a command takes; list methods: one group"""
 
 RUN_WORDS = """words of run:
@@ -82,6 +85,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "regress": (regress, "[table=FILE] | capture=true"),
     "parity": (parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),
+    "cite": (cite, CITE),
     "list": (listing, f"[{' | '.join(LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""

@@ -625,6 +625,35 @@ def test_list_of_one_group(call):
     assert not set(available("method")) & set(out.split())
 
 
+class TestCite:
+    def test_the_papers_and_the_suite_are_printed_each_once(self, call):
+        code, out, _ = call("cite", "ssd", "fedavg-byol", "fedx/cifar10", "ssd", "methods.server.Yogi")
+        assert code == 0
+        assert re.findall(r"^@\w+\{(\w+),$", out, re.MULTILINE) == [
+            "ssd",
+            "fedavg",
+            "byol",
+            "fedx",
+            "fedopt",
+            "fulcrum",
+        ]
+        assert "Fang, Hung-Chieh" in out
+
+    def test_a_method_over_two_papers_has_both(self, call):
+        assert re.findall(r"\{(\w+),$", call("cite", "scaffold-fedx")[1], re.MULTILINE) == [
+            "fedx",
+            "scaffold",
+            "fulcrum",
+        ]
+
+    def test_a_baseline_has_none(self, call):
+        assert call("cite", "untrained")[1].startswith("% untrained: no paper\n@misc{fulcrum,")
+
+    def test_other_names_are_refused(self, refused):
+        assert "unknown name 'sdd' (did you mean 'ssd'?)" in refused("cite", "sdd")
+        assert "usage: python -m benchmark cite" in refused("cite")
+
+
 class TestPrivacy:
     SMALL = "encoder.class=methods.networks.convnet"
 
