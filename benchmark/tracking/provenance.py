@@ -144,10 +144,14 @@ def commit() -> str | None:
 
 
 def external_classes(config: DictConfig) -> list[str]:
-    """A line with its file's hash for each class of a config from outside the packages and installed libraries."""
+    """A line, with its file's hash, for each class of a config from outside the packages and installed libraries."""
     lines = []
     for where, section in named_classes(config):
-        file = Path(inspect.getfile(locate(section, where))).resolve()
+        try:
+            file = Path(inspect.getfile(locate(section, where))).resolve()
+        except (OSError, TypeError):  # defined in a notebook's cell
+            lines.append(f"{section['class']} is code from outside the packages, without a file: it is not recorded")
+            continue
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
             digest = hashlib.sha256(file.read_bytes()).hexdigest()

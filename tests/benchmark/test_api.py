@@ -1,6 +1,8 @@
 """The suite from Python, as the module's own example uses it."""
 
 import inspect
+import sys
+import types
 
 import pytest
 import torch
@@ -9,8 +11,10 @@ from benchmark import api
 from benchmark.configuration.compose import compose
 from benchmark.configuration.identity import identity
 from benchmark.errors import ConfigError
+from examples.fedexp import FedExP
 from leaderboards import store
 from leaderboards.schema import RecordError
+from methods.objectives.spectral import Spectral
 from tests.run_helpers import TINY
 
 
@@ -45,6 +49,25 @@ class TestCompose:
     def test_rows_of_suites_are_methods_too(self):
         config = api.compose("digits", "fedavg-byol")
         assert (config.row, config.objective.name) == ("fedavg-byol", "byol")
+
+    def test_a_class_is_named_by_its_import_path(self):
+        config = api.compose(TINY, FedExP, {"objective": Spectral, "objective.mu": 3})
+        words = ["objective=methods.objectives.spectral.Spectral", "objective.mu=3"]
+        assert config == api.compose(TINY, "examples.fedexp.FedExP", words)
+        assert config.row == "fedexp-spectral+objective.mu=3"
+        assert config.method["class"] == "examples.fedexp.FedExP"
+        assert config.objective == {
+            "name": "methods.objectives.spectral.Spectral", "class": "methods.objectives.spectral.Spectral", "mu": 3,
+        }  # fmt: skip
+
+    def test_a_class_that_no_path_leads_to_is_refused(self):
+        class Inner(Spectral):
+            pass
+
+        with pytest.raises(ConfigError, match="is within a function or a class: define it in a module or a cell"):
+            api.compose(TINY, "fedavg", {"objective": Inner})
+        with pytest.raises(ConfigError, match=r"objective.class=nowhere.Loss: No module named 'nowhere'"):
+            api.run(api.compose(TINY, "fedavg", {"objective": "nowhere.Loss"}))
 
     def test_a_mistake_is_the_line_of_the_command(self):
         with pytest.raises(ConfigError, match=r"unknown key 'training\.epoch'"):
@@ -88,6 +111,28 @@ class TestEncoder:
             api.encoder_of(folder, name="locl")
 
 
+def test_a_class_of_a_notebook_runs_and_the_record_says_that_its_code_is_not_recorded(tmp_path, monkeypatch):
+    cell = types.ModuleType("cell")  # has no file
+    exec("from methods.objectives.spectral import Spectral\nclass Own(Spectral): pass", cell.__dict__)
+    monkeypatch.setitem(sys.modules, "cell", cell)
+    overrides = {"objective": cell.Own, "output": str(tmp_path), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
+    record = api.run(api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1}), progress=False)
+    assert record["row"] == "fedavg-own"
+    assert "cell.Own is code from outside the packages, without a file: it is not recorded" in record["deviations"]
+
+
+class TestFeatures:
+    def test_they_are_the_encoders_outputs_of_the_runs_images(self, finished):
+        config, _, folder = finished
+        assert api.folder_of(config) == folder
+        features, encoder = api.features_of(folder), api.encoder_of(folder)
+        assert features.test_x.shape == (len(features.test_y), encoder.dim)
+        assert features.num_classes == 3
+        with api.opened(folder, api._display(False)) as run, torch.no_grad():
+            images = torch.from_numpy(run.evaluator.images.train.images[:5].copy()) / 255
+        torch.testing.assert_close(features.train_x[:5], encoder(images), rtol=1e-5, atol=1e-6)
+
+
 class TestRecords:
     def test_the_committed_ones_and_those_of_a_folder(self, finished):
         _, _, folder = finished
@@ -111,7 +156,16 @@ class TestRecords:
 
 
 def test_public_functions_are_typed_and_documented():
-    for name in ("compose", "run", "evaluate", "load_records", "to_dataframe", "encoder_of"):
+    for name in (
+        "compose",
+        "run",
+        "evaluate",
+        "load_records",
+        "to_dataframe",
+        "encoder_of",
+        "folder_of",
+        "features_of",
+    ):
         function = getattr(api, name)
         assert "Raises" in inspect.getdoc(function)
         assert all(each.annotation is not each.empty for each in inspect.signature(function).parameters.values())
