@@ -1,6 +1,8 @@
 """The suite from Python, as the module's own example uses it."""
 
+import hashlib
 import inspect
+import linecache
 import sys
 import types
 
@@ -111,14 +113,28 @@ class TestEncoder:
             api.encoder_of(folder, name="locl")
 
 
-def test_a_class_of_a_notebook_runs_and_the_record_says_that_its_code_is_not_recorded(tmp_path, monkeypatch):
-    cell = types.ModuleType("cell")  # has no file
-    exec("from methods.objectives.spectral import Spectral\nclass Own(Spectral): pass", cell.__dict__)
-    monkeypatch.setitem(sys.modules, "cell", cell)
-    overrides = {"objective": cell.Own, "output": str(tmp_path), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
-    record = api.run(api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1}), progress=False)
+def test_an_edited_class_of_a_notebook_is_not_taken_for_its_finished_run(tmp_path, monkeypatch):
+    overrides = {"output": str(tmp_path), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
+
+    def run(source):
+        cell = types.ModuleType("cell")  # has no file
+        linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+        exec(compile(source, "<cell>", "exec"), cell.__dict__)
+        monkeypatch.setitem(sys.modules, "cell", cell)
+        config = api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1, "objective": cell.Own})
+        return api.run(config, progress=False)
+
+    imports = "from methods.objectives.spectral import Spectral\n"
+    source = (
+        f"{imports}class Own(Spectral):\n    def loss(self, out, batch):\n        return super().loss(out, batch)\n"
+    )
+    record = run(source)
     assert record["row"] == "fedavg-own"
-    assert "cell.Own is code from outside the packages, without a file: it is not recorded" in record["deviations"]
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    assert f"cell.Own is code from outside the packages: sha256 {digest}" in record["deviations"]
+    assert run(source) == record
+    with pytest.raises(ConfigError, match="Own"):
+        run(source.replace("batch)\n", "batch) * 2\n"))
 
 
 class TestFeatures:
