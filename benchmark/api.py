@@ -1,11 +1,11 @@
-"""The suite from Python, as a notebook uses it: compose, run, evaluate, records, encoders. The commands call it too.
+"""The suite from Python, as a notebook uses it: runs, scores, records, encoders, features. The commands call it too.
 
     from benchmark import api
 
     config = api.compose("digits", "fedavg", {"federation.rounds": 5})
     record = api.run(config)
     table = api.to_dataframe(api.load_records("runs"))
-    encoder = api.encoder_of("runs/digits+federation.rounds=5/fedavg/seed0")
+    encoder = api.encoder_of(api.folder_of(config))
 
 Everything runs in this process, on one device; `python -m benchmark` starts several ranks. A mistake raises an error
 whose text is the one line that the command would print.
@@ -23,6 +23,7 @@ from rich.console import Console
 from torch import nn
 
 from benchmark.configuration import compose as composition
+from benchmark.configuration import naming
 from benchmark.configuration.rows import row_line
 from benchmark.configuration.suites import listed
 from benchmark.distributed.launch import RankProcesses
@@ -31,6 +32,7 @@ from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display
+from eval.features import Features
 from leaderboards import store
 from leaderboards.schema import Record
 
@@ -41,13 +43,14 @@ COMMITTED = Path(__file__).parents[1] / "leaderboards" / "results"
 """The records that a checkout has."""
 
 
-def compose(scenario: str, method: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DictConfig:
+def compose(scenario: str, method: str | type, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DictConfig:
     """The config of one run.
 
     Args:
         scenario: a shipped scenario, or the path of a .yaml file.
-        method: a shipped method, a row of a suite such as `fedavg-byol`, or the path of a .yaml file.
-        overrides: dotted key -> value, or `key=value` texts as on the command line, or one text.
+        method: a shipped method, a row of a suite such as `fedavg-byol`, the path of a .yaml file, or a class.
+        overrides: dotted key -> value, or `key=value` texts as on the command line, or one text. The value of
+            `objective` may be a class too, also one that a cell of a notebook defines.
 
     Raises ConfigError: an unknown name or key, or a value that is not possible.
     """
@@ -55,14 +58,31 @@ def compose(scenario: str, method: str, overrides: Iterable[str] | Mapping[str, 
         overrides = overrides.split()
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={_as_yaml(value)}" for key, value in overrides.items()]
-    method, *line = row_line(scenario, method)
+    method, *line = row_line(scenario, _path(method) if isinstance(method, type) else method)
     return composition.compose(scenario, method, list(overrides), line)
 
 
 def _as_yaml(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """A value as it is written on a command line, a class as its import path."""
+    if isinstance(value, type):
+        return _path(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
     return text.strip().removesuffix("...").strip()
+
+
+def _path(cls: type) -> str:
+    """A class's import path. Raises ConfigError: it is within a function or a class, where no path leads."""
+    if "." in cls.__qualname__:
+        raise ConfigError(f"{cls.__qualname__} is within a function or a class: define it in a module or a cell")
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def folder_of(config: DictConfig) -> Path:
+    """The folder of a run, `<output>/<scenario>/<row>/seed<k>`, whether it exists or not.
+
+    Raises ConfigError: the output is not the path of a folder.
+    """
+    return naming.folder(config)
 
 
 def run(config: DictConfig, *, progress: bool = True) -> Record:
@@ -106,6 +126,24 @@ def encoder_of(folder: str | Path, *, name: str | None = None, trust: bool = Fal
     """
     with _display(False) as display, opened(folder, display, trust=trust) as finished:
         return finished.exported_encoder(name)[1]
+
+
+def features_of(folder: str | Path, *, name: str | None = None, trust: bool = False) -> Features:
+    """The features of a finished run's images, on the CPU, for a figure or a probe of one's own.
+
+    `train_x` `[N, d]` and `test_x` `[T, d]` float32, with the labels `train_y` `[N]` and `test_y` `[T]` int64.
+
+    Args:
+        folder, trust: see `evaluate`. name: see `encoder_of`.
+
+    Raises ConfigError: see `encoder_of`.
+    """
+    with _display(False) as display, opened(folder, display, trust=trust) as finished:
+        evaluator = finished.evaluator
+        encoder = finished.exported_encoder(name)[1].to(evaluator.device)
+        features = evaluator.features(encoder, evaluator.images)
+        on_cpu = {key: getattr(features, key).cpu() for key in ("train_x", "train_y", "test_x", "test_y")}
+        return Features(**on_cpu, num_classes=features.num_classes)
 
 
 def load_records(*folders: str | Path) -> list[Record]:

@@ -14,6 +14,7 @@ import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.cli.main import COMMANDS, EXAMPLES
 from benchmark.configuration.compose import compose
 from eval.inputs import Crop
 from eval.protocol import PROTOCOLS, find
@@ -23,6 +24,7 @@ from tests import run_helpers
 from tests.test_statements import HELD
 
 ROOT = Path(__file__).parent.parent
+DOCS_COMMANDS = ROOT / "docs" / "commands.md"
 
 
 def python_block(page: str, start: str = "") -> str:
@@ -82,6 +84,11 @@ def anchors(page: Path) -> set[str]:
     """The addresses of a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return {anchor(re.sub(r"[`\\]", "", heading)) for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}
+
+
+def test_the_page_of_commands_and_the_examples_of_the_help_have_every_command():
+    named = [re.findall(r"python -m benchmark (\w+)", text) for text in (DOCS_COMMANDS.read_text(), EXAMPLES)]
+    assert all(set(names) == COMMANDS.keys() for names in named)
 
 
 def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):

@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 from benchmark.cli.campaign import USAGE as CAMPAIGN
 from benchmark.cli.campaign import campaign
+from benchmark.cli.citation import USAGE as CITE
+from benchmark.cli.citation import cite
 from benchmark.cli.comparison import USAGE as COMPARE
 from benchmark.cli.comparison import compare
-from benchmark.cli.reports import BOARD_USAGE, board, listing, parity, privacy, publish, regress
+from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, export, resume, run, tune
 from benchmark.cli.session import Session
 from benchmark.configuration.typecheck import nearest
@@ -32,14 +34,33 @@ EXAMPLES = """examples:
   python -m benchmark export runs/digits/ssd/seed1 encoder.pt   the run's encoder, for torch, torchvision or timm
   python -m benchmark compare runs/digits/*/seed0           scores, curves and costs side by side
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
-  python -m benchmark campaign ssd-main minutes=30          the most important runs of a paper's table, for half an hour
+  python -m benchmark campaign ssd-main minutes=30 data.root=IMAGES   half an hour of a paper's table
   python -m benchmark board                                 the committed results, and leaderboards/README.md
   python -m benchmark board collect=runs                    your runs' board, in runs-board
   python -m benchmark publish                               the same as a dashboard for Weights & Biases
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
-  python -m benchmark list                                  scenarios, methods, objectives, suites, protocols"""
+  python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
+  python -m benchmark list                                  every name that a command takes; list methods: one group"""
+
+RUN_WORDS = """words of run:
+  SCENARIO             a name from `list scenarios`, or a .yaml file: data set, clients, training, evaluation
+  METHOD               a name from `list methods`, a row of a suite such as fedavg-byol, or a .yaml file
+  suite=NAME           a name from `list suites`; methods=A,B and seeds=0,1 choose some of its runs
+  seeds=0,1,2          the same run under each seed; seed=1 is one run
+
+keys of most use; docs/commands.md says more, benchmark/configuration/schema.py has all:
+  objective=NAME       another local loss, from `list objectives`, or a .yaml file
+  method.KEY=VALUE     a setting of the method, as on its page in docs/methods; likewise objective.KEY=, optimizer.lr=
+  federation.rounds=2  how many rounds; training.epochs=, partition.alpha=, ... likewise
+  data.root=IMAGES     the folder with the data sets' files (data)
+  output=FOLDER        where the folder <scenario>/<row>/seed<k> of the run goes (runs)
+  logger=csv           CSV files in place of Weights & Biases, which is offline unless you are logged in
+  devices=N            how many processes, each on a GPU or on CPU cores (auto); accelerator=cpu: no GPU
+  minutes=M            no round begins that would end later; the same command resumes
+  row=NAME             the run's name on the board, scenario=NAME the board's; without them changes are in the name
+"""
 
 RESUME_HINT = "every finished round is safe: run the same command again to resume"
 INTERRUPTED_HINTS = {
@@ -64,9 +85,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "regress": (regress, "[table=FILE] | capture=true"),
     "parity": (parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (privacy, "[METHOD ... [key=value ...]]"),
-    "list": (listing, "[GROUP]"),
+    "cite": (cite, CITE),
+    "list": (listing, f"[{' | '.join(LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
+WORDS = {"run": RUN_WORDS}
+"""Name of a command -> what its help says further on."""
 
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
@@ -107,7 +131,14 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, usage) in COMMANDS.items():
         line = str(function.__doc__).splitlines()[0]
-        command = commands.add_parser(name, help=line, description=line, usage=f"%(prog)s {usage}")
+        command = commands.add_parser(
+            name,
+            help=line,
+            description=line,
+            usage=f"%(prog)s {usage}",
+            epilog=WORDS.get(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.add_argument("words", nargs="*", metavar=usage)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and the commit")
     return parser, commands.choices

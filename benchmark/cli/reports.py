@@ -16,6 +16,8 @@ from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Groups of shipped configs, in the order of `list`."""
+LISTS = (*(f"{group}s" for group in GROUPS), "server_optimizers", "protocols")
+"""What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
 BOARD_USAGE = "[collect=RUNS [into=repository]] [folder=BOARD]"
@@ -188,7 +190,9 @@ def listing(words: list[str], session: Session) -> None:
     ]
     long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
     groups["protocols"] = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
-    groups["protocols"].append(("transfer-<data set>/v1", find("transfer-other/v1").summary.replace("other", "it", 1)))
+    for version in ("v1", "v2"):
+        summary_of = find(f"transfer-other/{version}").summary
+        groups["protocols"].append((f"transfer-<data set>/{version}", summary_of.replace("other", "it", 1)))
     for name in words:
         if name not in groups:
             raise ConfigError(f"there is no group {name!r}{nearest(name, groups)}: choose {', '.join(groups)}")

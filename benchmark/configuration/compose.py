@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.files import lineage, mapping, read
+from benchmark.configuration.files import is_import_path, lineage, mapping, read
 from benchmark.configuration.identity import identity
 from benchmark.configuration.layers import FREE, check_keys, convert_types, schema, short_error, stack
 from benchmark.configuration.naming import changes_name, variant
@@ -191,5 +191,7 @@ def save(config: DictConfig, file: Path) -> None:
 
 
 def _stem(name: str) -> str:
-    """Name of a shipped config, or of the file that a path leads to."""
+    """Name of a shipped config, of the file that a path leads to, or of an import path's class in small letters."""
+    if is_import_path(name):
+        return name.rpartition(".")[2].lower()
     return Path(name).stem if name.endswith(".yaml") else name

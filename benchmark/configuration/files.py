@@ -20,7 +20,10 @@ def available(group: str) -> list[str]:
 
 
 def read(group: str, name: str) -> dict[str, Any]:
-    """A shipped config by name, or any file by a path that ends in .yaml."""
+    """A shipped config by name, any file by a path that ends in .yaml, or a method's or objective's class by its import
+    path, such as `decoupled.Decoupled`, with the defaults of its arguments."""
+    if group in ("method", "objective") and is_import_path(name):
+        return {group: {"class": name}}
     is_path = name.endswith(".yaml")
     file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"
     if not file.is_file():
@@ -32,12 +35,18 @@ def read(group: str, name: str) -> dict[str, Any]:
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
         short = [each for each in names if "/" not in each]
         more = (
-            f" and {len(names) - len(short)} more (`python -m benchmark list {group}`)"
+            f" and {len(names) - len(short)} more (`python -m benchmark list {group}s`)"
             if len(short) < len(names)
             else ""
         )
         raise ConfigError(f"{problem}; there are: {', '.join(short)}{more}; or give the path of a .yaml file")
     return read_yaml(file)
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is that of a class in a module, not of a shipped config or a file."""
+    parts = name.split(".")
+    return len(parts) > 1 and all(map(str.isidentifier, parts)) and parts[-1] not in ("yaml", "yml")
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

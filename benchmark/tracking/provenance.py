@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import inspect
+import linecache
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,15 +145,27 @@ def commit() -> str | None:
 
 
 def external_classes(config: DictConfig) -> list[str]:
-    """A line with its file's hash for each class of a config from outside the packages and installed libraries."""
+    """A line, with its file's hash, for each class of a config from outside the packages and installed libraries."""
     lines = []
     for where, section in named_classes(config):
-        file = Path(inspect.getfile(locate(section, where))).resolve()
+        target, external = locate(section, where), f"{section['class']} is code from outside the packages"
+        try:
+            file = Path(inspect.getfile(target)).resolve()
+        except (OSError, TypeError):
+            cell = _cell(target)
+            digest = f"sha256 {hashlib.sha256(cell.encode()).hexdigest()}" if cell else "its source cannot be read"
+            lines.append(f"{external}: {digest}")
+            continue
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            lines.append(f"{section['class']} is code from outside the packages: sha256 {digest}")
+            lines.append(f"{external}: sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
     return lines
+
+
+def _cell(target: Any) -> str:
+    """Source of the notebook's cell that defines a class or a function; empty where it cannot be read."""
+    functions = [each for each in (target, *vars(target).values()) if inspect.isfunction(each)]
+    return "".join(linecache.getlines(functions[0].__code__.co_filename)) if functions else ""
 
 
 def hardware(device: torch.device) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from leaderboards.papers import training
+from leaderboards.papers import bibliography, training
 from leaderboards.papers.training import Given, Patterns
 from leaderboards.schema import RecordError, is_number
 from leaderboards.store import load_yaml
@@ -105,14 +105,23 @@ def read(file: Path) -> list[Published]:
     except (OSError, yaml.YAMLError) as error:
         raise RecordError(f"{file}: not a readable YAML file ({' '.join(str(error).split())})") from error
     _check_keys(
-        file.name, paper, ("paper", "name", "cite", "tables"), ("setting", "remark", "unit", "no_run", "training")
+        file.name, paper, ("paper", "name", "tables"), ("cite", "setting", "remark", "unit", "no_run", "training")
     )
+    if "cite" not in paper and paper["paper"] not in bibliography.read():
+        raise RecordError(f"{file.name}: cite is missing, and {bibliography.FILE.name} has no entry {paper['paper']!r}")
+    cite = paper["cite"] if "cite" in paper else bibliography.read()[paper["paper"]].line
     patterns = training.read(file.name, paper.get("training", {}))
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
         _check_keys(where, table, ("title", "columns", "rows"), ("setting", "remark", *KEYS))
-        source = {"table": str(name), "title": table["title"], **{key: paper[key] for key in ("paper", "name", "cite")}}
+        source = {
+            "table": str(name),
+            "title": table["title"],
+            "paper": paper["paper"],
+            "name": paper["name"],
+            "cite": cite,
+        }
         for row, content in table["rows"].items():
             cells += _row(f"{where}, {row}", paper, table, content, patterns, {**source, "row": str(row)})
     if idle := training.unused(patterns, (cell.training for cell in cells)):

@@ -1,6 +1,10 @@
 """The suite from Python, as the module's own example uses it."""
 
+import hashlib
 import inspect
+import linecache
+import sys
+import types
 
 import pytest
 import torch
@@ -9,8 +13,10 @@ from benchmark import api
 from benchmark.configuration.compose import compose
 from benchmark.configuration.identity import identity
 from benchmark.errors import ConfigError
+from examples.fedexp import FedExP
 from leaderboards import store
 from leaderboards.schema import RecordError
+from methods.objectives.spectral import Spectral
 from tests.run_helpers import TINY
 
 
@@ -45,6 +51,25 @@ class TestCompose:
     def test_rows_of_suites_are_methods_too(self):
         config = api.compose("digits", "fedavg-byol")
         assert (config.row, config.objective.name) == ("fedavg-byol", "byol")
+
+    def test_a_class_is_named_by_its_import_path(self):
+        config = api.compose(TINY, FedExP, {"objective": Spectral, "objective.mu": 3})
+        words = ["objective=methods.objectives.spectral.Spectral", "objective.mu=3"]
+        assert config == api.compose(TINY, "examples.fedexp.FedExP", words)
+        assert config.row == "fedexp-spectral+objective.mu=3"
+        assert config.method["class"] == "examples.fedexp.FedExP"
+        assert config.objective == {
+            "name": "methods.objectives.spectral.Spectral", "class": "methods.objectives.spectral.Spectral", "mu": 3,
+        }  # fmt: skip
+
+    def test_a_class_that_no_path_leads_to_is_refused(self):
+        class Inner(Spectral):
+            pass
+
+        with pytest.raises(ConfigError, match="is within a function or a class: define it in a module or a cell"):
+            api.compose(TINY, "fedavg", {"objective": Inner})
+        with pytest.raises(ConfigError, match=r"objective.class=nowhere.Loss: No module named 'nowhere'"):
+            api.run(api.compose(TINY, "fedavg", {"objective": "nowhere.Loss"}))
 
     def test_a_mistake_is_the_line_of_the_command(self):
         with pytest.raises(ConfigError, match=r"unknown key 'training\.epoch'"):
@@ -88,6 +113,42 @@ class TestEncoder:
             api.encoder_of(folder, name="locl")
 
 
+def test_an_edited_class_of_a_notebook_is_not_taken_for_its_finished_run(tmp_path, monkeypatch):
+    overrides = {"output": str(tmp_path), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
+
+    def run(source):
+        cell = types.ModuleType("cell")  # has no file
+        linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+        exec(compile(source, "<cell>", "exec"), cell.__dict__)
+        monkeypatch.setitem(sys.modules, "cell", cell)
+        config = api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1, "objective": cell.Own})
+        return api.run(config, progress=False)
+
+    imports = "from methods.objectives.spectral import Spectral\n"
+    source = (
+        f"{imports}class Own(Spectral):\n    def loss(self, out, batch):\n        return super().loss(out, batch)\n"
+    )
+    record = run(source)
+    assert record["row"] == "fedavg-own"
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    assert f"cell.Own is code from outside the packages: sha256 {digest}" in record["deviations"]
+    assert run(source) == record
+    with pytest.raises(ConfigError, match="Own"):
+        run(source.replace("batch)\n", "batch) * 2\n"))
+
+
+class TestFeatures:
+    def test_they_are_the_encoders_outputs_of_the_runs_images(self, finished):
+        config, _, folder = finished
+        assert api.folder_of(config) == folder
+        features, encoder = api.features_of(folder), api.encoder_of(folder)
+        assert features.test_x.shape == (len(features.test_y), encoder.dim)
+        assert features.num_classes == 3
+        with api.opened(folder, api._display(False)) as run, torch.no_grad():
+            images = torch.from_numpy(run.evaluator.images.train.images[:5].copy()) / 255
+        torch.testing.assert_close(features.train_x[:5], encoder(images), rtol=1e-5, atol=1e-6)
+
+
 class TestRecords:
     def test_the_committed_ones_and_those_of_a_folder(self, finished):
         _, _, folder = finished
@@ -111,7 +172,16 @@ class TestRecords:
 
 
 def test_public_functions_are_typed_and_documented():
-    for name in ("compose", "run", "evaluate", "load_records", "to_dataframe", "encoder_of"):
+    for name in (
+        "compose",
+        "run",
+        "evaluate",
+        "load_records",
+        "to_dataframe",
+        "encoder_of",
+        "folder_of",
+        "features_of",
+    ):
         function = getattr(api, name)
         assert "Raises" in inspect.getdoc(function)
         assert all(each.annotation is not each.empty for each in inspect.signature(function).parameters.values())

@@ -113,7 +113,7 @@ class TestMistakes:
             (["run", TINY, "fedavg", "accelerator=gpu"], "(did you mean 'cuda'?)"),
             (["run", "suite=digits", "methods=sdd"], "(did you mean 'ssd'?)"),
             (["run", str(ROOT), "fedavg"], "a folder, not a scenario: name a scenario, and give images by data.root="),
-            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenario`)"),
+            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenarios`)"),
             (["run", TINY, "fedavg", "seeds=0,1", "seed=2"], "give seeds=2 instead of seed=2"),
             (["runs", TINY, "fedavg"], "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
             (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
@@ -597,10 +597,25 @@ def test_list_names_everything(call):
     code, out, err = call("list")
     assert (code, err) == (0, "")
     words = set(out.split())
-    for group in ("suite", "scenario", "method", "objective"):
+    for group in ("suite", "campaign", "scenario", "method", "objective"):
         assert set(available(group)) <= words
     assert set(PROTOCOLS) <= words
-    assert "methods.server.Yogi" in words
+    assert {"methods.server.Yogi", "set>/v1", "set>/v2"} <= words  # transfer-<data set>/v1
+
+
+def test_the_help_of_list_names_its_groups(call):
+    titles = re.findall(r"^(\w+) *$", call("list")[1], re.MULTILINE)
+    assert f"list [{' | '.join(titles)}]" in call("list", "--help")[1]
+
+
+def test_the_keys_in_the_help_of_run_are_keys(call):
+    code, out, _ = call("run", "--help")
+    assert code == 0
+    words = set(re.findall(r"[\w.]+=", out)) - {"key=", "suite=", "methods=", "seeds="}
+    assert {"objective=", "data.root=", "output=", "logger=", "devices=", "row=", "scenario="} <= words
+    sections = {key.rpartition(".")[::2] for key in (word.strip("=") for word in words) if "KEY" not in key}
+    config = compose("digits", "ssd", [])
+    assert not [(section, key) for section, key in sections if key not in (config[section] if section else config)]
 
 
 def test_list_of_one_group(call):
@@ -608,6 +623,35 @@ def test_list_of_one_group(call):
     assert code == 0
     assert {f"methods.server.{name}" for name in ("Momentum", "Adam", "Yogi")} <= set(out.split())
     assert not set(available("method")) & set(out.split())
+
+
+class TestCite:
+    def test_the_papers_and_the_suite_are_printed_each_once(self, call):
+        code, out, _ = call("cite", "ssd", "fedavg-byol", "fedx/cifar10", "ssd", "methods.server.Yogi")
+        assert code == 0
+        assert re.findall(r"^@\w+\{(\w+),$", out, re.MULTILINE) == [
+            "ssd",
+            "fedavg",
+            "byol",
+            "fedx",
+            "fedopt",
+            "fulcrum",
+        ]
+        assert "Fang, Hung-Chieh" in out
+
+    def test_a_method_over_two_papers_has_both(self, call):
+        assert re.findall(r"\{(\w+),$", call("cite", "scaffold-fedx")[1], re.MULTILINE) == [
+            "fedx",
+            "scaffold",
+            "fulcrum",
+        ]
+
+    def test_a_baseline_has_none(self, call):
+        assert call("cite", "untrained")[1].startswith("% untrained: no paper\n@misc{fulcrum,")
+
+    def test_other_names_are_refused(self, refused):
+        assert "unknown name 'sdd' (did you mean 'ssd'?)" in refused("cite", "sdd")
+        assert "usage: python -m benchmark cite" in refused("cite")
 
 
 class TestPrivacy:
