@@ -24,6 +24,7 @@ from torch import nn
 
 from benchmark.configuration import compose as composition
 from benchmark.configuration import naming
+from benchmark.configuration.instantiate import import_path
 from benchmark.configuration.rows import row_line
 from benchmark.configuration.suites import listed
 from benchmark.distributed.launch import RankProcesses
@@ -74,7 +75,7 @@ def _path(cls: type) -> str:
     """A class's import path. Raises ConfigError: it is within a function or a class, where no path leads."""
     if "." in cls.__qualname__:
         raise ConfigError(f"{cls.__qualname__} is within a function or a class: define it in a module or a cell")
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return import_path(cls)
 
 
 def folder_of(config: DictConfig) -> Path:

@@ -9,7 +9,7 @@
 | global knowledge anchored alignment | phases `anchor` and `align` | authors' code |
 
 Of the paper only the abstract, captions and a summary of its settings could be read. Formulas follow two copies of the
-authors' code, which agree in them and with the summary; both have changes of others elsewhere.
+authors' code, which agree in them and with the summary; other people have changed both in other places.
 
 Decisions (D: without a source, decided here)
 - The objective is BYOL, of clients and server, as in the code. Clients differ in their encoder (`federation.encoders`).

@@ -23,9 +23,9 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import factory
+from benchmark.experiment import factory, privacy
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import DELTA, PrivacyAccountant, epsilon
+from benchmark.federation.accountant import epsilon
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.rng import Streams
@@ -166,12 +166,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             participation=1.0,
             folder=Path(folder),
             config_hash="",
-            accountant=PrivacyAccountant(
-                method,
-                delta=config.privacy.get("delta", DELTA),
-                budget=None,
-                updates=factory.update_privacy(config, method),
-            ),
+            accountant=privacy.accountant(config, method, Clients(data.parts)),
         )
         loop.callbacks = [recorder]
         loop.restore()

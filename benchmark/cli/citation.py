@@ -13,7 +13,7 @@ USAGE = "NAME [NAME ...]"
 
 
 def cite(words: list[str], session: Session) -> None:
-    """Print BibTeX of the papers of methods, objectives, server optimizers, scenarios or rows, and of the suite."""
+    """Print BibTeX of the papers of methods, objectives, server optimisers, scenarios or rows, and of the suite."""
     if not words:
         raise ConfigError(f"usage: python -m benchmark cite {USAGE}; got no name")
     papers = {word: [paper for name in _names(word) for paper in _papers(name)] for word in words}

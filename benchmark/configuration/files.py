@@ -23,6 +23,11 @@ def read(group: str, name: str) -> dict[str, Any]:
     """A shipped config by name, any file by a path that ends in .yaml, or a method's or objective's class by its import
     path, such as `decoupled.Decoupled`, with the defaults of its arguments."""
     if group in ("method", "objective") and is_import_path(name):
+        if (shipped := name.rpartition(".")[2].lower()) in available(group):
+            raise ConfigError(
+                f"{name} has the name of the shipped {group} {shipped!r}, for which its runs would be taken: give "
+                f"{shipped}, or give your class another name"
+            )
         return {group: {"class": name}}
     is_path = name.endswith(".yaml")
     file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"

@@ -102,7 +102,7 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
     if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
-        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {_path(BASES[kind])}"
+        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {import_path(BASES[kind])}"
         raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
     return target
 
@@ -118,7 +118,8 @@ def made_by(target: Any) -> type | None:
     return made if inspect.isclass(made) and made is not Any else None
 
 
-def _path(cls: type) -> str:
+def import_path(cls: type) -> str:
+    """The import path of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -21,7 +21,7 @@ from benchmark.evaluation.protocols import expanded, transfer_targets
 from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import data, factory
+from benchmark.experiment import data, factory, privacy
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
@@ -229,7 +229,7 @@ class Experiment:
             participation=config.federation.participation,
             folder=self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
-            accountant=factory.accountant(config, method, clients),
+            accountant=privacy.accountant(config, method, clients),
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
         for name in transfer_targets(protocols) if training else ():

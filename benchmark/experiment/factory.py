@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its config: devices, networks, method, data, executor, accountant.
+"""Builds the parts of a run from its config: devices, networks, method, data, executor.
 
 The config is made from YAML by `configuration.compose.compose`: schema defaults, then the files of scenario, objective
 and method, then overrides, each over the one before. `configuration.instantiate.construct` makes an object from a
@@ -9,7 +9,7 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,13 +29,11 @@ from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.experiment.initial_weights import start_from_weights
-from benchmark.federation.accountant import DELTA, PrivacyAccountant
-from benchmark.federation.update_privacy import MECHANISMS, UpdatePrivacy, refuse_uncovered
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
-from methods.base import Client, FederatedMethod, Objective
+from methods.base import FederatedMethod, Objective
 from methods.optimizers import decay_matrices_only
 
 DECAY_ALL = "decay_norms_and_biases"
@@ -228,58 +226,6 @@ def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
             "set training.smallest_batch=2"
         )
     return int(built.objective.smallest_batch if given is None else given)
-
-
-def accountant(config: DictConfig, built: FederatedMethod, clients: Sequence[Client]) -> PrivacyAccountant:
-    """The clients' privacy accountant; refuses a budget where nothing is released with noise."""
-    given = {"delta": DELTA, "epsilon": None, **config.privacy}
-    updates = update_privacy(config, built)
-    if not 0 < given["delta"] < 1:
-        raise ConfigError(f"privacy.delta={given['delta']}: give a number in (0, 1), e.g. {DELTA}")
-    if given["epsilon"] is not None and not given["epsilon"] > 0:
-        raise ConfigError(f"privacy.epsilon={given['epsilon']}: give a number above 0, or leave it out for no budget")
-    made = PrivacyAccountant(built, delta=given["delta"], budget=given["epsilon"], updates=updates)
-    planned = {phase.name: phase for round in range(config.federation.rounds) for phase in built.plan(round)}
-    releases = [made.planned(phase, clients[:1]) for phase in planned.values()]  # `planned` also checks them
-    if updates is not None and any(built.noise(phase, client) for phase in planned.values() for client in clients[:1]):
-        raise ConfigError(
-            f"privacy.mechanism={updates.mechanism}: {type(built).__name__} releases entries with noise of its own, "
-            "which hides single images, while this noise hides whole clients: choose one of them"
-        )
-    if made.budget is not None and not any(releases):
-        raise ConfigError(
-            f"privacy.epsilon={made.budget:g}: {type(built).__name__} releases nothing with noise as it is set, so "
-            "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon; "
-            "methods that average: privacy.mechanism), or leave the budget out"
-        )
-    return made
-
-
-def update_privacy(config: DictConfig, built: FederatedMethod) -> UpdatePrivacy | None:
-    """Clipping and noise of the clients' updates, or None; refuses a method whose updates it does not cover."""
-    optional = {
-        "epsilon": float | None,
-        "mechanism": str | None,
-        "clip": float | None,
-        "noise_multiplier": float | None,
-    }
-    given = {"delta": DELTA, **dict.fromkeys(optional), **config.privacy}
-    check(given, {"delta": float, **optional}, "privacy", "the accountant")
-    mechanism, clip, multiplier = given["mechanism"], given["clip"], given["noise_multiplier"]
-    if mechanism is None:
-        if clip is not None or multiplier is not None:
-            raise ConfigError("privacy.clip and privacy.noise_multiplier need privacy.mechanism=central or local")
-        return None
-    if mechanism not in MECHANISMS:
-        raise ConfigError(f"privacy.mechanism={mechanism!r}: choose {' or '.join(MECHANISMS)}")
-    if clip is None or not 0 < clip < math.inf:
-        raise ConfigError(f"privacy.clip={clip}: give the largest norm of a client's update, a number above 0")
-    if multiplier is None or not 0 <= multiplier < math.inf:
-        raise ConfigError(
-            f"privacy.noise_multiplier={multiplier}: give the noise's deviation over privacy.clip, at least 0"
-        )
-    refuse_uncovered(built, config.federation.rounds)
-    return UpdatePrivacy(mechanism, clip, multiplier, Streams(config.seed))
 
 
 def local_training(config: DictConfig) -> LocalTrainingConfig:

@@ -3,7 +3,7 @@
 An entry that a method releases with noise (`FederatedMethod.noise`) costs its client privacy each time the client takes
 part; what an absent client sent earlier costs nothing again. Releases compose by Renyi differential privacy (Mironov
 2017) with Opacus' accountant, without amplification by sampling: a client's participation is not secret. Neighbouring
-data sets differ in one image of a client; of `UpdatePrivacy`, whose releases are added, in all images of a client.
+data sets differ in one image of a client. Under `UpdatePrivacy` they differ in a whole client, as its docstring says.
 """
 
 import math

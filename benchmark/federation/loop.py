@@ -10,6 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -261,7 +262,7 @@ class FederatedLoop:
         aggregation.add(visit, message, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.client_state)
         for callback in self.callbacks:
-            callback.on_visit_end(self, result)
+            callback.on_visit_end(self, replace(result, message=message))
         return VisitReport(
             visit.client.id, sizes(message), file, result.loss, result.images, result.seconds, dict(visit.notes)
         )

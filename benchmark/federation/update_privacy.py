@@ -5,15 +5,15 @@ are averaged or summed. The vector is scaled down to the norm C. Under `central`
 to the sum of the clients' vectors; under `local` every client adds it to its own, before it is sent.
 
 Decisions
-- Clients count equally in a mean: its weights, such as numbers of images, would tell of a client's data.
-- Running statistics of BatchNorm are part of the vector; noise may make a variance negative, which becomes 0.
+- Clients count equally in a mean: its weights, such as numbers of images, would reveal something about a client's data.
+- Running statistics of BatchNorm are refused: noise would make variances negative.
+- SCAFFOLD's clients keep control variates of their training as it was, before it was clipped.
 - Entries of another kind (`Each`, `Cat`), and those of phases that do not train, are sent as they are.
 - Neighbouring federations differ in one whole client. `central`: its update is there or is zero, which changes the sum
   by at most C. `local`: it is any other update, at most 2 C away.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -61,7 +61,10 @@ class UpdatePrivacy:
 
         An entry that the client was not sent, such as SCAFFOLD's differences, is an update itself.
         """
-        entries = [entry for entry in self.covered(visit.phase) if entry in message]
+        entries = [entry for entry in self.covered(visit.phase) if any(trees.leaves(message.get(entry, {})))]
+        for entry in entries:
+            if not all(leaf.is_floating_point() for _, leaf in trees.leaves(message[entry])):
+                raise MethodError(f"privacy.mechanism: {entry!r} has whole numbers, which no noise hides: send floats")
         starts = {entry: _start(message[entry], visit.message.get(entry, {})) for entry in entries}
         updates = {entry: trees.subtract(message[entry], starts[entry]) for entry in entries}
         norm = sum(float(trees.squared_norm(trees.to(tree, dtype=torch.float64))) for tree in updates.values()) ** 0.5
@@ -90,12 +93,9 @@ class UpdatePrivacy:
         return Replies(values, replies.clients)
 
     def _noisy(self, tree: Tree, share: float, stream: torch.Generator) -> Tree:
-        """The tree with independent noise of deviation `share` z C on every number; no variance becomes negative."""
-        deviation, result = share * self.noise_multiplier * self.clip, dict[Any, Any]()
-        for path, leaf in trees.leaves(tree):
-            noisy = leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf)
-            trees.put(result, path, noisy.clamp(min=0) if str(path[-1]).endswith("running_var") else noisy)
-        return result
+        """The tree with independent noise of deviation `share` z C on every number."""
+        deviation = share * self.noise_multiplier * self.clip
+        return trees.map(lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf), tree)
 
     def describe(self, phase: Phase, entry: str) -> str | None:
         """A covered entry's protection, for the privacy sheet."""
@@ -103,7 +103,8 @@ class UpdatePrivacy:
             return None
         where = "on the sum, by the server" if self.mechanism == "central" else "by the client"
         noise = f", Gaussian noise of {self.noise_multiplier * self.clip:.3g} {where}" * bool(self.noise_multiplier)
-        return f"a client's update clipped to norm {self.clip:g}{noise}"
+        others = " and ".join(other for other in self.covered(phase) if other != entry)
+        return f"a client's update{f', together with {others},' * bool(others)} clipped to norm {self.clip:g}{noise}"
 
 
 def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
@@ -121,10 +122,14 @@ def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
                 )
             covered = covered or isinstance(how, Mean | Sum)
     if not covered:
-        raise MethodError(f"privacy.mechanism protects averaged updates, of which {name} sends none: leave it out")
-    if method.batch_norm == "recalibrate":
         raise MethodError(
-            "privacy.mechanism does not cover the statistics of federation.batch_norm=recalibrate: set average or local"
+            f"privacy.mechanism protects updates that are averaged or summed, and no phase in which {name}'s clients "
+            "train sends any: leave it out"
+        )
+    if method.batch_norm != "local" and any(trees.leaves(method.statistics())):
+        raise MethodError(
+            "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set "
+            "federation.batch_norm=local, or use networks without BatchNorm"
         )
 
 

@@ -163,9 +163,12 @@ def external_classes(config: DictConfig) -> list[str]:
 
 
 def _cell(target: Any) -> str:
-    """Source of the notebook's cell that defines a class or a function; empty where it cannot be read."""
-    functions = [each for each in (target, *vars(target).values()) if inspect.isfunction(each)]
-    return "".join(linecache.getlines(functions[0].__code__.co_filename)) if functions else ""
+    """Source of the notebook's cell that defines a class or a function; without functions, the attributes."""
+    parts = (inspect.unwrap(each) for each in (target, *vars(target).values()) if inspect.isroutine(each))
+    own = [each for each in parts if inspect.isfunction(each) and each.__module__ == target.__module__]
+    if own:
+        return "".join(linecache.getlines(own[0].__code__.co_filename))
+    return repr(sorted((name, repr(value)) for name, value in vars(target).items() if not name.startswith("__")))
 
 
 def hardware(device: torch.device) -> str:

@@ -1,6 +1,6 @@
 """Draws views.png: eight images, and a view of each by the recipe of every scenario.
 
-    python docs/pictures/draw_views.py
+    PYTHONPATH=. python docs/pictures/draw_views.py
 
 The images are cut from the two photographs that come with scikit-learn. The views are not normalised. The picture's
 text `recipes` has the recipe of each scenario, which a test compares with the configs.

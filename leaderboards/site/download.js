@@ -23,10 +23,11 @@ function downloads(title, lines, draw) {
   );
 }
 
-// RFC 4180; null is an empty field
+// RFC 4180; null is an empty field. A text that a spreadsheet would run as a formula begins with an apostrophe.
 function csvText(lines) {
   const field = (value) => {
-    const text = String(value ?? "");
+    const plain = String(value ?? "");
+    const text = /^[=+@]/.test(plain) ? `'${plain}` : plain;
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return lines.map((line) => `${line.map(field).join(",")}\r\n`).join("");

@@ -13,11 +13,16 @@ from benchmark import api
 from benchmark.configuration.compose import compose
 from benchmark.configuration.identity import identity
 from benchmark.errors import ConfigError
+from benchmark.tracking import provenance
 from examples.fedexp import FedExP
 from leaderboards import store
 from leaderboards.schema import RecordError
 from methods.objectives.spectral import Spectral
 from tests.run_helpers import TINY
+
+
+class Wide(Spectral):
+    """An objective of one's own."""
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +58,22 @@ class TestCompose:
         assert (config.row, config.objective.name) == ("fedavg-byol", "byol")
 
     def test_a_class_is_named_by_its_import_path(self):
-        config = api.compose(TINY, FedExP, {"objective": Spectral, "objective.mu": 3})
-        words = ["objective=methods.objectives.spectral.Spectral", "objective.mu=3"]
+        config = api.compose(TINY, FedExP, {"objective": Wide, "objective.mu": 3})
+        words = [f"objective={__name__}.Wide", "objective.mu=3"]
         assert config == api.compose(TINY, "examples.fedexp.FedExP", words)
-        assert config.row == "fedexp-spectral+objective.mu=3"
+        assert config.row == "fedexp-wide+objective.mu=3"
         assert config.method["class"] == "examples.fedexp.FedExP"
-        assert config.objective == {
-            "name": "methods.objectives.spectral.Spectral", "class": "methods.objectives.spectral.Spectral", "mu": 3,
-        }  # fmt: skip
+        assert config.objective == {"name": f"{__name__}.Wide", "class": f"{__name__}.Wide", "mu": 3}
+
+    @pytest.mark.parametrize(
+        ("group", "name"), [("method", "mine.FedAvg"), ("objective", "methods.objectives.simclr.SimCLR")]
+    )
+    def test_a_class_that_would_be_taken_for_a_shipped_one_is_refused(self, group, name):
+        method, overrides = (name, {}) if group == "method" else ("fedavg", {"objective": name})
+        with pytest.raises(
+            ConfigError, match=f"{name} has the name of the shipped {group} .*give your class another name"
+        ):
+            api.compose(TINY, method, overrides)
 
     def test_a_class_that_no_path_leads_to_is_refused(self):
         class Inner(Spectral):
@@ -135,6 +148,24 @@ def test_an_edited_class_of_a_notebook_is_not_taken_for_its_finished_run(tmp_pat
     assert run(source) == record
     with pytest.raises(ConfigError, match="Own"):
         run(source.replace("batch)\n", "batch) * 2\n"))
+
+
+@pytest.mark.parametrize(
+    ("source", "change"),
+    [
+        ("class Own:\n    @torch.no_grad()\n    def f(self):\n        return 1\n", ("return 1", "return 2")),
+        ("class Own:\n    views = 1\n", ("views = 1", "views = 2")),
+    ],
+)
+def test_a_cell_with_a_decorator_or_without_functions_is_told_from_its_change(source, change):
+    def text(code):
+        cell = types.ModuleType("cell")
+        linecache.cache["<cell>"] = (len(code), None, code.splitlines(True), "<cell>")
+        exec(compile(code, "<cell>", "exec"), cell.__dict__ | {"__name__": "cell", "torch": torch}, names := {})
+        return provenance._cell(names["Own"])
+
+    assert text(source) == text(source) != text(source.replace(*change))
+    assert "_contextlib" not in text(source)
 
 
 class TestFeatures:

@@ -10,6 +10,7 @@ from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from benchmark.configuration.files import read as read_config
 from benchmark.configuration.instantiate import arguments, locate
+from benchmark.errors import ConfigError
 from benchmark.federation.accountant import epsilon
 from leaderboards.pages.privacy import Entry, filled, read
 from methods import trees
@@ -149,12 +150,17 @@ def test_noise_is_described_with_its_epsilon():
 
 def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
     words = ["privacy.mechanism=central", "privacy.clip=2", "privacy.noise_multiplier=1.5"]
+    words += ["federation.batch_norm=local"]
     (weights,) = privacy_sheet.record_method("fedavg", [*SMALL, *words]).entries
     assert weights.combined == "mean over clients, all alike"
     assert weights.protected == (
         "a client's update clipped to norm 2, Gaussian noise of 3 on the sum, by the server; "
         f"a release costs epsilon {epsilon(((1.5, 1),), 1e-5):.3g} at delta 1e-05"
     )
+    for entry in privacy_sheet.record_method("scaffold", [*SMALL, *words]).entries:
+        assert "together with delta_" in entry.protected
+    with pytest.raises(ConfigError, match="noise of its own"):
+        privacy_sheet.record_method("fedsc", [*SMALL, *words[:3], "method.sigma=0.01"])
 
 
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
