@@ -146,11 +146,13 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def headline(result: Record) -> str:
-    """A record's accuracies, label-free score and times in one line."""
+    """A record's accuracies, label-free score, largest epsilon and times in one line."""
     scores = [
         f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
         for protocol, metrics in result["scores"].items()
         if "accuracy" in metrics or "score" in metrics
     ]
+    if result["epsilon"] is not None:
+        scores.append(f"epsilon {result['epsilon']:.3g} ({', '.join(result['privacy']['covers'])})")
     seconds = result["seconds"]
     return f"{', '.join(scores)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"

@@ -17,17 +17,17 @@ PAGES = {
     "methods-papers": ("Methods: papers", "The class of each method."),
     "methods.objectives": ("Objectives", "The class of each local loss."),
     "methods.maths": ("Mathematics", "Pure functions: losses, terms of methods, solvers."),
-    "eval": ("Evaluation", "Features, protocols and scores."),
+    "eval": ("Evaluation (package)", "Features, protocols and scores."),
     "datamodules": ("Data", "Sources of images, partitions, views."),
     "benchmark": ("Benchmark", "What a notebook imports, and the errors that a user can fix."),
-    "leaderboards": ("Leaderboards", "Records, ranks, pages."),
+    "leaderboards": ("Leaderboards (package)", "Records, ranks, pages."),
 }
 """Page of docstrings -> title and content. A page has its package's modules, without those of a longer name here."""
 TABLES = {
     "config": ("Config keys", "Every key of a config: type, default, meaning."),
     "protocols": ("Protocols", "Every protocol: what it does, its settings and metrics."),
     "record": ("Fields of a record", "Every field of a run's `result.json`."),
-    "commands": ("Commands", "Every command with its help."),
+    "commands": ("Help of the commands", "Every command with its help."),
 }
 """Other page of the reference -> title and content; `generate.tables` makes them."""
 BENCHMARK = ("benchmark.api", "benchmark.errors")

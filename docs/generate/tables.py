@@ -175,7 +175,12 @@ def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 def commands_page() -> str:
     """Every command with its help."""
     general, commands = parsers()
-    lines = ["# Commands", "", "What `--help` prints. [Commands](../commands.md) has examples with explanations.", ""]
+    lines = [
+        "# Help of the commands",
+        "",
+        "What `--help` prints. [Commands](../commands.md) has examples with explanations.",
+        "",
+    ]
     with patch.dict(os.environ, COLUMNS="88"):  # argparse wraps by it
         lines += _block(general.format_help())
         for name, command in commands.items():
