@@ -121,6 +121,11 @@ class FederatedMethod(TrainerHooks):
         return (*self.warmup, *self.phases) if round == 0 else self.phases
 
     @property
+    def architectures(self) -> dict[str, "FederatedMethod"]:
+        """This method, as "default", and `others`, by kind."""
+        return {"default": self, **self.others}
+
+    @property
     def uses_public_images(self) -> bool:
         """Whether a phase reads public images."""
         return any(phase.data == "public" for phase in (*self.warmup, *self.phases))

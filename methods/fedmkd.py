@@ -64,7 +64,7 @@ from methods.base import (
 )
 from methods.maths import attended, byol_regression, info_nce, upcast
 from methods.networks import Frozen, mlp
-from methods.objective import enqueue
+from methods.objective import fill
 from methods.objectives.byol import BYOL
 
 
@@ -185,8 +185,7 @@ class FedMKD(FederatedMethod):
                     f"federation.encoders.{kind} has embeddings of {other.objective.width} numbers, the global model "
                     f"of {self.objective.width}: set heads.projector, whose last width all of them have"
                 )
-        methods = {"default": self, **self.others}
-        initial = {kind: trees.clone(method.weights()) for kind, method in methods.items()}
+        initial = {kind: trees.clone(each.weights()) for kind, each in self.architectures.items()}
         return {**trees.clone(self.student()), "initial": initial, "clients": {}}
 
     def student(self) -> Tree:
@@ -304,7 +303,7 @@ class FedMKD(FederatedMethod):
         """The teachers' embeddings `[B, N, d]` of images, without gradient."""
         rows = []
         for kind, models in self.context["teachers"].items():
-            network: Any = self.teacher if kind == "default" else self.others[kind].teacher
+            network: Any = self.architectures[kind].teacher
             for model in models.values():
                 tensors = {
                     f"networks.{index}.{name}": tensor
@@ -330,9 +329,7 @@ class FedMKD(FederatedMethod):
     def on_train_batch_end_distil(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
         """The target follows the student, and the predictions enter the queue."""
         self.objective.move_targets()
-        rows = outputs["push"]["rows"]
-        self.queue.copy_(enqueue(self.queue, rows))
-        self.queue_filled.add_(len(rows)).clamp_(max=len(self.queue))
+        fill(self.queue, self.queue_filled, outputs["push"]["rows"])
 
     # --- the alignment, at the seat of a client's networks
 

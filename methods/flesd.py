@@ -153,8 +153,8 @@ class FLESD(FederatedMethod):
 
     def init_server(self, turn: Turn) -> Tree:
         """An untrained student of every architecture."""
-        methods, running = {"default": self, **self.others}, self.batch_norm != "local"
-        return {"students": {kind: trees.clone(method.weights(running)) for kind, method in methods.items()}}
+        running = self.batch_norm != "local"
+        return {"students": {kind: trees.clone(each.weights(running)) for kind, each in self.architectures.items()}}
 
     def send_fit(self, server: Tree, turn: Turn) -> Mail:
         """To each client the student of its kind."""

@@ -102,10 +102,8 @@ class Objective(nn.Module):
         """Update after an optimiser step: targets follow their sources, new rows enter the queues."""
         self.move_targets()
         for name in self.queues:
-            queue, filled = getattr(self, name), getattr(self, f"{name}_filled")
-            rows = push[name].detach()[-len(queue) :]
-            queue.copy_(enqueue(queue, rows))
-            filled.add_(len(rows)).clamp_(max=len(queue))
+            queue = getattr(self, name)
+            fill(queue, getattr(self, f"{name}_filled"), push[name].detach()[-len(queue) :])
 
     def move_targets(self) -> None:
         """The targets' parameters follow their sources', one step of the moving average."""
@@ -116,6 +114,13 @@ class Objective(nn.Module):
 def enqueue(queue: Tensor, rows: Tensor) -> Tensor:
     """A FIFO queue of the same length with new rows in front: the newest first, the oldest dropped."""
     return torch.cat([rows, queue])[: len(queue)]
+
+
+@torch.no_grad()
+def fill(queue: Tensor, filled: Tensor, rows: Tensor) -> None:
+    """Puts new rows into a queue's buffer, and counts its valid rows: `filled`, 0-d."""
+    queue.copy_(enqueue(queue, rows))
+    filled.add_(len(rows)).clamp_(max=len(queue))
 
 
 @torch.no_grad()

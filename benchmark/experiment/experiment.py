@@ -204,7 +204,7 @@ class Experiment:
         public = rank_zero_first(fabric, partial(other, name)).sha256 if (name := data.other_public(config)) else None
         module = factory.data(config, images, method, other)
         clients = data.clients(config, method, module.parts, module.parts.names)
-        for architecture in (method, *method.others.values()):
+        for architecture in method.architectures.values():
             architecture.to(fabric.device)  # not fabric.setup, which would attach Fabric to the method
         sequential = SequentialExecutor(fabric, method, module, factory.local_training(config), streams)
         executor = factory.executor(config, sequential)
@@ -243,7 +243,7 @@ class Experiment:
                 "raise privacy.epsilon, or add noise"
             )
         untrained = not method.phases or loop.rounds == 0
-        uses_batch_norm = any(has_batch_norm(network) for network in (method, *method.others.values()))
+        uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
         run = Run(
             config=config,
             name=self.name,

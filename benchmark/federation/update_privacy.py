@@ -39,7 +39,7 @@ class UpdatePrivacy:
 
     def covered(self, phase: Phase) -> list[str]:
         """The entries of a phase's replies that are clipped and get noise."""
-        if phase.where != "clients" or phase.work != "train":
+        if not _trains_clients(phase):
             return []
         return [entry for entry, how in phase.uplink.items() if isinstance(how, Mean | Sum)]
 
@@ -111,7 +111,7 @@ def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
     """MethodError where a method's updates are not averaged or summed alike, or have noise of their own kind."""
     name, covered = type(method).__name__, False
     for phase in (phase for round in range(rounds) for phase in method.plan(round)):
-        if phase.where != "clients" or phase.work != "train":
+        if not _trains_clients(phase):
             continue
         for entry, how in phase.uplink.items():
             if isinstance(how, Each) or (isinstance(how, Mean) and (callable(how.by) or how.over != "weights")):
@@ -131,6 +131,11 @@ def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
             "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set "
             "federation.batch_norm=local, or use networks without BatchNorm"
         )
+
+
+def _trains_clients(phase: Phase) -> bool:
+    """Whether it is a phase whose replies are updates."""
+    return phase.where == "clients" and phase.work == "train"
 
 
 def _start(reply: Tree, sent: Tree) -> Tree:
