@@ -1,7 +1,7 @@
 """Layers of a config: merged one over the other, each with the keys and types of the schema."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_origin, get_type_hints
@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from benchmark.configuration import partitions
 from benchmark.configuration.schema import Config
-from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.configuration.typecheck import OTHER_WORDS, describe, fits, nearest
 from benchmark.errors import ConfigError
 
 HINTS = get_type_hints(Config)
@@ -28,6 +28,12 @@ FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items(
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for in other sections."""
+MAIN_KEYS = {section: "name={}" for section in ("data", "partition", "public", "schedule")} | {
+    "encoder": "class=methods.networks.{}",
+    "optimizer": "class=torch.optim.{}",
+    "server_optimizer": "class=torch.optim.{}",
+}
+"""Section -> the key and value that a word given for the whole section most likely means."""
 
 
 def stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -> DictConfig:
@@ -109,17 +115,19 @@ def check_keys(layer: Mapping[str, Any]) -> None:
     """Refuse unknown keys, and values of another type than their key's."""
     for section, value in layer.items():
         if section not in HINTS:
-            hint = _in_other_sections(section) or nearest(section, HINTS)
+            hint = _did_you_mean(full_keys(section)) or nearest(section, HINTS)
             raise ConfigError(f"unknown key {section!r}{hint}; sections are: {', '.join(HINTS)}")
         keys = TYPED.get(section, FREE.get(section))
         if keys is None:
             _check_type(section, value, HINTS[section])
             continue
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.KEY=VALUE")
+            word = value if isinstance(value, str) and value.isidentifier() else None
+            example = MAIN_KEYS[section].format(word) if word and section in MAIN_KEYS else "KEY=VALUE"
+            raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.{example}")
         for key, item in value.items() if keys else ():
             if key not in keys:
-                hint = _in_other_sections(key) or nearest(key, keys)
+                hint = _did_you_mean(full_keys(key)) or nearest(key, keys)
                 raise ConfigError(f"unknown key '{section}.{key}'{hint}; {section} has: {', '.join(keys)}")
             _check_type(f"{section}.{key}", item, keys[key])
     encoders = layer.get("federation", {}).get("encoders", {})
@@ -130,15 +138,19 @@ def check_keys(layer: Mapping[str, Any]) -> None:
 def _check_type(key: str, value: Any, hint: Any) -> None:
     interpolated = isinstance(value, str) and value.startswith("${")
     if not fits(value, hint) and hint is not str and not interpolated:  # a number is as good a name as any
-        example = f", e.g. {key}=[a,b]" if get_origin(hint) is list else ""
+        items = value if isinstance(value, str) else "a,b"
+        example = f", e.g. {key}=[{items}]" if get_origin(hint) is list else ""
         raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")
 
 
-def _in_other_sections(key: str) -> str:
-    """` (did you mean ...?)` with the same key of other sections, or nothing."""
+def full_keys(key: str) -> list[str]:
+    """The dotted keys, of any section, that end in a key as this suite calls it."""
     known = [f"{section}.{name}" for section, keys in TYPED.items() for name in keys]
-    matches = [name for name in (*known, *USUAL) if name.endswith(f".{key}")]
-    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
+    return [name for name in (*known, *USUAL) if name.endswith(f".{OTHER_WORDS.get(key, key)}")]
+
+
+def _did_you_mean(keys: Sequence[str]) -> str:
+    return f" (did you mean {' or '.join(keys)}?)" if keys else ""
 
 
 def short_error(error: OmegaConfBaseException) -> str:

@@ -17,7 +17,7 @@ DEEPEST = 16
 PATHS = ("data.root", "data.cache", "output")
 """Keys that may hold any text."""
 
-OTHER_WORDS = {"gpu": "cuda"}
+OTHER_WORDS = {"gpu": "cuda", "gpus": "devices", "learning_rate": "lr", "model": "encoder", "dataset": "data"}
 """Words of other tools -> ours, for suggestions."""
 
 PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
