@@ -28,7 +28,7 @@ FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items(
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for in other sections."""
-MAIN_KEYS = {section: "name={}" for section in ("data", "partition", "public", "schedule")} | {
+MAIN_KEYS = dict.fromkeys(("data", "partition", "public", "schedule"), "name={}") | {
     "encoder": "class=methods.networks.{}",
     "optimizer": "class=torch.optim.{}",
     "server_optimizer": "class=torch.optim.{}",
