@@ -1,7 +1,7 @@
 """Data of a federation: images of each client and batches of their views, for the federated loop and for Trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +55,7 @@ class FederatedDataModule(LightningDataModule):
         labels: whether Trainer's batches include labels.
         public: indices of the public set, where a method requires one. public_images: `[N, C, H, W]` uint8, the images
             they index; None: the training images.
-        channels_last: memory format of the views. dtype: theirs.
+        channels_last: memory format of the views. dtype: theirs, in which they are computed.
         drop_last: leave out the short last batch of a shuffled epoch. smallest: else, the fewest images it may have.
         compiled: apply augmentations by a compiled function, equal to the reference to 1e-5, not bit by bit: seconds to
             compile, then about twice as fast.
@@ -96,7 +96,7 @@ class FederatedDataModule(LightningDataModule):
         self.drop_last, self.smallest, self.dtype = drop_last, smallest, dtype
         self.residents: dict[int, tuple[np.ndarray, Tensor]] = {}  # id of a pool -> it, and its copy on the GPU
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.apply_draws = apply_compiled if compiled else apply
+        self.apply_draws = apply_compiled if compiled else partial(apply, dtype=dtype)
         self.generator = torch.Generator().manual_seed(seed)
 
     def held_by(self, client: int | None) -> np.ndarray:
@@ -139,7 +139,7 @@ class FederatedDataModule(LightningDataModule):
         held = np.sort(self.parts.indices) if held is None else held
         images = self._images(held, device, self.source.train.images if pool is None else pool)
         for positions in torch.arange(len(held)).split(batch_size or self.batch_size):
-            view = self._laid_out(plain(images(positions), self.recipe))
+            view = self._laid_out(plain(images(positions), self.recipe, self.dtype))
             yield Batch((view,), positions.to(device, non_blocking=True))
 
     def batches(
@@ -232,7 +232,9 @@ class FederatedDataModule(LightningDataModule):
         """Augment the images of several batches in one call, then yield them batch by batch."""
         positions, sizes = torch.cat(list(batches)), list(map(len, batches))
         other_images = images(torch.cat(list(others))) if "other" in names else None
-        views, turns = make_views(images(positions), names, self.recipe, generator, self.apply_draws, other_images)
+        views, turns = make_views(
+            images(positions), names, self.recipe, generator, self.apply_draws, other_images, self.dtype
+        )
         view_batches = [self._laid_out(view).split(sizes) for view in views]
         turn_batches = turns.split(sizes) if turns is not None else [None] * len(batches)
         for i, index in enumerate(positions.to(views[0].device, non_blocking=True).split(sizes)):
@@ -256,7 +258,8 @@ class FederatedDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor, Tensor], dataloader_idx: int) -> Batch:
         """For Trainer: views of the transferred images, made on the device."""
         images, index, labels = batch
-        views, turns = make_views(images, self.view_names, self.recipe, self.generator, self.apply_draws)
+        form = self.apply_draws, None, self.dtype
+        views, turns = make_views(images, self.view_names, self.recipe, self.generator, *form)
         return Batch(tuple(map(self._laid_out, views)), index, turns, labels if self.labels else None)
 
     def _laid_out(self, view: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def resized_crop(
     "bicubic", whose overshoot beyond [0, 1] is cut off.
     """
     box = [top, left, height, width]
-    y, x, h, w, *mirrored = send(torch.stack([*box, mirror] if mirror is not None else box).float(), images)
+    y, x, h, w, *mirrored = send(torch.stack([*box, mirror] if mirror is not None else box).to(images.dtype), images)
     mirror = mirrored[0] > 0 if mirrored else None
     rows = resampling(y, h, images.shape[2], size, interpolation=interpolation)
     columns = resampling(x, w, images.shape[3], size, mirror, interpolation)
@@ -145,9 +145,8 @@ def color_jitter(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
     ops = order[order != HUE].view(-1, 3)
     cuts = [int((hue_position > k).sum()) for k in range(3)]
     # in one copy to the device
-    kinds, strengths, (hue,) = send(torch.cat([ops, factors.gather(1, ops), factors[:, HUE:]], 1).T, images).split(
-        [3, 3, 1]
-    )
+    table = torch.cat([ops, factors.gather(1, ops), factors[:, HUE:]], 1).T.to(images.dtype)
+    kinds, strengths, (hue,) = send(table, images).split([3, 3, 1])
     blends = list(zip(cuts, kinds, strengths, strict=True))
     x = torch.empty_like(images)
     x[cuts[0] :] = images[cuts[0] :]
@@ -168,7 +167,7 @@ def hue_last_first(order: Tensor) -> Tensor:
 def _blend_by_op(images: Tensor, op: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     gray = luma(images.split(1, 1))
     contrast = gray.mean((2, 3), keepdim=True) * per_sample(op == CONTRAST)
-    target = torch.addcmul(contrast, gray, per_sample(op == SATURATION).float())
+    target = torch.addcmul(contrast, gray, per_sample(op == SATURATION).to(gray.dtype))
     return torch.lerp(target, images, per_sample(factor), out=out).clamp_(0, 1)
 
 
@@ -190,7 +189,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
     `kernel` is odd and below twice the image's sides.
     """
-    weight = send(blur_weights(sigma, kernel), images)
+    weight = send(blur_weights(sigma.to(images.dtype), kernel), images)
     rows, columns = (blurring(weight, extent) for extent in images.shape[2:])
     return separable(images, rows, columns)
 
@@ -206,7 +205,7 @@ def blurring(weight: Tensor, extent: int) -> Tensor:
     pixel, tap = (torch.arange(n, device=weight.device) for n in (extent, weight.shape[1]))
     source = (pixel[:, None] + tap - weight.shape[1] // 2).abs()
     source = extent - 1 - (extent - 1 - source).abs()
-    return torch.einsum("bk,ikj->bij", weight, (source[:, :, None] == pixel).float())
+    return torch.einsum("bk,ikj->bij", weight, (source[:, :, None] == pixel).to(weight.dtype))
 
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
@@ -218,7 +217,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate counterclockwise about the centre by `degrees` `[B]`: nearest pixel, zeros outside."""
     height, width = images.shape[2:]
     angle = degrees.double().deg2rad()
-    cos, sin = send(torch.stack([angle.cos(), angle.sin()]).float(), images)[..., None, None]
+    cos, sin = send(torch.stack([angle.cos(), angle.sin()]).to(images.dtype), images)[..., None, None]
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
     grid = torch.stack([(x * cos - y * sin) * (2 / width), (x * sin + y * cos) * (2 / height)], 3)

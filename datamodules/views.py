@@ -52,6 +52,7 @@ def make_views(
     generator: Generator,
     apply_draws: Apply | None = None,
     others: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """Views of uint8 images `[B, C, H, W]` by their names.
 
@@ -62,6 +63,7 @@ def make_views(
     Args:
         apply_draws: None: `apply`.
         others: the images of the `other` view, as many; None: these images in a random order.
+        dtype: of `plain` views; that of the others is `apply_draws`'s.
 
     Returns:
         The views, float `[B, C, size, size]` each, and the quarter turns of the `rotate` view, int64 `[B]`, or None.
@@ -76,7 +78,7 @@ def make_views(
     turns = None
     for name in names:
         if name == "plain":
-            views.append(plain(images, recipe))
+            views.append(plain(images, recipe, dtype))
             continue
         source = images
         if name == "other":
@@ -127,11 +129,11 @@ def draw(n: int, height: int, width: int, recipe: Recipe, generator: Generator) 
     return Draws(mirror, crops, degrees, jitter, gray, blur, random_rows(recipe.solarize), offset)
 
 
-def apply(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
-    """Views of the images by these draws: the second half of `augment`, after `draw`."""
+def apply(images: Tensor, draws: Draws, recipe: Recipe, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Views of the images by these draws, computed in `dtype`: the second half of `augment`, after `draw`."""
     if draws.offset is not None:
         images = ops.shift(images, draws.offset, recipe.pad_mode)
-    x = _to_float(images, recipe)
+    x = _to_float(images, recipe, dtype)
     if draws.crops is not None:
         x = ops.resized_crop(x, *draws.crops, recipe.size, draws.mirror, recipe.interpolation)
     elif recipe.flip:
@@ -151,9 +153,9 @@ def apply(images: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
     return normalise(x, recipe)
 
 
-def plain(images: Tensor, recipe: Recipe) -> Tensor:
+def plain(images: Tensor, recipe: Recipe, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uint8 images `[B, C, H, W]` as float `[B, C, size, size]`, contiguous: resized if need be, and normalised."""
-    x = _to_float(images, recipe)
+    x = _to_float(images, recipe, dtype)
     (n, _, height, width), size = x.shape, recipe.size
     return normalise(x if height == width == size else ops.resized_crop(x, *_whole(n, height, width), size), recipe)
 
@@ -196,9 +198,9 @@ def check(images: Tensor, recipe: Recipe) -> None:
         raise ViewError(f"views.mean is {recipe.mean}, the images have {images.shape[1]} channels; give 1 or as many")
 
 
-def _to_float(images: Tensor, recipe: Recipe) -> Tensor:
+def _to_float(images: Tensor, recipe: Recipe, dtype: torch.dtype) -> Tensor:
     check(images, recipe)
-    return images.contiguous().float().div_(255)
+    return images.contiguous().to(dtype).div_(255)
 
 
 def _replace(images: Tensor, rows: Tensor, op: Callable[[Tensor], Tensor]) -> None:
@@ -211,7 +213,7 @@ def normalise(images: Tensor, recipe: Recipe) -> Tensor:
     """Normalise images by the recipe's mean and std, in place."""
     if recipe.mean is None or recipe.std is None:
         return images
-    mean, std = ops.send(torch.tensor([recipe.mean, recipe.std]), images)[..., None, None]
+    mean, std = ops.send(torch.tensor([recipe.mean, recipe.std], dtype=images.dtype), images)[..., None, None]
     return images.sub_(mean).div_(std)
 
 

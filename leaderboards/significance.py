@@ -28,7 +28,9 @@ FEWEST_SEEDS = 3
 """A row with fewer seeds is compared with no other."""
 SIMULATED = 2000
 """Boards of equal rows from which the critical values of Levene's test are taken."""
-ROUNDING = 1e-9
+DIGITS = 9
+"""Decimals of all that a fit gives: processors differ after them, and halves have to be rounded alike on a page."""
+ROUNDING = 10.0**-DIGITS
 """Differences below this are rounding, also where the errors are zero."""
 
 Design = tuple[tuple[int, ...], ...]
@@ -109,10 +111,11 @@ def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
     if solver is None:
         return None
     values = np.array([sample[seed] for sample in samples.values() for seed in sorted(sample)])
-    effects = dict(zip(samples, (solver.effects @ values).tolist(), strict=True))
-    errors = solver.residuals @ values
-    spread = float(np.sqrt(errors @ errors / solver.df))
-    scaled = np.where(np.isinf(solver.margins), np.inf, solver.margins * max(spread, ROUNDING)).tolist()
+    effects = dict(zip(samples, np.round(solver.effects @ values, DIGITS).tolist(), strict=True))
+    errors = np.round(solver.residuals @ values, DIGITS)
+    spread = round(float(np.sqrt(errors @ errors / solver.df)), DIGITS)
+    margins = np.round(solver.margins * max(spread, ROUNDING), DIGITS)
+    scaled = np.where(np.isinf(solver.margins), np.inf, margins).tolist()
     parts = np.split(errors, np.cumsum([len(seeds) for seeds in design])[:-1])
     return Fit(
         effects=effects,

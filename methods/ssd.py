@@ -111,7 +111,7 @@ class SSD(FedAvg):
         server = {**super().init_server(turn), "scales": scales}
         if self.basis == "qr":
             random = torch.randn(self.width, self.width, generator=turn.stream)
-            server["basis"] = {"Q": torch.linalg.qr(random).Q}
+            server["basis"] = {"Q": torch.linalg.qr(random.to(self.dtype)).Q}
         return server
 
     def send_assign(self, server: Tree, turn: Turn) -> Mail:

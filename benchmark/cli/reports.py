@@ -79,6 +79,11 @@ def privacy(words: list[str], session: Session) -> None:
     folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
     if overrides and not names:
         raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
+    if scenarios := [name for name in names if name in available("scenario")]:
+        settings = f"{privacy_sheet.ENCODER} and {privacy_sheet.IMAGES:,} images a client"
+        raise ConfigError(
+            f"{scenarios[0]} is a scenario, and a sheet is of a method alone, with {settings}: leave it out"
+        )
     if not names and not guide.is_file():
         raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
     enable_garbage_collection()

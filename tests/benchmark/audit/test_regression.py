@@ -20,7 +20,7 @@ from tests.leaderboards.test_schema import record as a_record
 
 ROOT = Path(__file__).parents[3]
 
-NUMBERS = {"loss": [1.0, None], "weights": {"global": {"norm": 100.0, "wave": 1e-9}}}
+NUMBERS = {"loss": [1.0, None], "weights": {"global": {"norm": 100.0, "wave": 1e-10}}}
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def display():
     ("now", "lines"),
     [
         (NUMBERS, []),
-        ({"loss": [1.000009, None], "weights": {"global": {"norm": 100.0009, "wave": 9e-6}}}, []),
-        ({"loss": [1.00002, None], "weights": NUMBERS["weights"]}, [("golden: r loss 0", "1.0", "1.00002")]),
+        ({"loss": [1.0 + 9e-10, None], "weights": {"global": {"norm": 100.0 + 9e-8, "wave": 9e-10}}}, []),
+        ({"loss": [1.0 + 2e-9, None], "weights": NUMBERS["weights"]}, [("golden: r loss 0", "1.0", "1.000000002")]),
         ({"loss": [1.0, 2.0], "weights": NUMBERS["weights"]}, [("golden: r loss 1", "null", "2.0")]),
         (
             {"loss": [1.0, None], "weights": {"global": {"norm": 101.0, "wave": 0.0}}},

@@ -699,6 +699,7 @@ class TestPrivacy:
     def test_mistakes(self, refused, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
         assert "unknown method 'fedvag' (did you mean 'fedavg'?)" in refused("privacy", "fedvag")
+        assert "digits is a scenario, and a sheet is of a method alone" in refused("privacy", "digits", "fedsc")
         assert "of which method?" in refused("privacy", "method.sigma=1")
         assert "docs/privacy.md" in refused("privacy")
 
