@@ -156,7 +156,9 @@ def on_two_ranks(folder: Path, method: str, *overrides: str) -> None:
 
 
 def _train(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
-    train_run(folder, method, *overrides)
+    experiment = build_experiment(folder, method, *overrides)
+    experiment.build().loop.fit()
+    experiment.processes.close()  # in order: a slower rank would take this one for dead
 
 
 KILLS = ("visit", "reply", "written", "renamed")

@@ -93,13 +93,16 @@ def train_rank(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
     """Trains one rank's share and writes its state and collectives."""
     collectives = Collectives()
     with SimulatedGPU(streams=False), collectives.counted():
-        run = run_helpers.build_run(folder, method, "accelerator=cuda", "executor=one-by-one", *overrides)
+        placed = ("accelerator=cuda", "executor=one-by-one", *overrides)
+        experiment = run_helpers.build_experiment(folder, method, *placed)
+        run = experiment.build()
         run.loop.callbacks = [collectives]
         assert run.fabric.device == GPU
         run.loop.fit()
         rank, state = run.fabric.global_rank, mapped(lambda x: on_cpu(x).clone(), run_helpers.state(run))
     torch.save(state["server"], folder / f"rank{rank}.pt")
     (folder / f"rank{rank}.json").write_text(json.dumps(collectives.rounds))
+    experiment.processes.close()  # in order: a slower rank would take this one for dead
 
 
 def on_two_gpus(folder: Path, place: str, case: tuple[str, ...]):
