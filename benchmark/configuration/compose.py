@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from benchmark.configuration.files import is_import_path, lineage, mapping, read
 from benchmark.configuration.identity import identity
-from benchmark.configuration.layers import FREE, check_keys, convert_types, schema, short_error, stack
+from benchmark.configuration.layers import FREE, check_keys, convert_types, defaults, resolve, short_error, stack
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.partitions import with_hash
 from benchmark.configuration.schema import validate
@@ -47,18 +47,15 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
     label = _stem(method) + (f"-{_stem(objective)}" if objective else "")
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label)
-    shipped = stack(schema(), layers)
-    requested = stack(shipped, [("", command_line)])
-    config = stack(requested, [reference])
+    shipped = stack(defaults(), layers)
+    asked = stack(shipped, [("", command_line)])
+    content = stack(asked, [reference])
     try:
-        written: Any = OmegaConf.to_container(config)
-        OmegaConf.resolve(config)
-        resolved: Any = OmegaConf.to_container(config)
-        if resolved != written:  # interpolations have become values of their own types
+        resolved = resolve(content)
+        if resolved != content:  # interpolations have become values of their own types
             check_keys(resolved)
             convert_types(resolved, [section for section in resolved if section not in FREE])
-            config = OmegaConf.create(resolved)
-        run = identity(requested)
+        run = identity(asked)
         changed = []
         for override in sorted(overrides):
             rest = [other for other in overrides if other != override]
@@ -67,7 +64,8 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
-    config, requested = (with_hash(pin(each)) for each in (config, requested))
+    config = with_hash(pin(OmegaConf.create(resolved)))
+    requested = config if asked == resolved else with_hash(pin(OmegaConf.create(asked)))
     for name, made, rows in (("scenario", _stem(scenario), False), ("row", label, True)):
         if official := named.get(name):
             others = [key for key in changed if key in given]
@@ -157,7 +155,8 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
     """A run's config with overrides merged into it, validated."""
-    merged = stack(config, [("", parse(overrides))])
+    content: Any = OmegaConf.to_container(config)
+    merged = OmegaConf.create(stack(content, [("", parse(overrides))]))
     validate(merged)
     return merged
 
@@ -171,7 +170,7 @@ def load(file: Path) -> DictConfig:
                 raise ConfigError(f"it has no {section}")
         if "${" in yaml.safe_dump(layer):
             raise ConfigError("it has an interpolation, ${...}")
-        config = stack(schema(), [("", layer)])
+        config = OmegaConf.create(stack(defaults(), [("", layer)]))
         validate(config)
     except ConfigError as error:
         raise ConfigError(

@@ -1,5 +1,7 @@
 """Config files: shipped files by name, a user's files by path."""
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from yaml import MarkedYAMLError, YAMLError
 from benchmark.configuration.typecheck import check_plain, nearest
 from benchmark.errors import ConfigError
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = SHIPPED = Path(__file__).parents[1] / "configs"
 
 
 def available(group: str) -> list[str]:
@@ -57,9 +59,15 @@ def is_import_path(name: str) -> bool:
 def read_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file; a ConfigError that begins with the file's path where it is `mapping`'s."""
     try:
-        return mapping(file)
+        return deepcopy(_shipped(file)) if SHIPPED in file.parents else mapping(file)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+@cache
+def _shipped(file: Path) -> dict[str, Any]:
+    """The mapping in a shipped file, which stays as it is while a process runs."""
+    return mapping(file)
 
 
 def mapping(file: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.layers import resolve
+
 RUNTIME = (
     "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
     "deterministic", "data.root", "data.cache", "data.download", "data.verify",
@@ -21,8 +23,11 @@ NEWER = {
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 
 
-def identity(config: DictConfig) -> str:
-    """Hash of the settings that define a run; where it runs and how it is evaluated do not count."""
+def identity(config: DictConfig | dict[str, Any]) -> str:
+    """Hash of the settings that define a run; where it runs and how it is evaluated do not count.
+
+    config: or its content.
+    """
     return hashlib.sha256(json.dumps(settings(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -37,9 +42,10 @@ def differences(before: DictConfig, after: DictConfig) -> list[str]:
     return [f"{key}: {value(old, key)} -> {value(new, key)}" for key in keys if old.get(key) != new.get(key)]
 
 
-def settings(config: DictConfig) -> dict[str, Any]:
-    """Dotted key -> value of the settings that define a run, the seed included."""
-    flat = _flatten(OmegaConf.to_container(config, resolve=True))
+def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of the settings that define a run, the seed included. config: or its content."""
+    content = resolve(config) if isinstance(config, dict) else OmegaConf.to_container(config, resolve=True)
+    flat = _flatten(content)
     outside = (*RUNTIME, "row", "scenario")
     return {
         key: value

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_origin, get_type_hints
@@ -36,9 +37,9 @@ MAIN_KEYS = dict.fromkeys(("data", "partition", "public", "schedule"), "name={}"
 """Section -> the key and value that a word given for the whole section most likely means."""
 
 
-def stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -> DictConfig:
-    """A copy of the config with layers merged into it; an error begins with its layer's prefix."""
-    stacked: Any = OmegaConf.to_container(config)
+def stack(content: Mapping[str, Any], layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """A copy of a config's content with layers merged into it; an error begins with its layer's prefix."""
+    stacked = deepcopy(dict(content))
     for prefix, layer in layers:
         try:
             check_keys(layer)
@@ -47,7 +48,15 @@ def stack(config: DictConfig, layers: Iterable[tuple[str, Mapping[str, Any]]]) -
             convert_types(stacked, [section for section in layer if section not in FREE])
         except ConfigError as error:
             raise ConfigError(f"{prefix}{error}") from error
-    return OmegaConf.create(stacked)
+    return stacked
+
+
+def resolve(content: dict[str, Any]) -> dict[str, Any]:
+    """The content with values in place of interpolations, `${...}`; an OmegaConf error where one has none."""
+    if "${" not in str(content):
+        return content
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(content), resolve=True)
+    return resolved
 
 
 def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
@@ -89,7 +98,7 @@ def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") ->
         elif isinstance(value, list) and isinstance(current, dict):
             raise ConfigError(f"{place}={value!r}: set its keys, as in {place}.KEY=VALUE")
         else:
-            config[key] = value
+            config[key] = deepcopy(value)
 
 
 def convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
@@ -97,7 +106,7 @@ def convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
     if values := {section: config[section] for section in sections}:
         dataset = values["data"].pop("class", None) if "data" in values else None  # see TYPED
         try:
-            converted: Any = OmegaConf.to_container(OmegaConf.merge(schema(), values))
+            converted: Any = OmegaConf.to_container(OmegaConf.merge(_part_of_schema(tuple(values)), values))
         except OmegaConfBaseException as error:
             raise ConfigError(short_error(error)) from error
         config.update({section: converted[section] for section in values})
@@ -109,6 +118,18 @@ def convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
 def schema() -> DictConfig:
     """The schema with its types and defaults; not to be changed."""
     return OmegaConf.structured(Config())
+
+
+@cache
+def _part_of_schema(sections: tuple[str, ...]) -> DictConfig:
+    return OmegaConf.masked_copy(schema(), list(sections))
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """The content of a config without any layer; not to be changed."""
+    content: Any = OmegaConf.to_container(schema())
+    return content
 
 
 def check_keys(layer: Mapping[str, Any]) -> None:
