@@ -21,7 +21,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test long check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 
 test: install  ## all tests but the long ones
 	$(PYTEST)
+
+long: install  ## the tests that `make test` leaves out, each of minutes: an hour and a half
+	$(PYTEST) -m long
 
 check: install  ## format, lint, types, the import rule, known-bad versions of dependencies, and the pages' links
 	$(BIN)/ruff format --check .

@@ -52,7 +52,9 @@ METHODS: dict[str, Case] = {
     "lwfedssl": ("lwfedssl", TWO_LAYERS),
     "progfedssl": ("progfedssl", TWO_LAYERS),
 }
-"""Name -> a case of each method, in `make test`."""
+"""Name -> a case of each method."""
+DISTINCT = ("fedavg", "scaffold", "fedema", "fedx", "fedu2", "ssd", "fedsc", "flesd", "orchestra")
+"""Those of `make test`: each uses the device in another way; `make rehearse` has all."""
 FURTHER: dict[str, Case] = {
     **{name: (name,) for name in ("centralized", "fedprox-fedx", "fedu-fedx", "scaffold-fedx")},
     **{

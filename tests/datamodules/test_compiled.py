@@ -76,6 +76,7 @@ def test_every_order_of_the_colour_operations_has_its_slots():
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="inductor needs a C++ compiler")
+@pytest.mark.long
 def test_compiled_is_the_reference_for_any_number_of_images_by_one_compilation():
     """Compiled by inductor, as in use: the code it generates for this CPU has to be correct."""
     recipe = Recipe(8, pad=2, mean=(0.5,), std=(0.5,))

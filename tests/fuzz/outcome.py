@@ -1,6 +1,6 @@
 """A command on hostile input, and what has to hold of every one: it succeeds, or ends in one line, and loses nothing.
 
-`FUZZ` says how many cases are generated, 300 of commands and as many of records by default; `make fuzz` sets more. They
+`FUZZ` says how many cases are generated, 100 by default; `make fuzz` sets more. They
 are drawn from the seed `FUZZ_SEED`, which is printed with a failing case.
 """
 
@@ -30,7 +30,7 @@ SHARES = {
     "images": 0.5,
 }
 """Kind of input -> its cases, as a share of FUZZ."""
-CASES = int(os.environ.get("FUZZ", "300"))
+CASES = int(os.environ.get("FUZZ", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 
 

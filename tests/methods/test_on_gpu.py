@@ -6,11 +6,11 @@ from datamodules import federated
 from methods import trees
 from tests import run_helpers
 from tests.device import DeviceTensor, SimulatedGPU
-from tests.gpu_helpers import EVERYONE, FURTHER, METHODS, PROTOCL, train_on_cpu, train_on_gpu
+from tests.gpu_helpers import DISTINCT, EVERYONE, FURTHER, METHODS, PROTOCL, train_on_cpu, train_on_gpu
 
 CASES = [
-    *(pytest.param(case, id=name) for name, case in METHODS.items()),
-    *(pytest.param(case, id=name, marks=pytest.mark.long) for name, case in FURTHER.items()),
+    pytest.param(case, id=name, marks=() if name in DISTINCT else pytest.mark.long)
+    for name, case in {**METHODS, **FURTHER}.items()
 ]
 
 
@@ -82,7 +82,13 @@ def test_images_of_a_large_data_set_are_copied_when_they_are_used(tmp_path, monk
     assert not run.run.data.residents
 
 
-@pytest.mark.parametrize("case", [("fedsc",), ("fedavg", *PROTOCL, "partition.alpha=1")], ids=["fedsc", "protocl"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(("fedsc",), id="fedsc", marks=pytest.mark.long),
+        pytest.param(("fedavg", *PROTOCL, "partition.alpha=1"), id="protocl"),
+    ],
+)
 def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case):
     """FedSC's weight grows from round to round, and ProtoCL knows the cluster of each image of a client."""
 

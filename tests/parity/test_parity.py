@@ -15,7 +15,7 @@ from benchmark.parity.files import read
 from benchmark.parity.replay import replay
 
 FOLDER = Path(__file__).parent
-SECONDS = ("fedavg-align-uniform-ssd", "feddecorr", "fedsc", "ldawa", "ssd")
+SECONDS = ("feddecorr", "fedsc", "ssd")  # L-DAWA is compared in test_command
 ALL = sorted(file.stem for file in FOLDER.glob("*.json"))
 LONG = [pytest.param(name, marks=() if name in SECONDS else pytest.mark.long) for name in ALL]
 
@@ -110,16 +110,18 @@ MUTANTS = [
 
 @pytest.mark.parametrize(
     ("name", "precision", "settings"),
-    [pytest.param(*mutant, marks=() if mutant[0] in SECONDS else pytest.mark.long) for mutant in MUTANTS],
+    [
+        pytest.param(*mutant, marks=() if mutant[0] in ("feddecorr", "fedsc") else pytest.mark.long)
+        for mutant in MUTANTS
+    ],
 )
 def test_a_setting_that_is_not_the_authors_departs(name: str, precision: str, settings: dict[str, object]) -> None:
     (comparison,) = compared(with_settings(of(name), **settings), precision)
     assert comparison.beyond
 
 
-@pytest.mark.parametrize(
-    ("name", "precision"), [("ssd", "32-true"), pytest.param("fedu-byol-float64", DOUBLE, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "precision"), [("ssd", "32-true"), ("fedu-byol-float64", DOUBLE)])
 def test_views_in_another_order_depart(name: str, precision: str) -> None:
     (comparison,) = compared(with_views_reversed(of(name)), precision)
     assert comparison.beyond

@@ -50,19 +50,36 @@ LONG = {"scenarios": [f"{TINY} federation.rounds=80 evaluation.every=40"], "meth
 
 
 @pytest.mark.timeout(900)
+def test_three_interruptions_change_nothing(tmp_path):
+    """`test_ten_interruptions_change_nothing` in short: a signal on one device, and two where the next one has two."""
+    ends = [(signal.SIGTERM, "often", 1), (signal.SIGKILL, "mixed", 1), (signal.SIGKILL, "mixed", 2)]
+    assert interrupted(tmp_path, ends, random.Random(0)) > 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_ten_interruptions_change_nothing(tmp_path):
     """Interruptions at random moments by SIGTERM, SIGKILL or the time budget, on one device and sometimes on two."""
-    file = write_campaign(tmp_path, parts=[LONG])
-    whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
-    assert finish(fork_campaign(file, whole, "devices=1"), WAIT) == 0, output_of(whole)
     chance = random.Random(0)
     first, ends = [signal.SIGTERM, signal.SIGKILL] * 2, [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, *[None] * 3]
     chance.shuffle(first)
     chance.shuffle(ends)
-    ends = first + ends  # signals first, while work is left; later campaigns may finish it
+    places = [("mixed", 1 + index // 3 % 2) if index % 3 == 2 else ("often", 1) for index in range(10)]
+    # signals first, while work is left; later campaigns may finish it
+    assert interrupted(tmp_path, [(end, *place) for end, place in zip(first + ends, places, strict=True)], chance) > 3
+
+
+def interrupted(tmp_path, ends, chance):
+    """Compares campaigns that are interrupted with one that is not; how many were cut before their last round.
+
+    ends: signal (None: the time budget), folder and number of devices of each interruption.
+    """
+    file = write_campaign(tmp_path, parts=[LONG])
+    whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
+    assert finish(fork_campaign(file, whole, "devices=1"), WAIT) == 0, output_of(whole)
     cut = 0
-    for index, end in enumerate(ends):
-        folder, devices = (mixed, 1 + index // 3 % 2) if index % 3 == 2 else (often, 1)
+    for end, name, devices in ends:
+        folder = tmp_path / name
         if end is None:
             budget = f"minutes={chance.uniform(5, 9) / 60}"
             assert finish(fork_campaign(file, folder, f"devices={devices}", budget), WAIT) == 0, output_of(folder)
@@ -75,7 +92,6 @@ def test_ten_interruptions_change_nothing(tmp_path):
         campaign.terminate() if end == signal.SIGTERM else campaign.kill()  # no error if the process has already ended
         assert finish(campaign, WAIT) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), output_of(folder)
         cut += rounds_in(folder) < 80
-    assert cut > 3  # of seven interruptions by signals
     for folder, devices in ((often, 1), (mixed, 2)):
         assert finish(fork_campaign(file, folder, f"devices={devices}"), WAIT) == 0, output_of(folder)
     assert records(often) == records(whole)
@@ -87,6 +103,7 @@ def test_ten_interruptions_change_nothing(tmp_path):
         assert undisturbed.pop("deviations") == []
         different = {"world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0}
         assert {**record, **different} == {**undisturbed, **different}
+    return cut
 
 
 @pytest.mark.timeout(900)

@@ -34,7 +34,8 @@ def source(config):
 
 
 @pytest.mark.parametrize("name", available("scenario"))
-def test_it_can_be_built(name):
+def test_it_can_be_built(name, monkeypatch):
+    monkeypatch.setattr("datamodules.federated.CHUNK", 2)  # views of the two images alone
     config = compose(name, "fedavg")
     images = source(config)
     method = factory.method(config, images)

@@ -44,7 +44,7 @@ def command(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+@pytest.mark.parametrize("accelerator", ["cpu", pytest.param("cuda", marks=pytest.mark.long)])
 def test_every_part_is_rehearsed(command, tmp_path, monkeypatch, accelerator):
     monkeypatch.chdir(DOCS.parent)  # whose page is the template
     words = (f"accelerator={accelerator}", "tiny=true", "parts=contract,ladder,views,evaluation")
