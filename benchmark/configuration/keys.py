@@ -3,13 +3,18 @@
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, is_dataclass
 from typing import Any, get_origin, get_type_hints
 
+from benchmark.configuration.layers import FREE
 from benchmark.configuration.schema import CHOICES, LEAST, Config
 from benchmark.configuration.typecheck import describe
+
+KNOWN = {**FREE, "partition": ("name", "clients", "alpha", "share", "class")}
+"""Section without a schema of its own -> the keys that its docstring explains."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,7 @@ class Key:
     name: str
     """Dotted, as on the command line: `federation.rounds`."""
     type: str
-    """Its type in words; its choices where it has some; its least value."""
+    """Its type in words; its choices where it has some; its least value. Empty where its meaning says it."""
     default: Any
     """Its default; `dataclasses.MISSING` where it has none."""
     meaning: str
@@ -35,7 +40,19 @@ def keys(schema: type = Config, prefix: str = "") -> Iterator[Key]:
             yield from keys(hint, f"{name}.")
             continue
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        yield Key(name, _type(name, hint), default, meanings.get(field.name, ""))
+        meaning, *parts = _parts(meanings.get(field.name, ""), KNOWN.get(name, ()))
+        yield Key(name, _type(name, hint), default, meaning)
+        given = default if isinstance(default, dict) else {}
+        yield from (Key(f"{name}.{key}", "", given.get(key, MISSING), text) for key, text in parts)
+
+
+def _parts(meaning: str, known: Iterable[str]) -> Iterator[Any]:
+    """A section's meaning, then name and meaning of each of its keys that are explained in it, as `key: meaning`."""
+    name = "|".join(map(re.escape, known)) or "(?!)"
+    first, *rest = re.split(rf"(?:^|(?<=[.;] ))((?:{name})(?:, (?:{name}))*): ", meaning)
+    yield first.strip()
+    for names, text in zip(rest[::2], rest[1::2], strict=True):
+        yield from ((each, f"{text[0].upper()}{text[1:].strip()}") for each in names.split(", "))
 
 
 def meanings_of(schema: type) -> dict[str, str]:

@@ -130,20 +130,23 @@ class Config:
     partition: dict[str, Any] = field(
         default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
     )
-    """name: iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file; clients: K; share
-    of its images that each client has; its own parameters, as `path` of file. Or class: an import path of a function
-    of labels and its arguments."""
+    """How the training images are divided among clients; docs/data.md has each rule with its parameters. name: a rule,
+    iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file. clients: the number of
+    clients. alpha: the concentration of the Dirichlet rules. share: the part of its images that each client has. class:
+    in place of a rule, an import path of a function of labels, and its arguments."""
     public: dict[str, Any] = field(default_factory=dict)
-    """Public images, for methods that need some; empty: none. name: client | a dataset, as in data.name. client: whose
-    images they are; that client does not train. share: of each class of a dataset's training images. keep: whether
-    clients keep the public images of data.name itself. absent: a client that does not train beside a dataset's."""
+    """Public images, for methods that need some; empty: none. name: the data set that they are of, as in data.name, or
+    client. client: the client whose images they are; it does not train. share: the part of each class of the data set's
+    training images. keep: whether clients keep the public images of data.name itself. absent: the client that does not
+    train where a data set is public."""
     views: dict[str, Any] = field(default_factory=dict)
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
     """A network and its arguments. weights: what it starts from, a file or, for methods.networks.torchvision, a name
     such as IMAGENET1K_V1; weights_sha256: the file's content, set by the run."""
     heads: dict[str, Any] = field(default_factory=dict)
-    """Heads of every objective that has them: widths of projector and predictor; head_norm, last_norm."""
+    """Heads of every objective that has them. projector: the widths of its layers. predictor: its hidden layer's width.
+    head_norm: whether BatchNorm is before every ReLU. last_norm: whether BatchNorm is on the embeddings."""
     objective: dict[str, Any] = field(default_factory=dict)
     """The local loss: class, a class of `methods.objectives`, and its arguments. objective=NAME takes a shipped one."""
     method: dict[str, Any] = field(default_factory=dict)
@@ -157,9 +160,10 @@ class Config:
     federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
-    """Noise and budget, see docs/privacy.md. mechanism: central | local, clips and adds noise to what clients' training
-    changes; clip: the largest norm of a client's update; noise_multiplier: the noise's deviation over clip. epsilon: a
-    budget, the run ends before the round that would exceed it; delta: of (epsilon, delta), 1e-5 by default."""
+    """Noise and budget, see docs/privacy.md. mechanism: who adds noise to the clipped updates of clients, central |
+    local. clip: the largest norm of a client's update. noise_multiplier: the noise's standard deviation over clip.
+    epsilon: the budget; the run ends before the round that would exceed it. delta: of (epsilon, delta); 1e-5 by
+    default."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     authors: dict[str, Any] = field(default_factory=dict)
     """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""

@@ -55,20 +55,24 @@ def config_page() -> str:
         "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
     ]
     known = [*keys(), *keys(Recipe, "views.")]
-    section = None
-    for key in sorted(known, key=lambda key: "." in key.name):
-        here = key.name.rpartition(".")[0]
-        if here != section:
-            section = here
-            lines += ["", f"## `{section}`" if section else "## Keys without a section"]
-        lines += ["", f"### `{key.name}` {{ #{key.name} }}", "", _type_line(key), "", _code_words(key.meaning)]
+    sections = dict.fromkeys(key.name.rpartition(".")[0] for key in known if "." in key.name)
+    for section in ("", *sections):
+        lines += ["", f"## `{section}`" if section else "## Keys without a section"]
+        lines += [line for key in known if key.name == section for line in ("", _code_words(key.meaning))]
+        for key in known:
+            if key.name not in sections and key.name.rpartition(".")[0] == section:
+                lines += ["", f"### `{key.name}` {{ #{key.name} }}", *_type_lines(key), "", _code_words(key.meaning)]
     return _text(lines)
 
 
-def _type_line(key: Key) -> str:
-    if key.default is MISSING:
-        return f"{key.type}; default: the side of the data's images" if key.name == "views.size" else key.type
-    return f"{key.type}; default `{_as_yaml(key.default)}`"
+def _type_lines(key: Key) -> Iterator[str]:
+    """Type and default of a key, as a paragraph; none where there is nothing to say."""
+    if key.name == "views.size":
+        default = "; default: the side of the data's images"
+    else:
+        default = f"; default `{_as_yaml(key.default)}`" if key.default is not MISSING else ""
+    if line := f"{key.type}{default}".removeprefix("; "):
+        yield from ("", line)
 
 
 def protocols_page() -> str:
