@@ -16,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.cli.main import COMMANDS, EXAMPLES
 from benchmark.configuration.compose import compose
+from benchmark.configuration.partitions import RULES
+from datamodules import partition
 from eval.inputs import Crop
 from eval.protocol import PROTOCOLS, find
 from leaderboards.markdown import anchor
@@ -194,3 +196,14 @@ def test_the_messages_in_troubleshooting_are_those_of_the_code():
     missing = [piece for piece in pieces if len(piece) > 10 and piece not in code]
     assert len(pieces) > 12
     assert not missing
+
+
+def test_the_rules_of_partitions_are_listed_with_their_parameters():
+    table = (ROOT / "docs" / "data.md").read_text().partition("| `partition.name` |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| `")]
+    listed = {name.strip(" `"): re.findall(r"`(\w+)`(?: \((\d+)\))?", given) for name, _, given in rows}
+    assert tuple(listed) == RULES
+    for name in RULES:
+        arguments = inspect.signature(getattr(partition, name)).parameters.values()
+        of_rule = [one for one in arguments if one.name not in ("labels", "num_clients", "seed")]
+        assert listed[name] == [(one.name, "" if one.default is one.empty else f"{one.default}") for one in of_rule]
