@@ -26,6 +26,7 @@ from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory, privacy
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import epsilon
+from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.rng import Streams
@@ -163,7 +164,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             Clients(data.parts),
             streams,
             rounds=config.federation.rounds,
-            participation=1.0,
+            attendance=Attendance(),
             folder=Path(folder),
             config_hash="",
             accountant=privacy.accountant(config, method, Clients(data.parts)),

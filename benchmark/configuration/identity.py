@@ -18,7 +18,7 @@ NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
     "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
     "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
-    "encoder.weights": None,
+    "encoder.weights": None, "federation.availability": 1.0, "federation.dropout": 0.0, "federation.deadline": None,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 

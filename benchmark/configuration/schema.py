@@ -50,6 +50,13 @@ class FederationConfig:
     """Rounds R."""
     participation: float = 1.0
     """Share of the clients drawn for a round, in (0, 1]."""
+    availability: float = 1.0
+    """Probability, in (0, 1], that a client is there when a round's clients are drawn."""
+    dropout: float = 0.0
+    """Probability, in [0, 1), that a drawn client never replies."""
+    deadline: float | None = None
+    """Longest visit of a client that replies, over the median client's; each client has a speed of its own, drawn once.
+    None: the server waits for all."""
     batch_norm: str = "average"
     """Running statistics: average | local | recalibrate."""
     encoders: dict[str, Any] = field(default_factory=dict)
@@ -251,3 +258,9 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
+    if not 0 < config.federation.availability <= 1:
+        raise ConfigError(f"federation.availability={config.federation.availability}: give a probability in (0, 1]")
+    if not 0 <= config.federation.dropout < 1:
+        raise ConfigError(f"federation.dropout={config.federation.dropout}: give a probability in [0, 1)")
+    if (deadline := config.federation.deadline) is not None and not deadline > 0:
+        raise ConfigError(f"federation.deadline={deadline}: give a number above 0; 1 is the median client's visit")

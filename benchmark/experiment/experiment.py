@@ -226,7 +226,7 @@ class Experiment:
             clients,
             streams,
             rounds=config.federation.rounds,
-            participation=config.federation.participation,
+            attendance=factory.attendance(config),
             folder=self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
             accountant=privacy.accountant(config, method, clients),

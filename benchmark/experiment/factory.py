@@ -29,6 +29,7 @@ from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.experiment.initial_weights import start_from_weights
+from benchmark.federation.attendance import Attendance
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
@@ -234,6 +235,12 @@ def local_training(config: DictConfig) -> LocalTrainingConfig:
     return LocalTrainingConfig(
         training.epochs, training.steps, training.batch_size, config.schedule.per == "step", training.most_epochs
     )
+
+
+def attendance(config: DictConfig) -> Attendance:
+    """Which clients a round draws, and which of them reply."""
+    federation = config.federation
+    return Attendance(federation.participation, federation.availability, federation.dropout, federation.deadline)
 
 
 def executor(

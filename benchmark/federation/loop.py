@@ -24,6 +24,7 @@ from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.batch_norm import Recalibration
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
+from benchmark.federation.attendance import Attendance
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger, sizes
@@ -70,7 +71,7 @@ class FederatedLoop:
         executor: visits the clients.
         clients: those that train, in the order of their ids; an index is not always an id.
         streams: random generators of the run.
-        rounds: R. participation: share of the clients drawn for a round.
+        rounds: R. attendance: which clients are drawn for a round, and which of them reply.
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
@@ -86,14 +87,14 @@ class FederatedLoop:
         streams: Streams,
         *,
         rounds: int,
-        participation: float,
+        attendance: Attendance,
         folder: Path,
         config_hash: str,
         accountant: PrivacyAccountant,
         execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
-        self.streams, self.rounds, self.participation = streams, rounds, participation
+        self.streams, self.rounds, self.attendance = streams, rounds, attendance
         self.accountant, self.execution_environment = accountant, execution_environment
         self.updates = accountant.updates
         self.checkpoint = Checkpoint(folder, config_hash)
@@ -161,31 +162,40 @@ class FederatedLoop:
 
     def client_phases(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
         """The phases of a round that clients take part in, each with those clients."""
-        cohort = self.cohort(round)
+        cohort = self.replying(round)
         return [(phase, self.members(phase, cohort)) for _, phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those drawn for a round."""
-        return self.streams.cohort(round, len(self.clients), self.participation)
+        return self.attendance.drawn(self.streams, round, len(self.clients))
+
+    def replying(self, round: int) -> Sequence[int]:
+        """Indices into `clients` of those that are drawn for a round and reply."""
+        examples = [client.examples for client in self.clients]
+        return self.attendance.replying(self.streams, round, self.cohort(round), examples)
 
     def run_round(self, round: int) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
-        cohort = self.cohort(round)
+        drawn, cohort = self.cohort(round), self.replying(round)
+        absent = [self.clients[k] for k in sorted(set(drawn) - set(cohort))]
         inbox: dict[int, Message] = defaultdict(dict)
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
         for actor, phase in self.plan(round):
             members = self.members(phase, cohort)
-            reports = self.run_phase(actor, phase, round, members, inbox)
+            lost, absent = (absent, []) if phase.where == "clients" and phase.cohort != "all" else ([], absent)
+            reports = self.run_phase(actor, phase, round, members, inbox, lost)
             if phase.where == "server":
                 server_reports += reports
                 continue
             client_reports += reports
             released |= self.accountant.record_releases(phase, members)
         # one visit for each client of the cohort, even where a phase reached all clients
-        self.ledger.record_visits(round, len(cohort) if client_reports else 0)
+        self.ledger.record_visits(round, len(drawn) if client_reports else 0)
         line = round_line(round, client_reports, server_reports, self.ledger)
+        if len(cohort) < len(drawn):
+            line["lost"] = len(drawn) - len(cohort)
         if released:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line
@@ -211,12 +221,22 @@ class FederatedLoop:
         return seats
 
     def run_phase(
-        self, actor: Any, phase: Phase, round: int, members: Sequence[Client], inbox: dict[int, Message]
+        self,
+        actor: Any,
+        phase: Phase,
+        round: int,
+        members: Sequence[Client],
+        inbox: dict[int, Message],
+        lost: Sequence[Client] = (),
     ) -> list[VisitReport]:
-        """One phase: send, visit, reply, update. Ranks divide the members and exchange only this phase's results."""
+        """One phase: send, visit, reply, update. Ranks divide the members and exchange only this phase's results.
+
+        lost: clients that are sent the phase's message too, and never reply.
+        """
         stream = self.streams.generator("server", round=round, phase=phase.name)
         turn = Turn(round, self.rounds, phase, members, self.clients, stream)
-        mail: Mail = actor.hook("send", phase)(self.server, turn)
+        reached = sorted([*members, *lost], key=attrgetter("id"))
+        mail: Mail = actor.hook("send", phase)(self.server, replace(turn, members=reached))
         for client in members:
             inbox[client.id].update(mail.to(client.id))
         aggregation = Aggregation(phase.uplink if self.updates is None else self.updates.uplink(phase))
@@ -238,7 +258,7 @@ class FederatedLoop:
                 self.costs.record_seconds(phase, client, seconds[client.id])
         self.client_state.stage({report.client: report.file for report in reports})
         if phase.where == "clients":
-            self.ledger.record_downlink(round, phase.name, members, mail)
+            self.ledger.record_downlink(round, phase.name, reached, mail)
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
         replies = aggregation.merged(self.fabric, rank_replies)

@@ -66,7 +66,7 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
             Clients(data.parts, case.absent),
             Streams(seed),
             rounds=config.federation.rounds,
-            participation=config.federation.participation,
+            attendance=factory.attendance(config),
             folder=Path(folder),
             config_hash="",
             accountant=PrivacyAccountant(method, delta=DELTA, budget=None),

@@ -71,7 +71,7 @@ class MethodContract:
         loop, bill = unbroken.loop, self.bill(unbroken)
         expected: dict[tuple[int, str, str, str], int] = {}
         for round in range(loop.rounds):
-            cohort = loop.streams.cohort(round, len(loop.clients), loop.participation)
+            cohort = loop.cohort(round)
             for phase in loop.method.plan(round):
                 members = len(loop.clients) if phase.cohort == "all" else len(cohort)
                 for (name, direction, entry), size in bill.items():

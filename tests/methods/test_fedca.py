@@ -18,7 +18,7 @@ D = 8
 
 def of_round(run, round):
     """The clients of a round."""
-    cohort = run.loop.streams.cohort(round, len(run.loop.clients), run.loop.participation)
+    cohort = run.loop.cohort(round)
     return [run.loop.clients[k] for k in cohort]
 
 

@@ -27,7 +27,7 @@ class TestFedMKD(MethodContract):
     def test_the_server_keeps_the_student_and_the_networks_of_clients_that_took_part(self, unbroken):
         loop = unbroken.loop
         assert set(loop.server) == {"weights", "target", "integration", "queue", "initial", "clients"}
-        cohorts = [loop.streams.cohort(round, len(loop.clients), loop.participation) for round in range(3)]
+        cohorts = [loop.cohort(round) for round in range(3)]
         assert set(loop.server["clients"]) == {loop.clients[k].id for cohort in cohorts for k in cohort}
         assert not loop.client_state.index
 
@@ -46,7 +46,7 @@ class TestTwoArchitectures(MethodContract):
         wide = MODEL + 4 * (4 * 3 * 9 + 4 * 8 * 9 + 4 * 4)  # a first layer of 10 channels in place of 6
         loop, expected = unbroken.loop, {}
         for round in range(3):
-            cohort = loop.streams.cohort(round, len(loop.clients), loop.participation)
+            cohort = loop.cohort(round)
             size = sum({"default": MODEL, "wide": wide}[loop.clients[k].kind] for k in cohort)
             expected |= {(round, "fit", "down", "weights"): size, (round, "fit", "up", "model"): size}
         assert loop.ledger.lines == expected

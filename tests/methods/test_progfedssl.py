@@ -26,7 +26,7 @@ def expected_ledger(run, down, up):
     """The ledger's lines from the bytes that one client receives and sends in each round."""
     loop, lines = run.loop, {}
     for round in range(loop.rounds):
-        members = len(loop.streams.cohort(round, len(loop.clients), loop.participation))
+        members = len(loop.cohort(round))
         lines[round, "fit", "down", "weights"] = members * down[round]
         lines[round, "fit", "up", "weights"] = members * up[round]
     return lines

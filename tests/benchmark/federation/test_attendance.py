@@ -1,0 +1,133 @@
+"""Who takes part in a round: shares are as stated, every draw repeats, and what is lost is sent and counted alone."""
+
+import pytest
+import torch
+
+from benchmark.configuration.compose import compose
+from benchmark.errors import ConfigError
+from benchmark.federation.attendance import SPREAD, Attendance
+from benchmark.rng import Streams
+from methods import trees
+from tests import run_helpers
+from tests.methods.contract import WEIGHTS, MethodContract
+from tests.run_helpers import TINY
+
+STREAMS = Streams(3)
+EQUAL = [50] * 1000
+
+
+def test_by_default_it_is_the_plain_draw_and_all_reply():
+    for share in (0.1, 1.0):
+        everyone = Attendance(share)
+        drawn = everyone.drawn(STREAMS, 4, 1000)
+        assert drawn == STREAMS.cohort(4, 1000, share)
+        assert everyone.replying(STREAMS, 4, drawn, EQUAL) == drawn
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_only_clients_that_are_there_are_drawn(share):
+    half = Attendance(share, availability=0.5)
+    drawn = [half.drawn(STREAMS, round, 1000) for round in range(20)]
+    assert drawn == [half.drawn(STREAMS, round, 1000) for round in range(20)]
+    assert drawn[0] != drawn[1]
+    sizes = [len(cohort) for cohort in drawn]
+    if share < 0.5:
+        assert sizes == [200] * 20
+    else:  # all that are there: 500 of 1000, by a standard deviation of 16
+        assert all(abs(size - 500) < 64 for size in sizes)
+    assert all(cohort == sorted(set(cohort)) for cohort in drawn)
+
+
+def test_so_many_never_reply():
+    drawn = list(range(0, 1000, 2))
+    replying = [Attendance(dropout=0.3).replying(STREAMS, round, drawn, EQUAL) for round in range(20)]
+    assert all(set(some) < set(drawn) for some in replying)
+    mean = sum(map(len, replying)) / 20
+    assert abs(mean - 0.7 * 500) < 4 * (500 * 0.3 * 0.7 / 20) ** 0.5
+    assert replying[0] != replying[1]
+
+
+def test_one_is_there_and_one_replies():
+    nearly_nobody = Attendance(availability=1e-9, dropout=1 - 1e-9)
+    drawn = nearly_nobody.drawn(STREAMS, 0, 10)
+    assert len(drawn) == 1
+    assert nearly_nobody.replying(STREAMS, 0, drawn, [5] * 10) == drawn
+    assert len(nearly_nobody.replying(STREAMS, 0, range(10), [5] * 10)) == 1
+    assert len(Attendance(deadline=1e-9).replying(STREAMS, 0, range(10), [5] * 10)) == 1
+
+
+def test_slow_and_large_clients_miss_the_deadline():
+    late = Attendance(deadline=2).late(STREAMS, EQUAL)
+    # of equal clients those slower than half the median: a log-normal's lower tail
+    share = float(torch.distributions.Normal(0, SPREAD).cdf(torch.log(torch.tensor(0.5))))
+    assert abs(len(late) - 1000 * share) < 4 * (1000 * share) ** 0.5
+    assert late == Attendance(deadline=2).late(STREAMS, EQUAL)
+    assert Attendance(deadline=4).late(STREAMS, EQUAL) < late
+    large = [5000 if k in (1, 7) else 50 for k in range(1000)]
+    assert {1, 7} <= Attendance(deadline=8).late(STREAMS, large)
+    assert not set(Attendance(deadline=2).replying(STREAMS, 0, range(1000), EQUAL)) & late
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("federation.availability=0", "availability=0.0: give a probability in (0, 1]"),
+        ("federation.availability=1.1", "availability=1.1: give a probability in (0, 1]"),
+        ("federation.dropout=1", "dropout=1.0: give a probability in [0, 1)"),
+        ("federation.dropout=-0.1", "dropout=-0.1: give a probability in [0, 1)"),
+        ("federation.deadline=0", "deadline=0.0: give a number above 0"),
+    ],
+)
+def test_other_values_are_refused(override, line):
+    with pytest.raises(ConfigError) as error:
+        compose(TINY, "fedavg", [override])
+    assert line in str(error.value)
+
+
+def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
+    words = ("federation.participation=1", "federation.dropout=0.5", "federation.rounds=4")
+    run = run_helpers.build_run(tmp_path, "scaffold", *words)
+    loop, visited = run.loop, run_helpers.collect_visits(run, lambda done: (done.visit.round, done.visit.client.id))
+    loop.restore()
+    lost = 0
+    for round in range(4):
+        memory = {client.id: trees.clone(loop.client_state.get(client.id, {})) for client in loop.clients}
+        line = loop.run_round(round)
+        cohort = {loop.clients[k].id for k in loop.replying(round)}
+        assert {client for when, client in visited if when == round} == cohort
+        assert line.get("lost", 0) == 4 - len(cohort)
+        assert line["bytes_down"]["weights"] == 4 * WEIGHTS
+        assert line["bytes_up"]["delta_w"] == len(cohort) * WEIGHTS
+        for client in memory.keys() - cohort:
+            assert run_helpers.same(loop.client_state.get(client, {}), memory[client])
+        lost += line.get("lost", 0)
+    assert 0 < lost < 16
+
+
+class UnderDropout(MethodContract):
+    """The contract where clients are away, and half of those that are drawn never reply."""
+
+    overrides = ("federation.availability=0.8", "federation.dropout=0.5")
+    falls = False
+
+    def test_ledger_equals_a_hand_count(self, unbroken):
+        """Replies come from the clients that stay; messages go to all that are drawn."""
+        loop = unbroken.loop
+        for round in range(loop.rounds):
+            drawn, cohort = loop.cohort(round), loop.replying(round)
+            up = loop.ledger.lines[round, "fit", "up", "weights"]
+            assert up * len(drawn) == loop.ledger.lines[round, "fit", "down", "weights"] * len(cohort)
+            assert loop.ledger.visits[round] == len(drawn)
+
+
+class TestFedAvg(UnderDropout):
+    method = "fedavg"
+
+
+class TestFedEMA(UnderDropout):
+    method = "fedema"
+
+
+class TestSSD(UnderDropout):
+    method = "ssd"
+    overrides = (*UnderDropout.overrides, "heads.projector=[12,8]")
