@@ -20,7 +20,7 @@ TWO_ROUNDS = (
 )
 RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,512]")
 TOLERANCE = 0.02
-SHORT = ("fedavg", "fedprox", "fedavg over byol")
+SHORT = ("fedprox",)
 """Those of `make test`."""
 CASES: dict[str, Case] = {
     **{name: (name,) for name in ("fedavg", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "ssd")},

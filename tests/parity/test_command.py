@@ -50,7 +50,7 @@ def test_a_file_that_is_not_met_is_named_with_its_first_differences(
     (line,) = [line for line in printed.out.splitlines() if "BEYOND" in line]
     assert line.startswith("  BEYOND round 0, client 1, loss of step 1: ")
     assert "(9.9e-03, allowed 1.2e-06)" in line
-    assert printed.err == "error: the suite departs from 1 of 1 file: fedsc\n"
+    assert printed.err == "error: the suite departs from 1 of 1 files: fedsc\n"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,7 @@ def test_a_missing_number_is_beyond_what_is_allowed() -> None:
     assert len(comparison.beyond) == len(comparison.differences) > 0
 
 
+@pytest.mark.long
 def test_the_effect_of_a_setting() -> None:
     ldawa = case(read(FOLDER / "ldawa.json"))
     (effect,) = effects(ldawa, replay(ldawa, "32-true", "cpu"), "32-true", "cpu")

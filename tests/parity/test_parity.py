@@ -73,12 +73,12 @@ def with_views_reversed(each: Case) -> Case:
 
 
 DOUBLE = "64-true"
+SHORT = [("feddecorr", DOUBLE, {"method__weight": 0.11}), ("fedsc", "32-true", {"training__clip_norm": 2.9})]
 MUTANTS = [
+    *SHORT,
     ("feddecorr", DOUBLE, {"optimizer__momentum": 0.89}),
     ("feddecorr", DOUBLE, {"method__weighting": "clients"}),
     ("feddecorr", DOUBLE, {"training__drop_last": True}),
-    ("feddecorr", DOUBLE, {"method__weight": 0.11}),
-    ("fedsc", "32-true", {"training__clip_norm": 2.9}),
     ("fedsc", "32-true", {"schedule__name": "cosine"}),
     ("ldawa", "32-true", {"method__statistics": "mean"}),
     ("ssd", "32-true", {"method__weighting": "examples"}),
@@ -110,10 +110,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize(
     ("name", "precision", "settings"),
-    [
-        pytest.param(*mutant, marks=() if mutant[0] in ("feddecorr", "fedsc") else pytest.mark.long)
-        for mutant in MUTANTS
-    ],
+    [pytest.param(*mutant, marks=() if mutant in SHORT else pytest.mark.long) for mutant in MUTANTS],
 )
 def test_a_setting_that_is_not_the_authors_departs(name: str, precision: str, settings: dict[str, object]) -> None:
     (comparison,) = compared(with_settings(of(name), **settings), precision)

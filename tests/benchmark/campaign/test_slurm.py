@@ -9,6 +9,7 @@ from benchmark.cli.main import main
 from tests.benchmark.campaign.campaign_helpers import PART, start_campaign, write_campaign
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_jobs_of_a_cluster_share_the_runs(tmp_path):
     """On submitit's local cluster, whose jobs run here; in a child process, because submitit configures logging."""

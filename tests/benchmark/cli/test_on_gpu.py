@@ -14,8 +14,10 @@ from tests.run_helpers import TINY
 
 @pytest.mark.parametrize(
     ("method", "keys", "further"),
-    [("fedavg", (), "drift/v1,semi-ssd/v1"), ("orchestra", SMALL, "knn/v1")],
-    ids=["fedavg", "orchestra"],
+    [
+        pytest.param("fedavg", (), "drift/v1,semi-ssd/v1", id="fedavg"),
+        pytest.param("orchestra", SMALL, "knn/v1", id="orchestra", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_takes_the_gpu_and_what_it_leaves_needs_none(tmp_path, method, keys, further):
     protocols = "evaluation.protocols=[linear/v1,geometry/v1,clusters/v1]"

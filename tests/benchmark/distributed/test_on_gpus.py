@@ -27,7 +27,7 @@ TWO_MACHINES = (
     {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1", "RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
 )
 PLACES = {"one machine": (ONE_MACHINE, "devices=2"), "two machines": (TWO_MACHINES, "devices=1", "nodes=2")}
-SHORT = {"fedavg", "fedema", "orchestra"}
+SHORT = {"fedavg", "fedema"}
 """Methods of `make test`."""
 OBJECTS = 1 << 12
 """Bytes of the objects of a rank in a round of FedAvg: outlines, losses and sizes of two visits."""

@@ -91,7 +91,16 @@ class TestFile:
             ]
             assert [client.examples for client in opened.loop.clients] == [CLIENTS[name] for name in sorted(CLIENTS)]
 
-    @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedema", "orchestra", "fedsc", "ssd"])
+    @pytest.mark.parametrize(
+        "method",
+        [
+            "fedema",
+            *(
+                pytest.param(name, marks=pytest.mark.long)
+                for name in ("fedavg", "scaffold", "orchestra", "fedsc", "ssd")
+            ),
+        ],
+    )
     def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(self, experiment, method, monkeypatch):
         whole = experiment("labelled", "row=whole", method=method)
         whole.execute()

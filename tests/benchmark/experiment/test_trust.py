@@ -1,5 +1,6 @@
 """A run folder that somebody else made: its config is read, but names no code that would run unasked."""
 
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -27,12 +28,19 @@ class Own(FedAvg):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of a finished run of FedAvg."""
-    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache"]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of FedAvg, not to be changed."""
+    place = tmp_path_factory.mktemp("finished")
+    words = ["logger=csv", "threads=1", f"output={place}/runs", f"data.cache={place}/cache"]
     assert main(["run", TINY, "fedavg", "federation.rounds=1", "row=it", "scenario=tiny", *words]) == 0
-    return tmp_path / "runs" / "tiny" / "it" / "seed0"
+    return place / "runs" / "tiny" / "it" / "seed0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, finished: Path) -> Path:
+    """A copy of that folder."""
+    return shutil.copytree(finished, tmp_path / "runs" / "tiny" / "it" / "seed0")
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ def test_a_contract_that_is_broken_is_not_met(monkeypatch):
     assert numbers["differences"]["repeated"] == 0
 
 
+@pytest.mark.long
 def test_it_goes_on_where_it_was_killed(tmp_path):
     command = [sys.executable, "-m", "benchmark.speed", "gpu", "accelerator=cpu", f"output={tmp_path / 'gpu'}"]
     command += ["parts=ladder,evaluation", "minutes=2"]

@@ -154,7 +154,7 @@ class Refuses(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=["no network", "a wrong key"])
+@pytest.fixture(params=["a wrong key", pytest.param("no network", marks=pytest.mark.long)])
 def server(request):
     """An address without a server, or of a server that refuses every key."""
     if request.param == "no network":
