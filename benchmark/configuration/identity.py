@@ -19,6 +19,7 @@ NEWER = {
     "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
     "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
     "encoder.weights": None, "federation.availability": 1.0, "federation.dropout": 0.0, "federation.deadline": None,
+    "compression.name": "none", "compression.share": 0.01,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.identity import RUNTIME
 from benchmark.configuration.paths import expanded
 
-ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "privacy")
+ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "compression", "privacy")
 """Sections whose change makes another row; a change in any other section makes another scenario."""
 LONGEST = 120
 """Longest name made of changes, in characters; a hash replaces the rest."""

@@ -64,6 +64,16 @@ class FederationConfig:
 
 
 @dataclass
+class CompressionConfig:
+    """Compression of clients' updates: of what is averaged or summed after training."""
+
+    name: str = "none"
+    """float16 | int8 | int4: fewer bits a number | top-k: the largest numbers alone | none."""
+    share: float = 0.01
+    """top-k: share of an entry's numbers that is sent, in (0, 1]."""
+
+
+@dataclass
 class TrainingConfig:
     """The local work of a visit."""
 
@@ -166,6 +176,7 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    compression: CompressionConfig = field(default_factory=CompressionConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
     """Noise and budget, see docs/privacy.md. mechanism: who adds noise to the clipped updates of clients, central |
     local. clip: the largest norm of a client's update. noise_multiplier: the noise's standard deviation over clip.
@@ -204,6 +215,7 @@ CHOICES = {
     "federation.batch_norm": ("average", "local", "recalibrate"),
     "training.precision": ("32-true", "tf32", "bf16-mixed", "64-true"),
     "training.views": ("joint", "separate"),
+    "compression.name": ("none", "float16", "int8", "int4", "top-k"),
     "schedule.name": ("constant", "cosine", "cosine_twice", "step"),
     "schedule.per": ("round", "step"),
     "logger": ("wandb", "csv"),
@@ -258,6 +270,8 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
     if not 0 < config.federation.participation <= 1:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
+    if not 0 < config.compression.share <= 1:
+        raise ConfigError(f"compression.share={config.compression.share}: give a share in (0, 1]")
     if not 0 < config.federation.availability <= 1:
         raise ConfigError(f"federation.availability={config.federation.availability}: give a probability in (0, 1]")
     if not 0 <= config.federation.dropout < 1:

@@ -227,6 +227,7 @@ class Experiment:
             streams,
             rounds=config.federation.rounds,
             attendance=factory.attendance(config),
+            compression=factory.compression(config, method),
             folder=self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
             accountant=privacy.accountant(config, method, clients),

@@ -30,10 +30,13 @@ from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.experiment.initial_weights import start_from_weights
 from benchmark.federation.attendance import Attendance
+from benchmark.federation.compression import Compression
+from benchmark.federation.updates import combined_entries
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
+from methods import trees
 from methods.base import FederatedMethod, Objective
 from methods.optimizers import decay_matrices_only
 
@@ -241,6 +244,20 @@ def attendance(config: DictConfig) -> Attendance:
     """Which clients a round draws, and which of them reply."""
     federation = config.federation
     return Attendance(federation.participation, federation.availability, federation.dropout, federation.deadline)
+
+
+def compression(config: DictConfig, built: FederatedMethod) -> Compression | None:
+    """Compression of the clients' updates; refuses a method that has none."""
+    name, rounds = config.compression.name, config.federation.rounds
+    if name == "none":
+        return None
+    if not any(combined_entries(phase) for round in range(rounds) for phase in built.plan(round)):
+        raise ConfigError(
+            f"compression.name={name}: what {type(built).__name__}'s clients send is no update that is averaged or "
+            "summed: leave it out"
+        )
+    statistics = {path for path, _ in trees.leaves(built.statistics())}
+    return Compression(name, config.compression.share, statistics, Streams(config.seed))
 
 
 def executor(

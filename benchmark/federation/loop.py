@@ -28,6 +28,7 @@ from benchmark.federation.attendance import Attendance
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger, sizes
+from benchmark.federation.compression import RESIDUAL, Compression
 from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.rng import Streams
@@ -74,6 +75,7 @@ class FederatedLoop:
         rounds: R. attendance: which clients are drawn for a round, and which of them reply.
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
+        compression: of the clients' updates; None: they are sent as they are.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
         execution_environment: commit, hardware and ranks of now, given the executor; `environments` has all so far.
     """
@@ -91,12 +93,13 @@ class FederatedLoop:
         folder: Path,
         config_hash: str,
         accountant: PrivacyAccountant,
+        compression: Compression | None = None,
         execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
         self.streams, self.rounds, self.attendance = streams, rounds, attendance
         self.accountant, self.execution_environment = accountant, execution_environment
-        self.updates = accountant.updates
+        self.updates, self.compression = accountant.updates, compression
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
         self.ledger = CommunicationLedger()
@@ -276,16 +279,31 @@ class FederatedLoop:
     def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_finite(result)
-        visit, message = result.visit, result.message
-        if self.updates is not None:
-            message = self.updates.sent(visit, message)
+        visit = result.visit
+        message, nbytes, state = self.as_sent(result)
         aggregation.add(visit, message, self.server)
-        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, result.client_state)
+        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, state)
         for callback in self.callbacks:
             callback.on_visit_end(self, replace(result, message=message))
-        return VisitReport(
-            visit.client.id, sizes(message), file, result.loss, result.images, result.seconds, dict(visit.notes)
-        )
+        return VisitReport(visit.client.id, nbytes, file, result.loss, result.images, result.seconds, dict(visit.notes))
+
+    def as_sent(self, result: VisitResult) -> tuple[Message, dict[str, int], Tree]:
+        """A reply as the server receives it, its bytes by entry, and the client's state with what it has still to send.
+
+        It is compressed and then clipped, or clipped, given its noise by the client, and then compressed.
+        """
+        visit, message, state = result.visit, result.message, result.client_state
+        noisy = self.updates is not None and self.updates.mechanism == "local"
+        if self.updates is not None and noisy:
+            message = self.updates.sent(visit, message)
+        nbytes = sizes(message)
+        if self.compression is not None:
+            before = self.client_state.get(visit.client.id, {}) if self.compression.keeps else {}
+            message, nbytes, residual = self.compression.sent(visit, message, before.get(RESIDUAL, {}))
+            state = {**state, RESIDUAL: residual} if residual else state
+        if self.updates is not None and not noisy:
+            message = self.updates.sent(visit, message)
+        return message, nbytes, state
 
     def restore(self) -> None:
         """Loads the last completed round, or initialises the state before the first one."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 import torch
 
+from benchmark.federation.updates import combined_entries, start_of, trains_clients
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Each, FederatedMethod, Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
@@ -39,9 +40,7 @@ class UpdatePrivacy:
 
     def covered(self, phase: Phase) -> list[str]:
         """The entries of a phase's replies that are clipped and get noise."""
-        if not _trains_clients(phase):
-            return []
-        return [entry for entry, how in phase.uplink.items() if isinstance(how, Mean | Sum)]
+        return combined_entries(phase)
 
     def uplink(self, phase: Phase) -> Mapping[str, Reduction]:
         """How the replies of a phase are combined: covered means count clients equally."""
@@ -65,7 +64,7 @@ class UpdatePrivacy:
         for entry in entries:
             if not all(leaf.is_floating_point() for _, leaf in trees.leaves(message[entry])):
                 raise MethodError(f"privacy.mechanism: {entry!r} has whole numbers, which no noise hides: send floats")
-        starts = {entry: _start(message[entry], visit.message.get(entry, {})) for entry in entries}
+        starts = {entry: start_of(visit, message, entry) for entry in entries}
         updates = {entry: trees.subtract(message[entry], starts[entry]) for entry in entries}
         norm = sum(float(trees.squared_norm(trees.to(tree, dtype=torch.float64))) for tree in updates.values()) ** 0.5
         if norm > self.clip:
@@ -111,7 +110,7 @@ def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
     """MethodError where a method's updates are not averaged or summed alike, or have noise of their own kind."""
     name, covered = type(method).__name__, False
     for phase in (phase for round in range(rounds) for phase in method.plan(round)):
-        if not _trains_clients(phase):
+        if not trains_clients(phase):
             continue
         for entry, how in phase.uplink.items():
             if isinstance(how, Each) or (isinstance(how, Mean) and (callable(how.by) or how.over != "weights")):
@@ -131,17 +130,3 @@ def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
             "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set "
             "federation.batch_norm=local, or use networks without BatchNorm"
         )
-
-
-def _trains_clients(phase: Phase) -> bool:
-    """Whether it is a phase whose replies are updates."""
-    return phase.where == "clients" and phase.work == "train"
-
-
-def _start(reply: Tree, sent: Tree) -> Tree:
-    """What training started from, in the shape of a reply: the leaves that were sent to the client, and 0 elsewhere."""
-    given, start = dict(trees.leaves(sent)), trees.zeros_like(reply)
-    for path, _ in trees.leaves(reply):
-        if path in given:
-            trees.put(start, path, given[path])
-    return start

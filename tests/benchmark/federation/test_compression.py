@@ -1,0 +1,177 @@
+"""Compressed updates: unbiased, within their step, billed by hand; the contract, and a guarantee that stays."""
+
+import pytest
+import torch
+
+from benchmark.configuration.compose import compose
+from benchmark.errors import ConfigError
+from benchmark.federation.compression import RESIDUAL, largest, multiples
+from methods import trees
+from tests import run_helpers
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+from tests.run_helpers import TINY
+
+TENSORS = 2 * 3 + 3 + 2
+"""Parameters of the tiny networks: two convolutions and a linear layer with BatchNorm, and a linear layer with bias."""
+
+
+def stream(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_rounded_number_is_a_multiple_of_the_step_and_right_on_average(bits):
+    values = torch.randn(20, generator=stream(1))
+    step = values.abs().max() / (2 ** (bits - 1) - 1)
+    draws = torch.stack([multiples(values, bits, stream(seed)) for seed in range(4000)])
+    codes = draws / step
+    assert torch.allclose(codes, codes.round(), atol=1e-4)
+    assert codes.abs().max() < 2 ** (bits - 1)
+    assert ((draws - values).abs() <= step * (1 + 1e-5)).all()
+    error = (draws.mean(0) - values).abs()
+    assert (error < 4 * step / 2 / 4000**0.5).all()  # the deviation of one draw is at most half a step
+
+
+def test_zeros_and_nothing_are_themselves():
+    assert torch.equal(multiples(torch.zeros(3), 4, stream()), torch.zeros(3))
+    assert multiples(torch.zeros(0), 4, stream()).shape == (0,)
+
+
+def test_the_largest_numbers_of_an_entry_are_sent_wherever_they_are():
+    update = {"a": torch.tensor([[1.0, -9.0], [0.5, 3.0]]), "b": {"c": torch.tensor([4.0, -2.0])}}
+    sent, nbytes = largest(update, 0.5)
+    assert nbytes == 3 * 8
+    assert torch.equal(sent["a"], torch.tensor([[0.0, -9.0], [0.0, 3.0]]))
+    assert torch.equal(sent["b"]["c"], torch.tensor([4.0, 0.0]))
+    assert largest(update, 0.01)[1] == 8  # at least one
+
+
+def first_reply(folder, method, *overrides):
+    """The first visit's reply, as the server receives it, beside that of an uncompressed run, and its bytes."""
+    runs = {}
+    for name, words in (("plain", ()), ("compressed", overrides)):
+        run = run_helpers.build_run(folder / name, method, *words)
+        replies = run_helpers.collect_visits(run, lambda done: (trees.clone(done.message), done.visit))
+        run.loop.restore()
+        run.loop.run_round(0)
+        runs[name] = replies[0], run
+    return runs["plain"], runs["compressed"]
+
+
+@pytest.mark.parametrize(("name", "bits"), [("float16", 16), ("int8", 8), ("int4", 4)])
+def test_what_the_server_receives_is_the_update_up_to_its_step(tmp_path, name, bits):
+    ((plain, visit), _), ((received, _), run) = first_reply(tmp_path, "fedavg", f"compression.name={name}")
+    exact = {path for path, _ in trees.leaves(run.loop.method.statistics())}
+    start, got = dict(trees.leaves(visit.message["weights"])), dict(trees.leaves(received["weights"]))
+    for path, leaf in trees.leaves(plain["weights"]):
+        if path in exact or not leaf.is_floating_point():
+            assert torch.equal(got[path], leaf)
+            continue
+        largest_change = (leaf - start[path]).abs().max()
+        step = largest_change * 2**-10 if bits == 16 else largest_change / (2 ** (bits - 1) - 1)
+        assert (got[path] - leaf).abs().max() <= step * 1.01 + 1e-7
+        assert not torch.equal(got[path], leaf)
+
+
+def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
+    """A client alone: the sum of what the server received and of what is left is the sum of its updates."""
+    words = ("partition.clients=1", "federation.participation=1", "compression.name=top-k", "compression.share=0.1")
+    run = run_helpers.build_run(tmp_path, "fedavg", *words)
+    loop = run.loop
+    loop.restore()
+    for round in range(3):
+        before = trees.clone(loop.server["weights"])
+        kept = loop.client_state.get(0, {}).get(RESIDUAL, {}).get("weights", {})
+        seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
+        inner, updates = loop.compression.sent, []
+        loop.compression.sent = lambda *given, inner=inner, updates=updates: (
+            updates.append(trees.clone(given[1]["weights"])), inner(*given)
+        )[1]  # fmt: skip
+        loop.run_round(round)
+        loop.compression.sent = inner
+        left = loop.client_state[0][RESIDUAL]["weights"]
+        for path, leaf in trees.leaves(left):
+            sent, trained, start = (dict(trees.leaves(tree))[path] for tree in (seen[0], updates[0], before))
+            carried = dict(trees.leaves(kept)).get(path, torch.zeros_like(leaf))
+            torch.testing.assert_close((sent - start) + leaf, (trained - start) + carried, atol=1e-6, rtol=1e-5)
+        share = sum(int((dict(trees.leaves(seen[0]))[path] != dict(trees.leaves(before))[path]).sum())
+                    for path, _ in trees.leaves(left))  # fmt: skip
+        assert share <= round_half_up(0.1 * (ENCODER + PROJECTOR))
+
+
+def round_half_up(x):
+    return int(x + 0.5)
+
+
+def test_a_clipped_update_stays_within_the_clip(tmp_path):
+    words = ("privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=0.1")
+    words += ("federation.batch_norm=local", "compression.name=int4")
+    run = run_helpers.build_run(tmp_path, "fedavg", *words)
+
+    def norm(done):
+        update = trees.subtract(
+            done.message["weights"], trees.select(done.visit.message["weights"], done.message["weights"])
+        )
+        return float(trees.squared_norm(trees.to(update, dtype=torch.float64))) ** 0.5
+
+    norms = run_helpers.collect_visits(run, norm)
+    run.loop.fit()
+    assert max(norms) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("compression.name=int2",), "compression.name='int2': choose none or float16 or int8 or int4 or top-k"),
+        (("compression.name=top-k", "compression.share=0"), "compression.share=0.0: give a share in (0, 1]"),
+        (("compression.name=top-k", "compression.share=1.5"), "give a share in (0, 1]"),
+    ],
+)
+def test_other_values_are_refused(words, line):
+    with pytest.raises(ConfigError) as error:
+        compose(TINY, "fedavg", words)
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["flesd", "local"])
+def test_a_method_without_updates_is_refused(tmp_path, method):
+    with pytest.raises(ConfigError, match="no update that is averaged or summed"):
+        run_helpers.build_run(tmp_path, method, "compression.name=int8")
+
+
+class TestInt8(MethodContract):
+    method = "fedavg"
+    overrides = ("compression.name=int8",)
+
+    def bill(self, run):
+        numbers = ENCODER + PROJECTOR
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "up", "weights"): numbers + 4 * TENSORS + 4 * STATISTICS,
+        }
+
+
+class TestTopK(MethodContract):
+    method = "fedavg"
+    overrides = ("compression.name=top-k", "compression.share=0.1")
+    falls = False
+
+    def bill(self, run):
+        count = round(0.1 * (ENCODER + PROJECTOR))
+        return {("fit", "down", "weights"): WEIGHTS, ("fit", "up", "weights"): 8 * count + 4 * STATISTICS}
+
+
+class TestScaffoldInt4(MethodContract):
+    method = "scaffold"
+    overrides = ("compression.name=int4",)
+    falls = False
+
+    def bill(self, run):
+        sizes = [leaf.numel() for _, leaf in trees.leaves(run.loop.method.trainable())]
+        packed = sum(-(-size // 2) + 4 for size in sizes)
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "down", "c"): 4 * (ENCODER + PROJECTOR),
+            ("fit", "up", "delta_w"): packed + 4 * STATISTICS,
+            ("fit", "up", "delta_c"): packed,
+        }
