@@ -55,7 +55,7 @@ class FederatedDataModule(LightningDataModule):
         labels: whether Trainer's batches include labels.
         public: indices of the public set, where a method requires one. public_images: `[N, C, H, W]` uint8, the images
             they index; None: the training images.
-        channels_last: memory format of the views. dtype: theirs, in which they are computed.
+        channels_last: memory format of the views. dtype: theirs, in which they are computed unless compiled.
         drop_last: leave out the short last batch of a shuffled epoch. smallest: else, the fewest images it may have.
         compiled: apply augmentations by a compiled function, equal to the reference to 1e-5, not bit by bit: seconds to
             compile, then about twice as fast.

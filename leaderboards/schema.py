@@ -114,7 +114,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         _object(
             up=_field(dict[str, Count], "From clients, by entry."),
             down=_field(dict[str, Count], "To clients, by entry."),
-            visits=_field(Count, "Clients that took part, summed over rounds."),
+            visits=_field(Count, "Clients drawn, summed over rounds; some may not have replied."),
         ),
         "Bytes of all messages: elements times their size, without compression or framing.",
     ),

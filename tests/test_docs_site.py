@@ -48,6 +48,7 @@ def test_every_config_key_has_its_entry():
     assert without_entry(page, ["federation.invented", "invented"]) == ["federation.invented", "invented"]
     assert "data.class" in section(page, "data.name")
     assert FREE.keys() <= KNOWN.keys()
+    assert "A rule, iid | dirichlet" in section(page, "partition.name")
     assert [key.name for key in keys() if len(key.meaning) < 8] == []
 
 

@@ -64,22 +64,24 @@ def configs(methods: str, folder: str) -> list[DictConfig]:
 
 
 def measure(display: Display, methods: str = "all") -> dict[str, Numbers]:
-    """Measure the golden numbers of rows, in a process a core with a pinned environment."""
+    """Measure the golden numbers of rows, in as many processes as there are cores, at most 8."""
     rows, parts = dict[str, Numbers](), min(cores(), 8, len(methods.split(",")) if methods != "all" else 8)
-    reading, writing = os.pipe()  # one for all children: lines as short as theirs are written whole
-    with open(reading, encoding="utf-8") as lines, ExitStack() as children:
+    reading, writing = map(open, os.pipe(), "rw")  # one pipe for all: lines as short as theirs are written whole
+    with reading, writing, ExitStack() as children:
         started = []
         for part in range(parts):
             command = [sys.executable, "-m", "benchmark.audit.golden", methods, str(part), str(parts)]
-            child = subprocess.Popen(command, env=os.environ | PINNED, stdout=writing, text=True)
+            child = subprocess.Popen(command, env=os.environ | PINNED, stdout=writing)
             started.append(children.enter_context(child))
-        os.close(writing)
-        with display.counting("golden numbers", int(next(lines, 0))) as count:
-            for line in lines:
+            children.callback(child.kill)  # before it is waited for, where this process stops early
+        writing.close()
+        with display.counting("golden numbers", int(next(reading, 0))) as count:
+            for line in reading:
                 if isinstance(content := json.loads(line), list):
                     row, rows[row] = content
                     count(row)
-    if any(child.returncode for child in started):
+        failed = [child for child in started if child.wait()]
+    if failed:
         raise ConfigError("golden numbers could not be measured; see above for why")
     return rows
 

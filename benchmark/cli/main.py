@@ -20,7 +20,7 @@ from benchmark.cli.comparison import compare
 from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, export, resume, run, tune
 from benchmark.cli.session import Session
-from benchmark.configuration.layers import full_keys
+from benchmark.configuration.layers import meant
 from benchmark.configuration.typecheck import nearest
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
@@ -152,10 +152,8 @@ class _Parser(argparse.ArgumentParser):
         """Ends the program."""
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
-        if dashed := re.search(r"unrecognized arguments: --(\w[\w.]*)(?:[ =](\w[^\s=]*)(?=\s|$))?", message):
-            value = dashed[2] or "VALUE"
-            overrides = [f"{key}={value}" for key in full_keys(dashed[1]) or [dashed[1]]]
-            message += f" (overrides have no dashes: {' or '.join(overrides)})"
+        if dashed := re.search(r"unrecognized arguments: --(\w[\w.-]*)(?:[ =](\w[^\s=]*)(?=\s|$))?", message):
+            message += f" (overrides have no dashes: {' or '.join(meant(dashed[1], dashed[2] or 'VALUE'))})"
         _print_error(f"error: {message}; see `python -m benchmark --help`")
         self.exit(2)
 

@@ -52,7 +52,11 @@ def _parts(meaning: str, known: Iterable[str]) -> Iterator[Any]:
     first, *rest = re.split(rf"(?:^|(?<=[.;] ))((?:{name})(?:, (?:{name}))*): ", meaning)
     yield first.strip()
     for names, text in zip(rest[::2], rest[1::2], strict=True):
-        yield from ((each, f"{text[0].upper()}{text[1:].strip()}") for each in names.split(", "))
+        yield from ((each, _sentence(text)) for each in names.split(", "))
+
+
+def _sentence(text: str) -> str:
+    return text.strip()[:1].upper() + text.strip()[1:]
 
 
 def meanings_of(schema: type) -> dict[str, str]:

@@ -159,7 +159,7 @@ def check_keys(layer: Mapping[str, Any]) -> None:
 def _check_type(key: str, value: Any, hint: Any) -> None:
     interpolated = isinstance(value, str) and value.startswith("${")
     if not fits(value, hint) and hint is not str and not interpolated:  # a number is as good a name as any
-        items = value if isinstance(value, str) else "a,b"
+        items = value if isinstance(value, str) and hint == list[str] else "a,b"
         example = f", e.g. {key}=[{items}]" if get_origin(hint) is list else ""
         raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")
 
@@ -168,6 +168,15 @@ def full_keys(key: str) -> list[str]:
     """The dotted keys, of any section, that end in a key as this suite calls it."""
     known = [f"{section}.{name}" for section, keys in TYPED.items() for name in keys]
     return [name for name in (*known, *USUAL) if name.endswith(f".{OTHER_WORDS.get(key, key)}")]
+
+
+def meant(word: str, value: str) -> list[str]:
+    """The overrides that an option of another tool, such as `--learning-rate 0.1`, most likely stands for."""
+    key = word.replace("-", "_")
+    key = OTHER_WORDS.get(key, key)
+    if key in MAIN_KEYS:
+        return [f"{key}.{MAIN_KEYS[key].format(value)}"]
+    return [f"{name}={value}" for name in full_keys(key) or [key]]
 
 
 def _did_you_mean(keys: Sequence[str]) -> str:

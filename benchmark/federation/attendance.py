@@ -1,10 +1,11 @@
 """Who takes part in a round: clients are drawn among those that are there, and some of the drawn ones never reply.
 
-A client that never replies has been sent the round's first message, which is counted, and has no further part in the
-round: it trains for nothing, and its memory stays that of its last reply.
+A client that never replies is sent the message of the first phase that the cohort takes part in, which is counted, and
+has no further part in the round: its memory stays that of its last reply. Phases that reach all clients, such as the
+start of Orchestra, reach all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from benchmark.rng import Streams, cohort_size
 
 SPREAD = 0.5
-"""Standard deviation of the logarithm of a client's speed: of 100 clients the fastest is ten times the slowest."""
+"""Standard deviation of the logarithm of a client's speed: of 100 clients the fastest is twelve times the slowest."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Attendance:
 
     participation: share of all clients that is drawn. availability: probability that a client is there to be drawn; if
     fewer are there than are asked for, all of them are drawn. dropout: probability that a drawn client never replies.
-    deadline: longest visit, over the median client's; a client that needs more never replies. Each client has a speed
-    of its own, log-normal, and needs its number of images over its speed. At least one client is there and one replies.
+    deadline: longest visit, over the median client's; a client that needs more never replies, in any round. Each client
+    has a speed of its own, log-normal, and needs the images of a visit over its speed. At least one client is there,
+    and one replies, even if it is late.
     """
 
     participation: float = 1.0
@@ -40,16 +42,15 @@ class Attendance:
         order = torch.randperm(len(there), generator=streams.generator("cohort", round=round))
         return sorted(there[order[: cohort_size(clients, self.participation)]].tolist())
 
-    def replying(self, streams: Streams, round: int, drawn: Sequence[int], examples: Sequence[int]) -> list[int]:
-        """Those of the drawn clients that reply. examples: number of images of every client."""
+    def replying(self, streams: Streams, round: int, drawn: Sequence[int], late: Collection[int] = ()) -> list[int]:
+        """Those of the drawn clients that reply. late: clients that miss the deadline."""
         chance = torch.rand(len(drawn), generator=streams.generator("dropout", round=round)).tolist()
-        late = self.late(streams, examples) if self.deadline is not None else set()
         staying = [k for k, value in zip(drawn, chance, strict=True) if value >= self.dropout and k not in late]
         return staying or [max(zip(chance, drawn, strict=True))[1]]
 
-    def late(self, streams: Streams, examples: Sequence[int]) -> set[int]:
-        """Clients whose visits are longer than the deadline, in every round."""
+    def late(self, streams: Streams, images: Sequence[int]) -> frozenset[int]:
+        """Clients whose visits are longer than the deadline. images: of a visit of every client."""
         assert self.deadline is not None
-        speed = torch.empty(len(examples)).log_normal_(0, SPREAD, generator=streams.generator("speed"))
-        needed = torch.tensor(examples, dtype=torch.float32) / speed
-        return set((needed > self.deadline * needed.median()).nonzero().squeeze(1).tolist())
+        speed = torch.empty(len(images)).log_normal_(0, SPREAD, generator=streams.generator("speed"))
+        needed = torch.tensor(images, dtype=torch.float32) / speed
+        return frozenset((needed > self.deadline * needed.median()).nonzero().squeeze(1).tolist())

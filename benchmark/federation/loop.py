@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,8 @@ class FederatedLoop:
 
     def client_phases(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
         """The phases of a round that clients take part in, each with those clients."""
-        cohort = self.replying(round)
-        return [(phase, self.members(phase, cohort)) for _, phase in self.plan(round) if phase.where == "clients"]
+        replying = self.replying(round)
+        return [(phase, self.members(phase, replying)) for _, phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those drawn for a round."""
@@ -174,19 +174,26 @@ class FederatedLoop:
 
     def replying(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those that are drawn for a round and reply."""
-        examples = [client.examples for client in self.clients]
-        return self.attendance.replying(self.streams, round, self.cohort(round), examples)
+        return self.attendance.replying(self.streams, round, self.cohort(round), self.late)
+
+    @cached_property
+    def late(self) -> frozenset[int]:
+        """Indices of the clients that miss the deadline, in every round."""
+        if self.attendance.deadline is None:
+            return frozenset()
+        first = next(phase for _, phase in self.plan(0) if phase.where == "clients")
+        return self.attendance.late(self.streams, [self.executor.images(first, client) for client in self.clients])
 
     def run_round(self, round: int) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
-        drawn, cohort = self.cohort(round), self.replying(round)
-        absent = [self.clients[k] for k in sorted(set(drawn) - set(cohort))]
+        cohort, replying = self.cohort(round), self.replying(round)
+        absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
         inbox: dict[int, Message] = defaultdict(dict)
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
         for actor, phase in self.plan(round):
-            members = self.members(phase, cohort)
+            members = self.members(phase, replying)
             lost, absent = (absent, []) if phase.where == "clients" and phase.cohort != "all" else ([], absent)
             reports = self.run_phase(actor, phase, round, members, inbox, lost)
             if phase.where == "server":
@@ -194,11 +201,11 @@ class FederatedLoop:
                 continue
             client_reports += reports
             released |= self.accountant.record_releases(phase, members)
-        # one visit for each client of the cohort, even where a phase reached all clients
-        self.ledger.record_visits(round, len(drawn) if client_reports else 0)
+        # one for each client of the cohort, even where a phase reached all clients
+        self.ledger.record_visits(round, len(cohort) if client_reports else 0)
         line = round_line(round, client_reports, server_reports, self.ledger)
-        if len(cohort) < len(drawn):
-            line["lost"] = len(drawn) - len(cohort)
+        if len(replying) < len(cohort):
+            line["lost"] = len(cohort) - len(replying)
         if released:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line

@@ -1,7 +1,7 @@
 """A command on hostile input, and what has to hold of every one: it succeeds, or ends in one line, and loses nothing.
 
-`FUZZ` says how many cases are generated, 100 by default; `make fuzz` sets more. They
-are drawn from the seed `FUZZ_SEED`, which is printed with a failing case.
+`FUZZ`, 100 by default and more in `make fuzz`, says how many cases are generated, of each kind its share. They are
+drawn from the seed `FUZZ_SEED`, which is printed with a failing case.
 """
 
 import contextlib

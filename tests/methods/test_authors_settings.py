@@ -14,12 +14,14 @@ SETTINGS = ("training.views=separate", "training.drop_last=true", "training.prec
 class Double(MethodContract):
     """Numbers have eight bytes; `like` is the usual contract, `own` are settings of the method's released code."""
 
+    variant = True
     like: type[MethodContract]
     own: tuple[str, ...] = ()
 
     def __init_subclass__(cls):
         cls.method, cls.falls = cls.like.method, cls.like.falls
         cls.overrides = (*cls.like.overrides, *SETTINGS, *cls.own)
+        super().__init_subclass__()
 
     def bill(self, run):
         return {key: 2 * size for key, size in self.like.bill(self, run).items()}

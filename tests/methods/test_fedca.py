@@ -56,6 +56,7 @@ class TestFedCA(MethodContract):
 
 
 class TestWithoutAlignment(MethodContract):
+    variant = True
     method = "fedca"
     overrides = ("method.alignment=0", "method.dictionary=3")
     falls = False

@@ -151,6 +151,7 @@ class TestFedSC(MethodContract):
 class TestNoisyFedSC(MethodContract):
     """FedSC with noise: the privacy that clients have spent survives a kill, and is the same on two ranks."""
 
+    variant = True
     method = "fedsc"
     overrides = ("method.sigma=0.05",)
     batch_norm = ("average", "recalibrate")

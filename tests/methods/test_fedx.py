@@ -112,6 +112,7 @@ class TestOverScaffold(MethodContract):
 class TestOverProtoCL(MethodContract):
     """FedX over the objective with most parts: a queue, clusters before each epoch, momentum networks."""
 
+    variant = True
     method = "fedx"
     overrides = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
     falls = False
@@ -128,6 +129,7 @@ class TestOverFedProx(MethodContract):
 
 
 class TestOverBYOL(MethodContract):
+    variant = True
     method = "fedx"
     overrides = ("objective=byol",)
     falls = False
@@ -137,6 +139,7 @@ class TestOverBYOL(MethodContract):
 
 
 class TestOverMoCo(MethodContract):
+    variant = True
     method = "fedx"
     overrides = ("objective=moco", "objective.queue_size=32")
     falls = False

@@ -176,6 +176,7 @@ class TestFLESD(MethodContract):
 
 
 class TestQuantisedFLESD(MethodContract):
+    variant = True
     method = "flesd"
     overrides = (*SHORT, "method.kept=0.1")
     falls = False

@@ -15,6 +15,7 @@ FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
 class OwnData(MethodContract):
     """`like` is the usual contract, `own` are the data and the clients."""
 
+    variant = True
     like: type[MethodContract]
     own = FILE
 
@@ -22,7 +23,7 @@ class OwnData(MethodContract):
         cls.method, cls.falls = cls.like.method, cls.like.falls
         cls.overrides = (*cls.like.overrides, *cls.own)
         cls.bill = cls.like.bill
-        cls.test_two_rounds_of_the_shipped_config = None  # it is the same on the scenario's own data
+        super().__init_subclass__()
 
     def test_clients_have_the_names_they_were_given(self, unbroken):
         names = ("bern", "lima", "oslo", "rome") if self.own is FILE else ("a", "b", "c")

@@ -179,6 +179,7 @@ class TestOrchestra(MethodContract):
 
 
 class TestOrchestraStateful(MethodContract):
+    variant = True
     method = "orchestra"
     overrides = (*SMALL, "method.stateful=true")
     falls = False
@@ -196,6 +197,7 @@ class TestOrchestraStateful(MethodContract):
 
 
 class TestOrchestraPrivate(MethodContract):
+    variant = True
     method = "orchestra"
     overrides = (*SMALL, "method.epsilon=1")
     batch_norm = ("average",)

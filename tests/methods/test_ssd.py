@@ -148,6 +148,7 @@ class TestSSD(MethodContract):
 
 
 class TestHardSeparation(MethodContract):
+    variant = True
     method = "ssd"
     overrides = ("method.separation=hard", "method.pd_weight=0")
     falls = False

@@ -9,6 +9,7 @@ from benchmark.federation.attendance import SPREAD, Attendance
 from benchmark.rng import Streams
 from methods import trees
 from tests import run_helpers
+from tests.methods import test_fedsc
 from tests.methods.contract import WEIGHTS, MethodContract
 from tests.run_helpers import TINY
 
@@ -21,7 +22,7 @@ def test_by_default_it_is_the_plain_draw_and_all_reply():
         everyone = Attendance(share)
         drawn = everyone.drawn(STREAMS, 4, 1000)
         assert drawn == STREAMS.cohort(4, 1000, share)
-        assert everyone.replying(STREAMS, 4, drawn, EQUAL) == drawn
+        assert everyone.replying(STREAMS, 4, drawn) == drawn
 
 
 @pytest.mark.parametrize("share", [0.2, 1.0])
@@ -40,7 +41,7 @@ def test_only_clients_that_are_there_are_drawn(share):
 
 def test_so_many_never_reply():
     drawn = list(range(0, 1000, 2))
-    replying = [Attendance(dropout=0.3).replying(STREAMS, round, drawn, EQUAL) for round in range(20)]
+    replying = [Attendance(dropout=0.3).replying(STREAMS, round, drawn) for round in range(20)]
     assert all(set(some) < set(drawn) for some in replying)
     mean = sum(map(len, replying)) / 20
     assert abs(mean - 0.7 * 500) < 4 * (500 * 0.3 * 0.7 / 20) ** 0.5
@@ -51,9 +52,9 @@ def test_one_is_there_and_one_replies():
     nearly_nobody = Attendance(availability=1e-9, dropout=1 - 1e-9)
     drawn = nearly_nobody.drawn(STREAMS, 0, 10)
     assert len(drawn) == 1
-    assert nearly_nobody.replying(STREAMS, 0, drawn, [5] * 10) == drawn
-    assert len(nearly_nobody.replying(STREAMS, 0, range(10), [5] * 10)) == 1
-    assert len(Attendance(deadline=1e-9).replying(STREAMS, 0, range(10), [5] * 10)) == 1
+    assert nearly_nobody.replying(STREAMS, 0, drawn) == drawn
+    assert len(nearly_nobody.replying(STREAMS, 0, range(10))) == 1
+    assert len(Attendance(deadline=1e-9).replying(STREAMS, 0, range(10), range(10))) == 1
 
 
 def test_slow_and_large_clients_miss_the_deadline():
@@ -65,7 +66,7 @@ def test_slow_and_large_clients_miss_the_deadline():
     assert Attendance(deadline=4).late(STREAMS, EQUAL) < late
     large = [5000 if k in (1, 7) else 50 for k in range(1000)]
     assert {1, 7} <= Attendance(deadline=8).late(STREAMS, large)
-    assert not set(Attendance(deadline=2).replying(STREAMS, 0, range(1000), EQUAL)) & late
+    assert set(Attendance(deadline=2).replying(STREAMS, 0, range(1000), late)) == set(range(1000)) - late
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,15 @@ def test_other_values_are_refused(override, line):
     with pytest.raises(ConfigError) as error:
         compose(TINY, "fedavg", [override])
     assert line in str(error.value)
+
+
+def test_the_deadline_is_of_the_images_of_a_visit(tmp_path):
+    """Where all visits have the same number of steps, a client's number of images does not make it late."""
+    words = ("federation.deadline=1.2", "partition.alpha=0.3", "training.batch_size=4")
+    by_epoch = run_helpers.build_run(tmp_path / "epoch", "fedavg", *words).loop
+    by_step = run_helpers.build_run(tmp_path / "step", "fedavg", *words, "training.steps=1").loop
+    assert by_step.late == Attendance(deadline=1.2).late(by_step.streams, [4] * 4)
+    assert by_epoch.late == Attendance(deadline=1.2).late(by_epoch.streams, [c.examples for c in by_epoch.clients])
 
 
 def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
@@ -107,17 +117,19 @@ def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
 class UnderDropout(MethodContract):
     """The contract where clients are away, and half of those that are drawn never reply."""
 
+    variant = True
     overrides = ("federation.availability=0.8", "federation.dropout=0.5")
-    falls = False
 
     def test_ledger_equals_a_hand_count(self, unbroken):
         """Replies come from the clients that stay; messages go to all that are drawn."""
         loop = unbroken.loop
-        for round in range(loop.rounds):
-            drawn, cohort = loop.cohort(round), loop.replying(round)
-            up = loop.ledger.lines[round, "fit", "up", "weights"]
-            assert up * len(drawn) == loop.ledger.lines[round, "fit", "down", "weights"] * len(cohort)
-            assert loop.ledger.visits[round] == len(drawn)
+        lost = [len(loop.cohort(round)) - len(loop.replying(round)) for round in range(loop.rounds)]
+        assert any(lost)
+        for round, missing in enumerate(lost):
+            cohort = len(loop.cohort(round))
+            up, down = (loop.ledger.lines[round, "fit", direction, "weights"] for direction in ("up", "down"))
+            assert 0 < up * cohort == down * (cohort - missing)
+            assert loop.ledger.visits[round] == cohort
 
 
 class TestFedAvg(UnderDropout):
@@ -131,3 +143,19 @@ class TestFedEMA(UnderDropout):
 class TestSSD(UnderDropout):
     method = "ssd"
     overrides = (*UnderDropout.overrides, "heads.projector=[12,8]")
+
+
+class TestFedSC(UnderDropout):
+    """All clients are asked for their matrix in the first round, also those that never reply to what follows."""
+
+    method = "fedsc"
+
+    def test_ledger_equals_a_hand_count(self, unbroken):
+        loop, bill = unbroken.loop, test_fedsc.TestFedSC.bill(self, unbroken)
+        for round in range(loop.rounds):
+            cohort, replying = loop.cohort(round), loop.replying(round)
+            asked = len(loop.clients if round == 0 else replying)
+            lines = {key[1:]: size for key, size in loop.ledger.lines.items() if key[0] == round}
+            assert lines["correlate", "up", "R"] == asked * bill["correlate", "up", "R"]
+            assert lines["fit", "up", "weights"] == len(replying) * bill["fit", "up", "weights"]
+            assert loop.ledger.visits[round] == len(cohort)

@@ -140,6 +140,7 @@ def test_a_method_without_updates_is_refused(tmp_path, method):
 
 
 class TestInt8(MethodContract):
+    variant = True
     method = "fedavg"
     overrides = ("compression.name=int8",)
 
@@ -152,6 +153,7 @@ class TestInt8(MethodContract):
 
 
 class TestTopK(MethodContract):
+    variant = True
     method = "fedavg"
     overrides = ("compression.name=top-k", "compression.share=0.1")
     falls = False
@@ -162,6 +164,7 @@ class TestTopK(MethodContract):
 
 
 class TestScaffoldInt4(MethodContract):
+    variant = True
     method = "scaffold"
     overrides = ("compression.name=int4",)
     falls = False

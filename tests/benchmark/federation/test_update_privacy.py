@@ -172,6 +172,7 @@ def test_what_is_not_covered_is_refused_in_one_line(method, words, line, tmp_pat
 class Noisy(MethodContract):
     """The contract under noise; other policies than `local` are refused, see MISTAKES."""
 
+    variant = True
     overrides = ("privacy.clip=0.5", "privacy.noise_multiplier=0.001", "federation.batch_norm=local")
     test_batch_norm_policies = None
 
