@@ -23,6 +23,12 @@ BOOST = {"troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5,
 PYTHON = {f"reference/{page}.md" for page in public.PAGES}
 OUTER = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]*)"')
 """What a page would load from elsewhere; a link that a reader follows is none."""
+HERE = "the site that `make docs` opens"
+REFERENCE = (
+    "[config keys](reference/config.md), [protocols](reference/protocols.md), [commands](reference/commands.md), "
+)
+REFERENCE += "[functions](reference/index.md)"
+"""What the front page says of the reference in the repository, which has none, and on the site."""
 SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
 
 
@@ -63,6 +69,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if place == "glossary.md":  # a search for one of its words finds it first
         rows = re.findall(r"^\| ([^|]+) \|", markdown, re.MULTILINE)
         page.meta["tags"] = [word.strip(" `") for row in rows for word in row.split(",") if word.strip(" -") != "word"]
+    if place == "index.md":
+        markdown = markdown.replace(HERE, REFERENCE)
     source = SOURCES.get(place) or (None if page.file.generated_by else f"docs/{place}")
     return markdown if source is None else links.rewrite(markdown, source, place, public.place)
 
