@@ -6,7 +6,6 @@ its checkpoint is on disk; until then a crash repeats it.
 
 import copy
 import itertools
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from benchmark.distributed.collectives import broadcast, gather, raise_on_all_ranks, run_and_gather
-from benchmark.errors import DivergedError, OutOfTimeError
+from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.execution.batch_norm import Recalibration
 from benchmark.federation.accountant import PrivacyAccountant
@@ -29,13 +28,12 @@ from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger, sizes
 from benchmark.federation.compression import RESIDUAL, Compression
+from benchmark.federation.divergence import check_replies, check_visit
 from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
-
-DIVERGENCE_HINT = "look at optimizer.lr (0, or too large) and training.clip_norm"
 
 
 class Callback:
@@ -274,18 +272,13 @@ class FederatedLoop:
         replies = aggregation.merged(self.fabric, rank_replies)
         if self.updates is not None:  # with the same noise on every rank
             replies = self.updates.combined(phase, replies, round)
-        for entry in replies:
-            if not trees.finite(replies[entry]):
-                raise DivergedError(
-                    f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
-                    f"{last_good_round(round)}: {DIVERGENCE_HINT}"
-                )
+        check_replies(replies, round, phase)
         self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
 
     def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
-        check_finite(result)
+        check_visit(result)
         visit = result.visit
         message, nbytes, state = self.as_sent(result)
         aggregation.add(visit, message, self.server)
@@ -365,20 +358,3 @@ class FederatedLoop:
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
         return scratch
-
-
-def check_finite(result: VisitResult) -> None:
-    """Refuses a visit whose loss, or what stays with its client, is not finite."""
-    visit = result.visit
-    where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {last_good_round(visit.round)}"
-    if result.loss is not None and not math.isfinite(result.loss):
-        raise DivergedError(
-            f"the loss of {visit.client} became {result.loss} {where}: lower optimizer.lr or set training.clip_norm"
-        )
-    if not trees.finite(result.client_state):
-        raise DivergedError(f"what {visit.client} keeps is not finite {where}: {DIVERGENCE_HINT}")
-
-
-def last_good_round(round: int) -> str:
-    """Names the last saved round, where round `round` (from 0) has failed."""
-    return f"round {round} is safe" if round else "no round is done yet"

@@ -1,0 +1,37 @@
+"""Divergence: a loss, a reply or a client's state that is not finite ends the run, whose last round is safe."""
+
+import math
+
+from benchmark.errors import DivergedError
+from benchmark.execution.base import VisitResult
+from methods import trees
+from methods.base import Phase, Replies
+
+DIVERGENCE_HINT = "look at optimizer.lr (0, or too large) and training.clip_norm"
+
+
+def check_replies(replies: Replies, round: int, phase: Phase) -> None:
+    """Refuses combined replies that are not finite."""
+    for entry in replies:
+        if not trees.finite(replies[entry]):
+            raise DivergedError(
+                f"what the clients replied as {entry!r} is not finite in round {round + 1}, phase {phase.name!r}; "
+                f"{last_good_round(round)}: {DIVERGENCE_HINT}"
+            )
+
+
+def check_visit(result: VisitResult) -> None:
+    """Refuses a visit whose loss, or what stays with its client, is not finite."""
+    visit = result.visit
+    where = f"in round {visit.round + 1}, phase {visit.phase.name!r}; {last_good_round(visit.round)}"
+    if result.loss is not None and not math.isfinite(result.loss):
+        raise DivergedError(
+            f"the loss of {visit.client} became {result.loss} {where}: lower optimizer.lr or set training.clip_norm"
+        )
+    if not trees.finite(result.client_state):
+        raise DivergedError(f"what {visit.client} keeps is not finite {where}: {DIVERGENCE_HINT}")
+
+
+def last_good_round(round: int) -> str:
+    """Names the last saved round, where round `round` (from 0) has failed."""
+    return f"round {round} is safe" if round else "no round is done yet"
