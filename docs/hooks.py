@@ -26,8 +26,8 @@ OUTER = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[
 HERE = "the site that `make docs` opens"
 REFERENCE = (
     "[config keys](reference/config.md), [protocols](reference/protocols.md), [commands](reference/commands.md), "
+    "[functions](reference/index.md)"
 )
-REFERENCE += "[functions](reference/index.md)"
 """What the front page says of the reference in the repository, which has none, and on the site."""
 SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
 

@@ -144,8 +144,8 @@ def check_keys(layer: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, Mapping):
             word = value if isinstance(value, str) and value.isidentifier() else None
-            example = MAIN_KEYS[section].format(word) if word and section in MAIN_KEYS else "KEY=VALUE"
-            raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {section}.{example}")
+            example = meant(section, word)[0] if word and section in MAIN_KEYS else f"{section}.KEY=VALUE"
+            raise ConfigError(f"{section}={value!r}: {section} is a section; set its keys, as in {example}")
         for key, item in value.items() if keys else ():
             if key not in keys:
                 hint = _did_you_mean(full_keys(key)) or nearest(key, keys)

@@ -30,7 +30,6 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Message, Tree, Visit
 
-NAMES = ("float16", "int8", "int4", "top-k")
 RESIDUAL = "residual"
 """Key of a client's state for what it has not sent yet."""
 
@@ -39,7 +38,7 @@ class Compression:
     """How the updates of a run are compressed.
 
     Args:
-        name: of `NAMES`. share: of an entry's numbers that top-k sends, in (0, 1].
+        name: of the table above. share: of an entry's numbers that top-k sends, in (0, 1].
         statistics: paths of running statistics, which are sent as they are: a variance could become negative.
         streams: of the run, from which the rounding is drawn.
     """

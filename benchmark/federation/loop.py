@@ -163,16 +163,16 @@ class FederatedLoop:
 
     def client_phases(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
         """The phases of a round that clients take part in, each with those clients."""
-        replying = self.replying(round)
+        replying = self.replying(round, self.cohort(round))
         return [(phase, self.members(phase, replying)) for _, phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those drawn for a round."""
         return self.attendance.drawn(self.streams, round, len(self.clients))
 
-    def replying(self, round: int) -> Sequence[int]:
-        """Indices into `clients` of those that are drawn for a round and reply."""
-        return self.attendance.replying(self.streams, round, self.cohort(round), self.late)
+    def replying(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """Indices into `clients` of those of a round's cohort that reply."""
+        return self.attendance.replying(self.streams, round, cohort, self.late)
 
     @cached_property
     def late(self) -> frozenset[int]:
@@ -184,7 +184,8 @@ class FederatedLoop:
 
     def run_round(self, round: int) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
-        cohort, replying = self.cohort(round), self.replying(round)
+        cohort = self.cohort(round)
+        replying = self.replying(round, cohort)
         absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
         inbox: dict[int, Message] = defaultdict(dict)
         client_reports: list[VisitReport] = []

@@ -103,7 +103,7 @@ def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
     for round in range(4):
         memory = {client.id: trees.clone(loop.client_state.get(client.id, {})) for client in loop.clients}
         line = loop.run_round(round)
-        cohort = {loop.clients[k].id for k in loop.replying(round)}
+        cohort = {loop.clients[k].id for k in loop.replying(round, loop.cohort(round))}
         assert {client for when, client in visited if when == round} == cohort
         assert line.get("lost", 0) == 4 - len(cohort)
         assert line["bytes_down"]["weights"] == 4 * WEIGHTS
@@ -123,7 +123,7 @@ class UnderDropout(MethodContract):
     def test_ledger_equals_a_hand_count(self, unbroken):
         """Replies come from the clients that stay; messages go to all that are drawn."""
         loop = unbroken.loop
-        lost = [len(loop.cohort(round)) - len(loop.replying(round)) for round in range(loop.rounds)]
+        lost = [len(loop.cohort(round)) - len(loop.replying(round, loop.cohort(round))) for round in range(loop.rounds)]
         assert any(lost)
         for round, missing in enumerate(lost):
             cohort = len(loop.cohort(round))
@@ -153,7 +153,7 @@ class TestFedSC(UnderDropout):
     def test_ledger_equals_a_hand_count(self, unbroken):
         loop, bill = unbroken.loop, test_fedsc.TestFedSC.bill(self, unbroken)
         for round in range(loop.rounds):
-            cohort, replying = loop.cohort(round), loop.replying(round)
+            cohort, replying = loop.cohort(round), loop.replying(round, loop.cohort(round))
             asked = len(loop.clients if round == 0 else replying)
             lines = {key[1:]: size for key, size in loop.ledger.lines.items() if key[0] == round}
             assert lines["correlate", "up", "R"] == asked * bill["correlate", "up", "R"]

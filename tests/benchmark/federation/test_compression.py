@@ -77,9 +77,9 @@ def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
     """A client alone: the sum of what the server received and of what is left is the sum of its updates."""
     words = ("partition.clients=1", "federation.participation=1", "compression.name=top-k", "compression.share=0.1")
     run = run_helpers.build_run(tmp_path, "fedavg", *words)
-    loop = run.loop
+    loop, most = run.loop, round(0.1 * (ENCODER + PROJECTOR))
     loop.restore()
-    for round in range(3):
+    for played in range(3):
         before = trees.clone(loop.server["weights"])
         kept = loop.client_state.get(0, {}).get(RESIDUAL, {}).get("weights", {})
         seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
@@ -87,7 +87,7 @@ def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
         loop.compression.sent = lambda *given, inner=inner, updates=updates: (
             updates.append(trees.clone(given[1]["weights"])), inner(*given)
         )[1]  # fmt: skip
-        loop.run_round(round)
+        loop.run_round(played)
         loop.compression.sent = inner
         left = loop.client_state[0][RESIDUAL]["weights"]
         for path, leaf in trees.leaves(left):
@@ -96,11 +96,7 @@ def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
             torch.testing.assert_close((sent - start) + leaf, (trained - start) + carried, atol=1e-6, rtol=1e-5)
         share = sum(int((dict(trees.leaves(seen[0]))[path] != dict(trees.leaves(before))[path]).sum())
                     for path, _ in trees.leaves(left))  # fmt: skip
-        assert share <= round_half_up(0.1 * (ENCODER + PROJECTOR))
-
-
-def round_half_up(x):
-    return int(x + 0.5)
+        assert share <= most
 
 
 def test_a_clipped_update_stays_within_the_clip(tmp_path):
