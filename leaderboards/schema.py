@@ -127,6 +127,10 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
                 delta=_field(NotRequired[Number], "Delta of (epsilon, delta)."),
                 covers=_field(NotRequired[list[str]], "Entries of messages that epsilon covers."),
                 clients=_field(NotRequired[dict[str, Number]], "Epsilon by client."),
+                noise_multiplier=_field(
+                    NotRequired[Number], "Deviation of the noise on clients' updates over the clip."
+                ),
+                clip=_field(NotRequired[Number], "Norm to which clients' updates are clipped, after the last round."),
                 anonymity=_field(NotRequired[Number], "Fewest rows behind a centroid that was sent, of all visits."),
                 anonymity_claimed=_field(NotRequired[Number], "The same as Orchestra's paper counts it."),
             )

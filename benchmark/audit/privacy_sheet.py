@@ -25,7 +25,7 @@ from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory, privacy
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import epsilon
+from benchmark.federation.accountant import Release, epsilon
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
@@ -125,9 +125,9 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     multiplier = loop.method.noise(visit.phase, visit.client).get(entry)
     if loop.updates is not None and (described := loop.updates.describe(visit.phase, entry)):
         phrases.append(described)
-        multiplier = next(iter(loop.updates.releases(visit.phase).values()), None)
+        multiplier = next(iter(loop.updates.multipliers(visit.phase).values()), None)
     if multiplier:
-        phrases.append(f"a release costs epsilon {epsilon(((multiplier, 1),), delta):.3g} at delta {delta:g}")
+        phrases.append(f"a release costs epsilon {epsilon(((Release(multiplier), 1),), delta):.3g} at delta {delta:g}")
     return "; ".join(filter(None, phrases)) or None
 
 

@@ -180,9 +180,11 @@ class Config:
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     privacy: dict[str, Any] = field(default_factory=dict)
     """Noise and budget, see docs/privacy.md. mechanism: who adds noise to the clipped updates of clients, central |
-    local. clip: the largest norm of a client's update. noise_multiplier: the noise's standard deviation over clip.
-    epsilon: the budget; the run ends before the round that would exceed it. delta: of (epsilon, delta); 1e-5 by
-    default."""
+    local. clip: the largest norm of a client's update. clipping: flat | layers | adaptive; quantile: share of the
+    clients that an adaptive clip leaves as they are, 0.5 by default. noise_multiplier: the noise's standard deviation
+    over clip; None: solved for epsilon. sampling: fixed | poisson, which draws each client by itself. epsilon: the
+    budget; the run ends before the round that would exceed it. delta: of (epsilon, delta); 1e-5 by default. accountant:
+    rdp | pld, how releases add up."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     authors: dict[str, Any] = field(default_factory=dict)
     """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""

@@ -242,8 +242,10 @@ def local_training(config: DictConfig) -> LocalTrainingConfig:
 
 def attendance(config: DictConfig) -> Attendance:
     """Which clients a round draws, and which of them reply."""
-    federation = config.federation
-    return Attendance(federation.participation, federation.availability, federation.dropout, federation.deadline)
+    federation, poisson = config.federation, config.privacy.get("sampling") == "poisson"
+    return Attendance(
+        federation.participation, federation.availability, federation.dropout, federation.deadline, poisson
+    )
 
 
 def compression(config: DictConfig, built: FederatedMethod) -> Compression | None:

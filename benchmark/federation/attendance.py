@@ -20,20 +20,29 @@ SPREAD = 0.5
 class Attendance:
     """A round's clients and those of them that reply; every draw is from the run's streams.
 
-    participation: share of all clients that is drawn. availability: probability that a client is there to be drawn; if
-    fewer are there than are asked for, all of them are drawn. dropout: probability that a drawn client never replies.
-    deadline: longest visit, over the median client's; a client that needs more never replies, in any round. Each client
-    has a speed of its own, log-normal, and needs the images of a visit over its speed. At least one client is there,
-    and one replies, even if it is late.
+    participation: share of all clients that is drawn. poisson: each client is drawn by itself, with that probability,
+    so that a round may have no client; False: always the same number. availability: probability that a client is there
+    to be drawn; if fewer are there than are asked for, all of them are drawn. dropout: probability that a drawn client
+    never replies. deadline: longest visit, over the median client's; a client that needs more never replies, in any
+    round. Each client has a speed of its own, log-normal, and needs the images of a visit over its speed. Unless it is
+    `poisson`, at least one client is there, and one replies, even if it is late.
     """
 
     participation: float = 1.0
     availability: float = 1.0
     dropout: float = 0.0
     deadline: float | None = None
+    poisson: bool = False
+
+    def expected(self, clients: int) -> float:
+        """The mean number of replies in a round, of `clients` that meet the deadline, where it is `poisson`."""
+        return clients * self.participation * self.availability * (1 - self.dropout)
 
     def drawn(self, streams: Streams, round: int, clients: int) -> list[int]:
         """Sorted indices of the clients drawn for a round, of `clients`."""
+        if self.poisson:
+            chance = torch.rand(clients, generator=streams.generator("cohort", round=round))
+            return (chance < self.participation * self.availability).nonzero().squeeze(1).tolist()
         if self.availability == 1:
             return streams.cohort(round, clients, self.participation)
         chance = torch.rand(clients, generator=streams.generator("availability", round=round))
@@ -46,7 +55,7 @@ class Attendance:
         """Those of the drawn clients that reply. late: clients that miss the deadline."""
         chance = torch.rand(len(drawn), generator=streams.generator("dropout", round=round)).tolist()
         staying = [k for k, value in zip(drawn, chance, strict=True) if value >= self.dropout and k not in late]
-        return staying or [max(zip(chance, drawn, strict=True))[1]]
+        return staying if staying or self.poisson else [max(zip(chance, drawn, strict=True))[1]]
 
     def late(self, streams: Streams, images: Sequence[int]) -> frozenset[int]:
         """Clients whose visits are longer than the deadline. images: of a visit of every client."""

@@ -63,7 +63,7 @@ class Compression:
         for entry in combined_entries(visit.phase):
             if not (chosen := self._compressible(message.get(entry, {}))):
                 continue
-            start = trees.select(start_of(visit, message, entry), chosen)
+            start = trees.select(start_of(visit.message, message, entry), chosen)
             update = trees.subtract(chosen, start)
             if self.keeps:
                 update = trees.add(update, kept[entry]) if entry in kept else update

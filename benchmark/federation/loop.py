@@ -107,6 +107,7 @@ class FederatedLoop:
         self.callbacks: Sequence[Callback] = ()
         self.round = 0  # completed ones
         self.server: Tree = {}
+        self.common: Message = {}  # what all clients were sent alike in the present round
 
     def fit(self, deadline: float | None = None) -> Tree:
         """Runs the remaining rounds and returns the server Tree.
@@ -182,12 +183,18 @@ class FederatedLoop:
         first = next(phase for _, phase in self.plan(0) if phase.where == "clients")
         return self.attendance.late(self.streams, [self.executor.images(first, client) for client in self.clients])
 
+    @property
+    def expected_replies(self) -> float:
+        """The mean number of replies in a round whose cohort is a Poisson sample."""
+        return self.attendance.expected(len(self.clients) - len(self.late))
+
     def run_round(self, round: int) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
         cohort = self.cohort(round)
         replying = self.replying(round, cohort)
         absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
         inbox: dict[int, Message] = defaultdict(dict)
+        self.common = {}
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
@@ -205,6 +212,8 @@ class FederatedLoop:
         line = round_line(round, client_reports, server_reports, self.ledger)
         if len(replying) < len(cohort):
             line["lost"] = len(cohort) - len(replying)
+        if self.updates is not None and self.updates.clipping.adaptive:
+            line["clip"] = self.updates.clipping.norm
         if released:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line
@@ -248,6 +257,10 @@ class FederatedLoop:
         mail: Mail = actor.hook("send", phase)(self.server, replace(turn, members=reached))
         for client in members:
             inbox[client.id].update(mail.to(client.id))
+        private = {entry for message in mail.private.values() for entry in message}
+        self.common = {entry: tree for entry, tree in {**self.common, **mail.common}.items() if entry not in private}
+        if self.updates is not None:
+            self.updates.check_sent(phase, self.common)
         aggregation = Aggregation(phase.uplink if self.updates is None else self.updates.uplink(phase))
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
@@ -272,8 +285,10 @@ class FederatedLoop:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
         replies = aggregation.merged(self.fabric, rank_replies)
         if self.updates is not None:  # with the same noise on every rank
-            replies = self.updates.combined(phase, replies, round)
+            replies = self.updates.combined(phase, replies, round, self.common, self.expected_replies)
         check_replies(replies, round, phase)
+        if not members and not replies:  # a Poisson sample may draw nobody
+            return reports
         self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
 
@@ -304,7 +319,7 @@ class FederatedLoop:
             state = {**state, RESIDUAL: residual} if residual else state
         if self.updates is not None and not noisy:
             message = self.updates.sent(visit, message)
-        return message, nbytes, state
+        return message, sizes(message) | nbytes, state  # an adaptive clip adds an entry
 
     def restore(self) -> None:
         """Loads the last completed round, or initialises the state before the first one."""
@@ -358,4 +373,5 @@ class FederatedLoop:
         scratch.client_state = self.client_state.scratch_copy()
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
+        scratch.updates = copy.deepcopy(self.updates)  # an adaptive clip moves
         return scratch

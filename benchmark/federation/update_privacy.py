@@ -6,6 +6,8 @@ to the sum of the clients' vectors; under `local` every client adds it to its ow
 
 Decisions
 - Clients count equally in a mean: its weights, such as numbers of images, would reveal something about a client's data.
+- Where the cohort is a Poisson sample, a mean divides by the expected number of replies: the number itself would tell
+  who was drawn. A round without any reply is noise alone.
 - Running statistics of BatchNorm are refused: noise would make variances negative.
 - SCAFFOLD's clients keep control variates of their training as it was, before it was clipped.
 - Entries of another kind (`Each`, `Cat`), and those of phases that do not train, are sent as they are.
@@ -17,42 +19,65 @@ from collections.abc import Mapping
 
 import torch
 
+from benchmark.federation.clipping import Clipping
 from benchmark.federation.updates import combined_entries, start_of, trains_clients
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Each, FederatedMethod, Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
 
 MECHANISMS = ("central", "local")
+WITHIN = "within_clip"
+"""Entry of a reply under an adaptive clip: whether the update was within it."""
 
 
 class UpdatePrivacy:
     """What happens to the updates of a run.
 
     Args:
-        mechanism: "central" or "local".
-        clip: C > 0, the largest Euclidean norm of a client's update in a phase.
+        mechanism: one of MECHANISMS.
+        clipping: the bound on a client's update in a phase, of norm C.
         noise_multiplier: z >= 0, the noise's standard deviation over C; 0: no noise, and no guarantee.
         streams: of the run, from which the noise is drawn.
+        sampling: probability that a client is drawn, where the cohort is a Poisson sample; else None.
     """
 
-    def __init__(self, mechanism: str, clip: float, noise_multiplier: float, streams: Streams) -> None:
-        self.mechanism, self.clip, self.noise_multiplier, self.streams = mechanism, clip, noise_multiplier, streams
-
-    def covered(self, phase: Phase) -> list[str]:
-        """The entries of a phase's replies that are clipped and get noise."""
-        return combined_entries(phase)
+    def __init__(
+        self,
+        mechanism: str,
+        clipping: Clipping,
+        noise_multiplier: float,
+        streams: Streams,
+        sampling: float | None = None,
+    ) -> None:
+        self.mechanism, self.clipping, self.noise_multiplier = mechanism, clipping, noise_multiplier
+        self.streams, self.sampling = streams, sampling
 
     def uplink(self, phase: Phase) -> Mapping[str, Reduction]:
-        """How the replies of a phase are combined: covered means count clients equally."""
-        means = {entry for entry in self.covered(phase) if isinstance(phase.uplink[entry], Mean)}
-        return {entry: Mean("clients") if entry in means else how for entry, how in phase.uplink.items()}
+        """How the replies of a phase are combined: means of updates count clients equally."""
+        covered = combined_entries(phase)
+        means = {entry: Mean("clients") for entry in covered if isinstance(phase.uplink[entry], Mean)}
+        within = {WITHIN: Sum()} if covered and self.clipping.adaptive else {}
+        return {**phase.uplink, **means, **within}
 
-    def releases(self, phase: Phase) -> dict[str, float]:
+    def multipliers(self, phase: Phase) -> dict[str, float]:
         """What a client's reply costs its account: the covered entries, which are one release -> its multiplier."""
-        if not (covered := self.covered(phase)) or not self.noise_multiplier:
+        if not (covered := combined_entries(phase)) or not self.noise_multiplier:
             return {}
         sensitivity = 1 if self.mechanism == "central" else 2  # in units of C
         return {" and ".join(covered) + " by client": self.noise_multiplier / sensitivity}
+
+    def check_sent(self, phase: Phase, common: Message) -> None:
+        """MethodError where a Poisson sample's updates have no start that all clients share.
+
+        common: what all clients were sent alike.
+        """
+        if self.sampling is None:
+            return
+        if missing := [entry for entry in combined_entries(phase) if entry not in common]:
+            raise MethodError(
+                f"privacy.sampling=poisson: {', '.join(missing)} of phase {phase.name!r} is not sent to all clients "
+                "alike, so a round that draws nobody has nothing to add the noise to: use privacy.sampling=fixed"
+            )
 
     @torch.no_grad()
     def sent(self, visit: Visit, message: Message) -> Message:
@@ -60,50 +85,78 @@ class UpdatePrivacy:
 
         An entry that the client was not sent, such as SCAFFOLD's differences, is an update itself.
         """
-        entries = [entry for entry in self.covered(visit.phase) if any(trees.leaves(message.get(entry, {})))]
+        covered = combined_entries(visit.phase)
+        entries = [entry for entry in covered if any(trees.leaves(message.get(entry, {})))]
         for entry in entries:
             if not all(leaf.is_floating_point() for _, leaf in trees.leaves(message[entry])):
                 raise MethodError(f"privacy.mechanism: {entry!r} has whole numbers, which no noise hides: send floats")
-        starts = {entry: start_of(visit, message, entry) for entry in entries}
+        starts = {entry: start_of(visit.message, message, entry) for entry in entries}
         updates = {entry: trees.subtract(message[entry], starts[entry]) for entry in entries}
-        norm = sum(float(trees.squared_norm(trees.to(tree, dtype=torch.float64))) for tree in updates.values()) ** 0.5
-        if norm > self.clip:
-            factor = self.clip / norm
-            clipped = {
-                entry: trees.map(lambda start, leaf: start + factor * leaf, starts[entry], updates[entry])
-                for entry in entries
-            }
-            message = {**message, **clipped}
+        clipped, within = self.clipping.clipped(updates)
+        if clipped is not updates:
+            message = {**message, **{entry: trees.add(starts[entry], clipped[entry]) for entry in entries}}
         if self.mechanism == "local" and self.noise_multiplier:
             stream = self.streams.generator("noise", round=visit.round, phase=visit.phase.name, client=visit.client.id)
             message = {**message, **{entry: self._noisy(message[entry], 1.0, stream) for entry in entries}}
+        if covered and self.clipping.adaptive:
+            message = {**message, WITHIN: {"n": torch.tensor(0.5 if within else -0.5)}}
         return message
 
     @torch.no_grad()
-    def combined(self, phase: Phase, replies: Replies, round: int) -> Replies:
-        """The combined replies, under `central` with noise: in a mean, that of the sum over the number of clients."""
-        if self.mechanism != "central" or not self.noise_multiplier:
+    def combined(self, phase: Phase, replies: Replies, round: int, common: Message, expected: float) -> Replies:
+        """The combined replies, under `central` with noise: in a mean, that of the sum over the number of clients.
+
+        common: what all clients were sent. expected: the number of replies that a Poisson sample has on average.
+        """
+        covered = combined_entries(phase)
+        if self.mechanism != "central" or not covered:
             return replies
         stream, values = self.streams.generator("noise", round=round, phase=phase.name), dict(replies)
-        for entry in self.covered(phase):
-            if entry in values:
-                clients = len(replies.clients) if isinstance(phase.uplink[entry], Mean) else 1
-                values[entry] = self._noisy(values[entry], 1 / clients, stream)
+        clients = len(replies.clients) if self.sampling is None else expected
+        within = values.pop(WITHIN, {"n": torch.zeros(())})["n"]
+        if self.sampling is not None:
+            values |= {entry: self._expected_mean(phase, entry, replies, common, clients) for entry in covered}
+        for entry in (entry for entry in covered if entry in values):
+            share = 1 / clients if isinstance(phase.uplink[entry], Mean) else 1
+            values[entry] = self._noisy(values[entry], share * self._share_of_noise, stream)
+        if self.clipping.adaptive:
+            noise = float(torch.randn((), generator=stream)) if self.noise_multiplier else 0.0
+            self.clipping.follow(float(within), clients, noise)
         return Replies(values, replies.clients)
+
+    def _expected_mean(self, phase: Phase, entry: str, replies: Replies, common: Message, expected: float) -> Tree:
+        """A Poisson sample's mean, start + sum of updates / expected; a sum as it is; and the start without replies."""
+        if entry not in replies or not isinstance(phase.uplink[entry], Mean):
+            return replies.get(entry, common[entry])
+        start, share = start_of(common, replies, entry), len(replies.clients) / expected
+        return trees.map(lambda start, mean: start + share * (mean - start), start, replies[entry])
+
+    @property
+    def _share_of_noise(self) -> float:
+        """The updates' noise over that of all that a client sends: more than 1 where an adaptive clip needs some."""
+        if not self.noise_multiplier:
+            return 0.0
+        return self.clipping.noise_multiplier(self.noise_multiplier) / self.noise_multiplier
 
     def _noisy(self, tree: Tree, share: float, stream: torch.Generator) -> Tree:
         """The tree with independent noise of deviation `share` z C on every number."""
-        deviation = share * self.noise_multiplier * self.clip
+        deviation = share * self.noise_multiplier * self.clipping.norm
+        if not deviation:
+            return tree
         return trees.map(lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf), tree)
 
     def describe(self, phase: Phase, entry: str) -> str | None:
         """A covered entry's protection, for the privacy sheet."""
-        if entry not in self.covered(phase):
+        if entry == WITHIN and self.clipping.adaptive:
+            return "whether the update was within the clip; its noise is a part of that of the updates"
+        if entry not in combined_entries(phase):
             return None
         where = "on the sum, by the server" if self.mechanism == "central" else "by the client"
-        noise = f", Gaussian noise of {self.noise_multiplier * self.clip:.3g} {where}" * bool(self.noise_multiplier)
-        others = " and ".join(other for other in self.covered(phase) if other != entry)
-        return f"a client's update{f', together with {others},' * bool(others)} clipped to norm {self.clip:g}{noise}"
+        noise = f", Gaussian noise of {self.noise_multiplier * self.clipping.norm:.3g} {where}"
+        others = " and ".join(other for other in combined_entries(phase) if other != entry)
+        together = f", together with {others}," * bool(others)
+        bound = f"clipped to norm {self.clipping.norm:g}{noise * bool(self.noise_multiplier)}"
+        return f"a client's update{together} {bound}"
 
 
 def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:

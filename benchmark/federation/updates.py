@@ -1,7 +1,7 @@
 """A client's update: what its training changes, as a reply less what the client was sent."""
 
 from methods import trees
-from methods.base import Mean, Message, Phase, Sum, Tree, Visit
+from methods.base import Mean, Message, Phase, Sum, Tree
 
 
 def trains_clients(phase: Phase) -> bool:
@@ -16,10 +16,10 @@ def combined_entries(phase: Phase) -> list[str]:
     return [entry for entry, how in phase.uplink.items() if isinstance(how, Mean | Sum)]
 
 
-def start_of(visit: Visit, message: Message, entry: str) -> Tree:
+def start_of(sent: Message, replied: Message, entry: str) -> Tree:
     """What an entry's training started from, in its shape: the leaves that the client was sent, and 0 elsewhere."""
-    reply = message[entry]
-    given, start = dict(trees.leaves(visit.message.get(entry, {}))), trees.zeros_like(reply)
+    reply = replied[entry]
+    given, start = dict(trees.leaves(sent.get(entry, {}))), trees.zeros_like(reply)
     for path, _ in trees.leaves(reply):
         if path in given:
             trees.put(start, path, given[path])

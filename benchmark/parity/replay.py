@@ -57,19 +57,20 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
     fabric = one_device(config)
     method.to(fabric.device)
     executor = SequentialExecutor(fabric, method, data, factory.local_training(config), Streams(seed))
+    clients = Clients(data.parts, case.absent)
     recorder = Recorder(case, method, data, expected)
     with tempfile.TemporaryDirectory() as folder, without_tf32():
         loop = FederatedLoop(
             fabric,
             method,
             factory.executor(config, executor),
-            Clients(data.parts, case.absent),
+            clients,
             Streams(seed),
             rounds=config.federation.rounds,
             attendance=factory.attendance(config),
             folder=Path(folder),
             config_hash="",
-            accountant=PrivacyAccountant(method, delta=DELTA, budget=None),
+            accountant=PrivacyAccountant(method, clients, delta=DELTA, budget=None),
         )
         loop.callbacks = [recorder]
         loop.fit()

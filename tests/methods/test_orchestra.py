@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmark.federation.accountant import epsilon
+from benchmark.federation.accountant import Release, epsilon
 from methods import trees
 from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
 from methods.maths import gaussian_sigma, global_clusters
@@ -274,7 +274,11 @@ class TestOrchestraPrivate(MethodContract):
 
     def test_a_budget_holds_though_the_first_round_releases_nothing(self, tmp_path):
         multiplier = gaussian_sigma(1, 1e-3)
-        words = (*self.overrides, "federation.participation=1", f"privacy.epsilon={epsilon(((multiplier, 1),), 1e-5)}")
+        words = (
+            *self.overrides,
+            "federation.participation=1",
+            f"privacy.epsilon={epsilon(((Release(multiplier), 1),), 1e-5)}",
+        )
         record, _ = run_helpers.execute_run(tmp_path, "orchestra", *words)
         assert record["rounds"]["done"] == 2
         assert "budget" in record["rounds"]["ended"]
@@ -304,7 +308,7 @@ class TestOrchestraPrivate(MethodContract):
         releases = dict.fromkeys(range(4), 1)
         for client in loop.streams.cohort(2, 4, 0.5):
             releases[client] += 1
-        spent = {str(client): epsilon(((multiplier, times),), 1e-5) for client, times in releases.items()}
+        spent = {str(client): epsilon(((Release(multiplier), times),), 1e-5) for client, times in releases.items()}
         assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
         assert record["epsilon"] == pytest.approx(max(spent.values()))
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from benchmark.federation.accountant import epsilon
+from benchmark.federation.accountant import Release, epsilon
 from methods.maths import gaussian_sigma
 from methods.orchestra import SENSITIVITY
 from tests.statements.boards import ROOT
@@ -67,5 +67,5 @@ def orchestra_noise() -> Iterator[str]:
         51: "of 51 releases (half of the clients in each of 100 rounds)",
     }
     for releases, words in lines.items():
-        spent = [epsilon(((multiplier, releases),), 1e-5) for multiplier in multipliers]
+        spent = [epsilon(((Release(multiplier), releases),), 1e-5) for multiplier in multipliers]
         yield f"| {words} | {' | '.join(f'{value:.1f}' for value in spent)} |"

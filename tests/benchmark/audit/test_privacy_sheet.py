@@ -11,7 +11,7 @@ from benchmark.configuration.files import available
 from benchmark.configuration.files import read as read_config
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.errors import ConfigError
-from benchmark.federation.accountant import epsilon
+from benchmark.federation.accountant import Release, epsilon
 from leaderboards.pages.privacy import Entry, filled, read
 from methods import trees
 from methods.base import Cat, Client, FederatedMethod, Mean, MethodError, Phase, Sum
@@ -106,7 +106,9 @@ class TestDescriptions:
         assert (R.shape, R.combined, R.alone) == ("512 x 512", "one by one", True)
         assert R.when == "every round, in the first by all clients"
         rows = "mean over the client's images, rows clipped to norm 2"
-        cost = epsilon(((0.00104 * 5_000 / (2**0.5 * 4), 1),), 1e-5)  # sigma N / (sqrt(2) mu), of the authors' code
+        cost = epsilon(
+            ((Release(0.00104 * 5_000 / (2**0.5 * 4)), 1),), 1e-5
+        )  # sigma N / (sqrt(2) mu), of the authors' code
         noise = f"Gaussian noise of 0.00104 on every entry; a release costs epsilon {cost:.3g} at delta 1e-05"
         assert R.protected == f"{rows}, {noise}"
         assert (weights.combined, weights.protected) == ("mean over clients, all alike", None)
@@ -142,7 +144,7 @@ class TestDescriptions:
 
 def test_noise_is_described_with_its_epsilon():
     R, _ = privacy_sheet.record_method("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
-    cost = epsilon(((0.002 * 5_000 / (2**0.5 * 4), 1),), 1e-4)
+    cost = epsilon(((Release(0.002 * 5_000 / (2**0.5 * 4)), 1),), 1e-4)
     assert R.protected.endswith(
         f"Gaussian noise of 0.002 on every entry; a release costs epsilon {cost:.3g} at delta 0.0001"
     )
@@ -155,7 +157,7 @@ def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
     assert weights.combined == "mean over clients, all alike"
     assert weights.protected == (
         "a client's update clipped to norm 2, Gaussian noise of 3 on the sum, by the server; "
-        f"a release costs epsilon {epsilon(((1.5, 1),), 1e-5):.3g} at delta 1e-05"
+        f"a release costs epsilon {epsilon(((Release(1.5), 1),), 1e-5):.3g} at delta 1e-05"
     )
     for entry in privacy_sheet.record_method("scaffold", [*SMALL, *words]).entries:
         assert "together with delta_" in entry.protected

@@ -1,10 +1,11 @@
 import math
 
 import pytest
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from benchmark.errors import ConfigError
-from benchmark.federation.accountant import ORDERS, PrivacyAccountant, epsilon
+from benchmark.federation.accountant import ACCOUNTANTS, PrivacyAccountant, Release, epsilon, noise_multiplier
 from methods.base import Client, Mean, MethodError, Phase
 from methods.fedsc import FedSC
 from tests import run_helpers
@@ -24,27 +25,65 @@ RELEASE, OTHER = Phase("release", uplink={"R": Mean()}), Phase("other")
 SMALL, LARGE = Client(1, 5), Client(0, 10)
 
 
+def gaussian_epsilon(multiplier, releases, delta):
+    """Exact: T releases are one with multiplier / sqrt(T); its delta is that of Balle and Wang 2018, Theorem 8."""
+    mu = math.sqrt(releases) / multiplier
+    gap = lambda e: norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - delta  # noqa: E731
+    return brentq(gap, 0, 100)
+
+
+PFL = [  # (probability, multiplier, releases), and epsilon at 1e-5 by pfl-research 0.6.0: its PLD and RDP accountants
+    (0.01, 1.0, 200, 0.9124759644484604, 1.3401113372689504),
+    (0.1, 2.0, 50, 1.6525022602160715, 1.843951861015158),
+    (1.0, 4.0, 20, 4.983306481069716, 5.377728336819822),
+]
+
+
 class TestEpsilon:
     @pytest.mark.parametrize(
-        ("multiplier", "releases"), [(1.3, 1), (1.3, 20), (1.3, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
+        ("multiplier", "releases"), [(1.3, 1), (1.3, 20), (3.0, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
     )
-    def test_two_libraries_agree(self, multiplier, releases):
-        other = rdp.RdpAccountant(orders=ORDERS)
-        other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), releases))
-        assert epsilon(((multiplier, releases),), 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+    def test_without_sampling_it_is_the_closed_form(self, multiplier, releases):
+        exact, released = gaussian_epsilon(multiplier, releases, 1e-5), ((Release(multiplier), releases),)
+        assert exact - 1e-6 <= epsilon(released, 1e-5, "pld") <= exact * 1.001 + 1e-3
+        assert exact < epsilon(released, 1e-5, "rdp") < exact * 1.25 + 0.02
+
+    @pytest.mark.parametrize(("sampling", "multiplier", "releases", "pld", "rdp"), PFL)
+    def test_it_is_that_of_pfl_research(self, sampling, multiplier, releases, pld, rdp):
+        released = ((Release(multiplier, sampling), releases),)
+        assert epsilon(released, 1e-5, "pld") == pytest.approx(pld, abs=1e-6)
+        assert epsilon(released, 1e-5, "rdp") == pytest.approx(rdp, abs=1e-6)
+
+    @pytest.mark.parametrize("by", ACCOUNTANTS)
+    def test_sampling_amplifies_and_a_probability_of_one_does_not(self, by):
+        costs = [epsilon(((Release(2.0, sampling), 10),), 1e-5, by) for sampling in (0.01, 0.1, 0.5, 1.0)]
+        assert costs == sorted(costs)
+        assert costs[0] < costs[-1] / 10
+
+    def test_losses_too_large_to_be_counted_out_have_the_bound_by_renyi_divergences(self):
+        released = ((Release(0.01), 100),)
+        assert epsilon(released, 1e-5, "pld") == epsilon(released, 1e-5, "rdp") > 100
+
+    @pytest.mark.parametrize("by", ACCOUNTANTS)
+    @pytest.mark.parametrize(("target", "sampling", "count"), [(1.0, 0.1, 20), (8.0, 1.0, 5)])
+    def test_noise_is_solved_for_an_epsilon_that_it_never_exceeds(self, by, target, sampling, count):
+        multiplier = noise_multiplier(target, 1e-5, lambda z: Release(z / 2, sampling), count, by)
+        assert target - 1e-3 < epsilon(((Release(multiplier / 2, sampling), count),), 1e-5, by) <= target
 
     @pytest.mark.parametrize("releases", [1, 20, 200])
     def test_it_is_below_the_bound_that_can_be_worked_out_by_hand(self, releases):
         """zCDP (Bun and Steinke 2016): rho = T / (2 multiplier^2), epsilon <= rho + 2 sqrt(rho ln(1 / delta))."""
         rho = releases / (2 * 1.3**2)
         by_hand = rho + 2 * math.sqrt(rho * math.log(1e5))
-        assert 0.8 * by_hand < epsilon(((1.3, releases),), 1e-5) <= by_hand
+        assert 0.8 * by_hand < epsilon(((Release(1.3), releases),), 1e-5) <= by_hand
 
     def test_much_noise_costs_next_to_nothing(self):
-        assert epsilon(((900.0, 5),), 1e-5) < 0.02
+        assert epsilon(((Release(900.0), 5),), 1e-5) < 0.02
 
     def test_releases_with_half_the_noise_cost_four_times_as_many(self):
-        assert epsilon(((1.0, 1), (2.0, 4)), 1e-5) == pytest.approx(epsilon(((1.0, 2),), 1e-5), rel=1e-6)
+        assert epsilon(((Release(1.0), 1), (Release(2.0), 4)), 1e-5) == pytest.approx(
+            epsilon(((Release(1.0), 2),), 1e-5), rel=1e-6
+        )
 
     def test_nothing_released_costs_nothing(self):
         assert epsilon((), 1e-5) == 0
@@ -52,7 +91,7 @@ class TestEpsilon:
 
 class TestAccount:
     def account(self, budget=None):
-        return PrivacyAccountant(Releasing(), delta=1e-5, budget=budget)
+        return PrivacyAccountant(Releasing(), [LARGE, SMALL], delta=1e-5, budget=budget)
 
     def test_it_grows_with_releases_only(self):
         account = self.account()
@@ -64,11 +103,11 @@ class TestAccount:
         assert account.epsilon(SMALL.id) == first > account.epsilon(LARGE.id) > 0
         account.record_releases(RELEASE, [SMALL])
         assert account.epsilon(SMALL.id) > first
-        assert account.epsilon(SMALL.id) == epsilon(((1.0, 2),), 1e-5)
+        assert account.epsilon(SMALL.id) == epsilon(((Release(1.0), 2),), 1e-5)
         assert account.covers == {"R"}
 
     def test_a_budget_refuses_the_round_that_would_exceed_it(self):
-        account = self.account(budget=epsilon(((1.0, 2),), 1e-5) + 1e-6)
+        account = self.account(budget=epsilon(((Release(1.0), 2),), 1e-5) + 1e-6)
         for _ in range(2):
             assert account.over_budget_reason([(RELEASE, [SMALL, LARGE])]) is None
             account.record_releases(RELEASE, [SMALL, LARGE])
@@ -85,6 +124,8 @@ class TestAccount:
         other.load(account.state())
         assert other.releases == account.releases
         assert other.covers == account.covers
+        other.load({"releases": [[1, 1.0, 2]], "covers": ["R"]})  # as versions without sampling wrote it
+        assert other.releases == {1: {Release(1.0, 1.0): 2}}
 
     @pytest.mark.parametrize(
         ("noise", "message"),
@@ -111,7 +152,8 @@ class TestRuns:
             for client in present:
                 seen[client] += 1
             by_hand = {
-                str(k): epsilon(((0.5 * len(run.data.parts[k]) / (math.sqrt(2) * 4), seen[k]),), 1e-5) for k in present
+                str(k): epsilon(((Release(0.5 * len(run.data.parts[k]) / (math.sqrt(2) * 4)), seen[k]),), 1e-5)
+                for k in present
             }
             assert row["epsilon"] == pytest.approx(by_hand)
         assert record["epsilon"] == max(record["privacy"]["clients"].values())

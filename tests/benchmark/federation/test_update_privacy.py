@@ -1,12 +1,15 @@
 """Clipped and noisy updates: by hand, by identities with runs without them, and under the contract of every method."""
 
+import math
+
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, rdp
 
 from benchmark.errors import ConfigError
-from benchmark.federation.accountant import ORDERS
-from benchmark.federation.update_privacy import UpdatePrivacy
+from benchmark.federation.accountant import Release, epsilon
+from benchmark.federation.attendance import Attendance
+from benchmark.federation.clipping import Clipping
+from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
@@ -21,12 +24,16 @@ LOCAL = "federation.batch_norm=local"
 NOISY = ("privacy.clip=0.5", "privacy.noise_multiplier=0.2", LOCAL)
 
 
+ONES = {"weights": {"w": torch.ones(3)}}
+
+
 def visit(phase=FIT, message=SENT):
     return Visit(0, 3, phase, Client(0, 10), message, {}, torch.Generator())
 
 
-def privacy(mechanism, clip, noise_multiplier, seed=0):
-    return UpdatePrivacy(mechanism, clip, noise_multiplier, Streams(seed))
+def privacy(mechanism, clip, noise_multiplier, seed=0, name="flat", sampling=None, cohort=4):
+    clipping = Clipping(name, clip, cohort=cohort)
+    return UpdatePrivacy(mechanism, clipping, noise_multiplier, Streams(seed), sampling)
 
 
 class TestClipping:
@@ -59,13 +66,112 @@ class TestClipping:
 
     def test_entries_of_other_kinds_and_phases_are_left_alone(self):
         made = privacy("local", 0.1, 1.0)
-        assert made.covered(Phase("fit", uplink={"weights": Mean(), "rows": Each()})) == ["weights"]
+        assert list(made.multipliers(Phase("fit", uplink={"weights": Mean(), "rows": Each()}))) == ["weights by client"]
         for phase in (
             Phase("see", work="observe", uplink={"R": Mean()}),
             Phase("s", where="server", uplink={"w": Sum()}),
         ):
-            assert made.covered(phase) == []
-            assert made.releases(phase) == {}
+            assert made.multipliers(phase) == {}
+            assert made.uplink(phase) == phase.uplink
+
+    def test_each_tensor_by_itself(self):
+        """Of two tensors each may have 1 / sqrt(2): (3, 0) is cut to it, (0, 0.5) is within it, together below 1."""
+        reply = {**REPLY, "delta": {"w": torch.tensor([0.0, 0.5])}}
+        sent = privacy("central", 1.0, 0.0, name="layers").sent(visit(), reply)
+        torch.testing.assert_close(sent["weights"]["encoder"]["w"], torch.tensor([1 + 0.5**0.5, 1.0]))
+        torch.testing.assert_close(sent["delta"]["w"], torch.tensor([0.0, 0.5]))
+
+
+class TestAdaptive:
+    def test_a_client_says_whether_its_update_was_within_the_clip(self):
+        """The update has norm 5."""
+        for clip, said in ((4.9, -0.5), (5.1, 0.5)):
+            sent = privacy("central", clip, 0.0, name="adaptive").sent(visit(), REPLY)
+            assert sent[WITHIN]["n"] == said
+
+    def test_without_noise_the_clip_moves_by_the_papers_rule(self):
+        """Three of four within, quantile 0.5: C exp(-0.2 (0.75 - 0.5))."""
+        made = privacy("central", 2.0, 0.0, name="adaptive")
+        replies = Replies({"weights": {"w": torch.zeros(3)}, WITHIN: {"n": torch.tensor(1.0)}}, range(4))
+        combined = made.combined(FIT, replies, 0, {}, 4)
+        assert made.clipping.norm == pytest.approx(2 * math.exp(-0.2 * 0.25))
+        assert set(combined) == {"weights"}
+
+    def test_it_finds_the_quantile(self):
+        norms, clipping = torch.arange(1.0, 101.0), Clipping("adaptive", 0.1, 0.7, 100)
+        for _ in range(200):
+            within = (norms <= clipping.norm).float().sub(0.5).sum()
+            clipping.follow(float(within), 100, 0.0)
+        assert clipping.norm == pytest.approx(70, abs=3)
+
+    def test_both_releases_cost_what_the_updates_would(self):
+        """1 / z^2 = 1 / z_updates^2 + 1 / (2 b)^2, as the sensitivity of a number that is 1/2 or -1/2 is 1/2."""
+        clipping, z = Clipping("adaptive", 1.0, cohort=100), 1.1
+        updates = clipping.noise_multiplier(z)
+        assert updates > z
+        both = epsilon(((Release(updates), 1), (Release(5 / 0.5), 1)), 1e-5)
+        assert both == pytest.approx(epsilon(((Release(z), 1),), 1e-5), rel=1e-9)
+
+    def test_the_updates_noise_is_larger_for_it(self):
+        made = privacy("central", 1.0, 0.3, name="adaptive", cohort=4)
+        phase, zeros = Phase("fit", uplink={"weights": Sum()}), {"w": torch.zeros(10_000)}
+        combined = made.combined(
+            phase, Replies({"weights": zeros, WITHIN: {"n": torch.tensor(0.0)}}, range(4)), 0, {}, 4
+        )
+        expected = (0.3**-2 - 0.4**-2) ** -0.5
+        assert combined["weights"]["w"].std().item() == pytest.approx(expected, rel=0.03)
+
+
+class TestPoisson:
+    def test_a_mean_divides_by_the_expected_number(self):
+        """Two replied where four were expected: half of the mean update of 2."""
+        made = privacy("central", 10.0, 0.0, sampling=0.5)
+        replies = Replies({"weights": {"w": torch.full((3,), 3.0)}}, range(2))
+        combined = made.combined(Phase("fit", uplink={"weights": Mean()}), replies, 0, ONES, 4.0)
+        assert torch.equal(combined["weights"]["w"], torch.full((3,), 2.0))
+
+    def test_a_round_of_nobody_is_noise_of_the_same_size(self):
+        made, phase = privacy("central", 1.0, 2.0, sampling=0.5), Phase("fit", uplink={"weights": Mean()})
+        common = {"weights": {"w": torch.zeros(10_000)}}
+        combined = made.combined(phase, Replies({}, []), 0, common, 4.0)
+        assert combined["weights"]["w"].std().item() == pytest.approx(2 / 4, rel=0.03)
+
+    def test_every_client_is_drawn_by_itself(self):
+        streams = Streams(0)
+        cohorts = [Attendance(participation=0.2, poisson=True).drawn(streams, round, 50) for round in range(2000)]
+        sizes = torch.tensor([len(cohort) for cohort in cohorts], dtype=torch.float64)
+        assert sizes.mean().item() == pytest.approx(10, abs=0.25)
+        assert sizes.var().item() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
+        assert Attendance(participation=1e-9, poisson=True).drawn(streams, 0, 50) == []
+
+    def test_an_update_without_a_common_start_is_refused(self):
+        made = privacy("central", 1.0, 1.0, sampling=0.5)
+        made.check_sent(Phase("fit", uplink={"weights": Mean()}), ONES)
+        with pytest.raises(MethodError, match="delta of phase 'fit' is not sent to all clients alike"):
+            made.check_sent(FIT, ONES)
+
+    def test_a_run_charges_every_client_in_every_round_whoever_is_drawn(self, tmp_path):
+        words = (
+            "privacy.mechanism=central",
+            "privacy.clip=1",
+            "privacy.noise_multiplier=2",
+            "privacy.sampling=poisson",
+        )
+        record, _ = run_helpers.execute_run(tmp_path, "fedavg", *words, LOCAL, "federation.participation=0.3")
+        cost = epsilon(((Release(2.0, 0.3), 3),), 1e-5)
+        assert record["privacy"]["clients"] == pytest.approx(dict.fromkeys("0123", cost))
+        assert cost < epsilon(((Release(2.0), 1),), 1e-5)
+
+    def test_rounds_that_draw_nobody_are_rounds(self, tmp_path):
+        words = (
+            "privacy.mechanism=central",
+            "privacy.clip=1",
+            "privacy.noise_multiplier=0.001",
+            "privacy.sampling=poisson",
+        )
+        record, run = run_helpers.execute_run(tmp_path, "fedavg", *words, LOCAL, "federation.participation=0.05")
+        assert any(not run.loop.cohort(round) for round in range(3))
+        assert record["rounds"]["done"] == 3
 
 
 class TestNoise:
@@ -74,7 +180,7 @@ class TestNoise:
     @pytest.mark.parametrize(("how", "clients", "deviation"), [(Mean(), 4, 0.75 / 4), (Sum(), 4, 0.75)])
     def test_central_noise_of_a_sum_has_z_times_c_and_of_a_mean_that_over_its_clients(self, how, clients, deviation):
         phase, made = Phase("fit", uplink={"weights": how}), privacy("central", 1.5, 0.5)
-        combined = made.combined(phase, Replies({"weights": {"w": self.MANY}}, range(clients)), 0)
+        combined = made.combined(phase, Replies({"weights": {"w": self.MANY}}, range(clients)), 0, {}, clients)
         assert combined["weights"]["w"].std().item() == pytest.approx(deviation, rel=0.03)
         assert abs(combined["weights"]["w"].mean().item()) < 4 * deviation / 100
         assert combined.clients == tuple(range(clients))
@@ -88,7 +194,7 @@ class TestNoise:
 
     def test_each_mechanism_adds_noise_in_one_place(self):
         replies = Replies({"weights": {"w": self.MANY}}, [0])
-        assert privacy("local", 1.0, 1.0).combined(FIT, replies, 0) is replies
+        assert privacy("local", 1.0, 1.0).combined(FIT, replies, 0, {}, 1) is replies
         start = {"weights": {"w": self.MANY}}
         assert privacy("central", 1.0, 1.0).sent(visit(message=start), start) is start
 
@@ -115,10 +221,21 @@ class TestRuns:
         record, run = run_helpers.execute_run(tmp_path, "fedavg", *words)
         drawn = [client for round in range(3) for client in run.loop.streams.cohort(round, 4, 0.5)]
         for client in set(drawn):
-            other = rdp.RdpAccountant(orders=ORDERS)
-            other.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), drawn.count(client)))
-            assert record["privacy"]["clients"][str(client)] == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+            cost = epsilon(((Release(multiplier), drawn.count(client)),), 1e-5)
+            assert record["privacy"]["clients"][str(client)] == cost
         assert record["privacy"]["covers"] == ["weights by client"]
+
+    @pytest.mark.parametrize(
+        ("target", "word"),
+        [(8, "privacy.sampling=poisson"), (8, "privacy.accountant=pld"), (300, "privacy.clipping=adaptive")],
+    )
+    def test_noise_is_solved_for_the_budget_of_all_rounds(self, target, word, tmp_path):
+        words = ("privacy.mechanism=central", "privacy.clip=0.01", f"privacy.epsilon={target}", "privacy.delta=1e-3")
+        record, run = run_helpers.execute_run(tmp_path, "fedavg", *words, word, LOCAL)
+        assert record["rounds"]["done"] == 3
+        assert target - 1 < record["epsilon"] <= target
+        assert record["privacy"]["noise_multiplier"] == run.loop.updates.noise_multiplier
+        assert (record["privacy"]["clip"] == 0.01) == (word != "privacy.clipping=adaptive")
 
     def test_a_budget_ends_the_run(self, tmp_path):
         words = ("privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1.5", "federation.rounds=20")
@@ -131,14 +248,31 @@ class TestRuns:
     def test_scaffolds_two_entries_are_one_release(self, tmp_path):
         run = run_helpers.train_run(tmp_path, "scaffold", "privacy.mechanism=central", *NOISY)
         assert run.loop.accountant.covers == {"delta_w and delta_c by client"}
-        assert all(set(counted) == {0.2} for counted in run.loop.accountant.releases.values())
+        assert all(set(counted) == {Release(0.2)} for counted in run.loop.accountant.releases.values())
 
 
 MISTAKES = [
     ("fedavg", ("privacy.mechanism=middle", *NOISY), "privacy.mechanism='middle': choose central or local"),
     ("fedavg", ("privacy.mechanism=central",), "privacy.clip=None: give the largest norm"),
     ("fedavg", ("privacy.mechanism=central", "privacy.clip=0"), "privacy.clip=0.*above 0"),
-    ("fedavg", ("privacy.mechanism=local", "privacy.clip=1"), "privacy.noise_multiplier=None: give the noise"),
+    ("fedavg", ("privacy.mechanism=local", "privacy.clip=1"), "give the noise's deviation over privacy.clip as"),
+    ("fedavg", ("privacy.clipping=layers",), "privacy.clipping needs privacy.mechanism=central or local"),
+    ("fedavg", ("privacy.mechanism=central", "privacy.clipping=tensors", *NOISY), "choose flat or layers or adaptive"),
+    ("fedavg", ("privacy.mechanism=local", "privacy.clipping=adaptive", *NOISY), "adaptive trusts the server"),
+    ("fedavg", ("privacy.mechanism=local", "privacy.sampling=poisson", *NOISY), "poisson trusts the server"),
+    ("fedavg", ("privacy.mechanism=central", "privacy.accountant=moments", *NOISY), "choose rdp or pld"),
+    ("fedavg", ("privacy.mechanism=central", "privacy.quantile=1", *NOISY), r"privacy.quantile=1.*in \(0, 1\)"),
+    (
+        "fedavg",
+        (
+            "privacy.mechanism=central",
+            "privacy.clipping=adaptive",
+            "privacy.clip=1",
+            "privacy.noise_multiplier=1",
+            LOCAL,
+        ),
+        "rounds of 2 clients allow a privacy.noise_multiplier below 0.2, and it is 1",
+    ),
     ("fedavg", NOISY, "need privacy.mechanism=central or local"),
     ("flesd", ("privacy.mechanism=central", *NOISY), "no phase in which FLESD's clients train sends any"),
     ("fedu2", ("privacy.mechanism=central", *NOISY), "FedU2's server reads every client's 'delta' by itself"),
@@ -183,6 +317,19 @@ class TestCentral(Noisy):
 
     def bill(self, run):
         return dict.fromkeys(test_fedavg.TestFedAvg().bill(run), WEIGHTS - 4 * STATISTICS)
+
+
+class TestPoissonAndAdaptive(Noisy):
+    method = "fedavg"
+    overrides = (
+        "privacy.mechanism=central",
+        "privacy.sampling=poisson",
+        "privacy.clipping=adaptive",
+        *Noisy.overrides,
+    )
+
+    def bill(self, run):
+        return TestCentral().bill(run) | {("fit", "up", WITHIN): 4}
 
 
 class TestLocal(Noisy):
