@@ -35,6 +35,11 @@ class Mean:
             raise MethodError(f"Mean(by={self.by!r}): choose examples, batches, clients or a function")
         choose("Mean: over", self.over, "weights", "clients")
 
+    @property
+    def single(self) -> bool:
+        """Whether the server has to read every reply by itself to combine them."""
+        return callable(self.by) or self.over != "weights"
+
 
 @dataclass(frozen=True)
 class Sum:

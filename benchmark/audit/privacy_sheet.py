@@ -29,6 +29,7 @@ from benchmark.federation.accountant import Release, epsilon
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.secure_sums import is_masked
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
@@ -109,7 +110,7 @@ class ReplyRecorder(Callback):
                 ": the privacy sheet lacks its shape"
             )
         statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
-        uplink = phase.uplink if loop.updates is None else loop.updates.uplink(phase)
+        uplink = loop.uplink(phase)
         for entry, size in sizes(result.message).items():
             content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
@@ -126,6 +127,8 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     if loop.updates is not None and (described := loop.updates.describe(visit.phase, entry)):
         phrases.append(described)
         multiplier = next(iter(loop.updates.multipliers(visit.phase).values()), None)
+    if loop.secure_sums is not None and is_masked(visit.phase, loop.uplink(visit.phase)[entry]):
+        phrases.append("masked, so that the server sees the sum of all clients alone")
     if multiplier:
         phrases.append(f"a release costs epsilon {epsilon(((Release(multiplier), 1),), delta):.3g} at delta {delta:g}")
     return "; ".join(filter(None, phrases)) or None
@@ -168,6 +171,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             folder=Path(folder),
             config_hash="",
             accountant=privacy.accountant(config, method, Clients(data.parts)),
+            secure_sums=privacy.secure_sums(config, method, Clients(data.parts)),
         )
         loop.callbacks = [recorder]
         loop.restore()

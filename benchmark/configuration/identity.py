@@ -19,7 +19,10 @@ NEWER = {
     "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
     "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
     "encoder.weights": None, "federation.availability": 1.0, "federation.dropout": 0.0, "federation.deadline": None,
-    "compression.name": "none", "compression.share": 0.01,
+    "compression.name": "none", "compression.share": 0.01, "privacy.mechanism": "none", "privacy.clip": None,
+    "privacy.clipping": "flat", "privacy.quantile": 0.5, "privacy.noise_multiplier": None, "privacy.sampling": "fixed",
+    "privacy.epsilon": None, "privacy.delta": 1e-5, "privacy.accountant": "rdp", "privacy.secure_sums": False,
+    "privacy.range": 64.0,
 }  # fmt: skip
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 

@@ -22,20 +22,6 @@ TYPED["data"]["class"] = str | None  # no field of a dataclass may have this nam
 """Section with a schema -> its keys and their types."""
 FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
     "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
-    "privacy": dict.fromkeys(
-        (
-            "epsilon",
-            "delta",
-            "accountant",
-            "mechanism",
-            "clip",
-            "clipping",
-            "quantile",
-            "noise_multiplier",
-            "sampling",
-        ),
-        Any,
-    ),
     "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
 }
 """Section without a schema -> its keys where they are known; other keys are checked when the object is built."""

@@ -74,6 +74,35 @@ class CompressionConfig:
 
 
 @dataclass
+class PrivacyConfig:
+    """Noise on clients' updates, budget of all noise, and secure sums, see docs/privacy.md."""
+
+    mechanism: str = "none"
+    """Who adds noise to the clipped updates of clients: central: the server | local: each client | none."""
+    clip: float | None = None
+    """The largest norm of a client's update, above 0."""
+    clipping: str = "flat"
+    """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
+    clients."""
+    quantile: float = 0.5
+    """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
+    noise_multiplier: float | None = None
+    """The noise's standard deviation over clip; None: solved for epsilon."""
+    sampling: str = "fixed"
+    """fixed: rounds of one size | poisson: each client is drawn by itself, which makes central noise protect better."""
+    epsilon: float | None = None
+    """Budget of a client; the run ends before the round that would exceed it. None: no limit."""
+    delta: float = 1e-5
+    """Of (epsilon, delta), in (0, 1)."""
+    accountant: str = "rdp"
+    """How releases add up: rdp: by Renyi divergences | pld: by privacy loss distributions, tighter."""
+    secure_sums: bool = False
+    """Masks on what is averaged or summed."""
+    range: float = 64.0
+    """The largest number, times its client's weight, that a client sends under masks; at least 1."""
+
+
+@dataclass
 class TrainingConfig:
     """The local work of a visit."""
 
@@ -178,13 +207,7 @@ class Config:
     federation: FederationConfig = field(default_factory=FederationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     compression: CompressionConfig = field(default_factory=CompressionConfig)
-    privacy: dict[str, Any] = field(default_factory=dict)
-    """Noise and budget, see docs/privacy.md. mechanism: who adds noise to the clipped updates of clients, central |
-    local. clip: the largest norm of a client's update. clipping: flat | layers | adaptive; quantile: share of the
-    clients that an adaptive clip leaves as they are, 0.5 by default. noise_multiplier: the noise's standard deviation
-    over clip; None: solved for epsilon. sampling: fixed | poisson, which draws each client by itself. epsilon: the
-    budget; the run ends before the round that would exceed it. delta: of (epsilon, delta); 1e-5 by default. accountant:
-    rdp | pld, how releases add up."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     authors: dict[str, Any] = field(default_factory=dict)
     """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""
@@ -219,6 +242,10 @@ CHOICES = {
     "training.precision": ("32-true", "tf32", "bf16-mixed", "64-true"),
     "training.views": ("joint", "separate"),
     "compression.name": ("none", "float16", "int8", "int4", "top-k"),
+    "privacy.mechanism": ("none", "central", "local"),
+    "privacy.clipping": ("flat", "layers", "adaptive"),
+    "privacy.sampling": ("fixed", "poisson"),
+    "privacy.accountant": ("rdp", "pld"),
     "schedule.name": ("constant", "cosine", "cosine_twice", "step"),
     "schedule.per": ("round", "step"),
     "logger": ("wandb", "csv"),
@@ -275,6 +302,15 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
     if not 0 < config.compression.share <= 1:
         raise ConfigError(f"compression.share={config.compression.share}: give a share in (0, 1]")
+    for key in ("delta", "quantile"):
+        if not 0 < (value := config.privacy[key]) < 1:
+            raise ConfigError(f"privacy.{key}={value}: give a number in (0, 1)")
+    if (budget := config.privacy.epsilon) is not None and not budget > 0:
+        raise ConfigError(f"privacy.epsilon={budget}: give a number above 0, or leave it out for no budget")
+    if not 1 <= config.privacy.range < math.inf:
+        raise ConfigError(
+            f"privacy.range={config.privacy.range}: give the largest number that a client sends, at least 1"
+        )
     if not 0 < config.federation.availability <= 1:
         raise ConfigError(f"federation.availability={config.federation.availability}: give a probability in (0, 1]")
     if not 0 <= config.federation.dropout < 1:

@@ -228,6 +228,7 @@ class Experiment:
             rounds=config.federation.rounds,
             attendance=factory.attendance(config),
             compression=factory.compression(config, method),
+            secure_sums=privacy.secure_sums(config, method, clients),
             folder=self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
             accountant=privacy.accountant(config, method, clients),

@@ -242,7 +242,7 @@ def local_training(config: DictConfig) -> LocalTrainingConfig:
 
 def attendance(config: DictConfig) -> Attendance:
     """Which clients a round draws, and which of them reply."""
-    federation, poisson = config.federation, config.privacy.get("sampling") == "poisson"
+    federation, poisson = config.federation, config.privacy.sampling == "poisson"
     return Attendance(
         federation.participation, federation.availability, federation.dropout, federation.deadline, poisson
     )

@@ -18,15 +18,8 @@ from typing import Any, NamedTuple
 from benchmark.federation.update_privacy import UpdatePrivacy
 from methods.base import Client, FederatedMethod, MethodError, Phase
 
-DELTA = 1e-5
-"""Default delta; it should be well below one over a client's number of images."""
-
 ORDERS = [1 + tenth / 10 for tenth in range(1, 100)] + list(range(11, 64)) + [2**power for power in range(6, 17)]
 """Orders of the Renyi divergences, of which the tightest bound is taken: the more noise, the higher the best order."""
-
-
-ACCOUNTANTS = ("rdp", "pld")
-"""How releases compose: by Renyi differential privacy, or by privacy loss distributions."""
 
 
 LARGE = 100.0
@@ -47,7 +40,7 @@ class PrivacyAccountant:
         method: gives the noise of its entries.
         clients: all of the federation.
         delta: of (epsilon, delta). budget: epsilon that no client may exceed; None: no limit.
-        by: one of ACCOUNTANTS.
+        by: how releases compose: "rdp", by Renyi differential privacy, or "pld", by privacy loss distributions.
         updates: the noise on clients' updates; None: none.
     """
 
@@ -143,7 +136,7 @@ class PrivacyAccountant:
 
 @lru_cache(maxsize=4096)
 def epsilon(released: tuple[tuple[Release, int], ...], delta: float, by: str = "rdp") -> float:
-    """Epsilon at this delta of releases, each with its number; 0 for none. by: one of ACCOUNTANTS."""
+    """Epsilon at this delta of releases, each with its number; 0 for none. by: "rdp" or "pld"."""
     if not released:
         return 0.0
     if by == "pld" and (bound := epsilon(released, delta)) > LARGE:

@@ -20,7 +20,6 @@ from torch import Tensor
 from methods import trees
 from methods.base import Tree
 
-CLIPPINGS = ("flat", "layers", "adaptive")
 RATE = 0.2
 """Learning rate of an adaptive clip, eta_C of Andrew et al."""
 SPREAD = 1 / 20
@@ -31,7 +30,7 @@ class Clipping:
     """The bound on clients' updates.
 
     Args:
-        name: one of CLIPPINGS.
+        name: "flat", "layers" or "adaptive".
         norm: C > 0; under `adaptive` that of the first phase.
         quantile: share of the clients whose updates an adaptive clip is to leave as they are. cohort: clients a round,
             or their mean number.

@@ -31,9 +31,10 @@ from benchmark.federation.compression import RESIDUAL, Compression
 from benchmark.federation.divergence import check_replies, check_visit
 from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
+from benchmark.federation.secure_sums import MaskedCohort, SecureSums
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
+from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Reduction, Tree, Turn
 
 
 class Callback:
@@ -74,6 +75,7 @@ class FederatedLoop:
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
         compression: of the clients' updates; None: they are sent as they are.
+        secure_sums: masks on what is averaged or summed; None: no masks.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
         execution_environment: commit, hardware and ranks of now, given the executor; `environments` has all so far.
     """
@@ -92,12 +94,13 @@ class FederatedLoop:
         config_hash: str,
         accountant: PrivacyAccountant,
         compression: Compression | None = None,
+        secure_sums: SecureSums | None = None,
         execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
         self.streams, self.rounds, self.attendance = streams, rounds, attendance
         self.accountant, self.execution_environment = accountant, execution_environment
-        self.updates, self.compression = accountant.updates, compression
+        self.updates, self.compression, self.secure_sums = accountant.updates, compression, secure_sums
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
         self.ledger = CommunicationLedger()
@@ -261,7 +264,10 @@ class FederatedLoop:
         self.common = {entry: tree for entry, tree in {**self.common, **mail.common}.items() if entry not in private}
         if self.updates is not None:
             self.updates.check_sent(phase, self.common)
-        aggregation = Aggregation(phase.uplink if self.updates is None else self.updates.uplink(phase))
+        uplink, masked = self.uplink(phase), None
+        if self.secure_sums is not None:
+            masked = self.secure_sums.cohort(phase, round, [client.id for client in reached])
+        aggregation = Aggregation(uplink if masked is None else masked.uplink(uplink))
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
         for callback in self.callbacks:
@@ -269,7 +275,8 @@ class FederatedLoop:
 
         def visit_assigned() -> tuple[list[VisitReport], RankReplies]:
             inputs = PhaseInputs(actor, phase, round, self.rounds, inbox, self.client_state)
-            reports = [self.collect_result(result, aggregation) for result in self.executor.run(inputs, assigned)]
+            visits = self.executor.run(inputs, assigned)
+            reports = [self.collect_result(result, aggregation, uplink, masked) for result in visits]
             return reports, aggregation.staged(self.fabric)
 
         rank_reports, rank_replies = zip(*run_and_gather(self.fabric, visit_assigned), strict=True)
@@ -284,6 +291,8 @@ class FederatedLoop:
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
         replies = aggregation.merged(self.fabric, rank_replies)
+        if masked is not None:
+            replies = masked.combined(replies, uplink)
         if self.updates is not None:  # with the same noise on every rank
             replies = self.updates.combined(phase, replies, round, self.common, self.expected_replies)
         check_replies(replies, round, phase)
@@ -292,12 +301,26 @@ class FederatedLoop:
         self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
 
-    def collect_result(self, result: VisitResult, aggregation: Aggregation) -> VisitReport:
+    def uplink(self, phase: Phase) -> Mapping[str, Reduction]:
+        """How the replies of a phase are combined."""
+        return phase.uplink if self.updates is None else self.updates.uplink(phase)
+
+    def collect_result(
+        self,
+        result: VisitResult,
+        aggregation: Aggregation,
+        uplink: Mapping[str, Reduction],
+        masked: MaskedCohort | None,
+    ) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
         visit = result.visit
         message, nbytes, state = self.as_sent(result)
-        aggregation.add(visit, message, self.server)
+        received = message
+        if masked is not None:
+            received = masked.sent(visit, message, uplink)
+            nbytes |= masked.nbytes(received, uplink)
+        aggregation.add(visit, received, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, state)
         for callback in self.callbacks:
             callback.on_visit_end(self, replace(result, message=message))

@@ -20,12 +20,11 @@ from collections.abc import Mapping
 import torch
 
 from benchmark.federation.clipping import Clipping
-from benchmark.federation.updates import combined_entries, start_of, trains_clients
+from benchmark.federation.updates import combined_entries, start_of
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Each, FederatedMethod, Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
+from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
 
-MECHANISMS = ("central", "local")
 WITHIN = "within_clip"
 """Entry of a reply under an adaptive clip: whether the update was within it."""
 
@@ -34,7 +33,7 @@ class UpdatePrivacy:
     """What happens to the updates of a run.
 
     Args:
-        mechanism: one of MECHANISMS.
+        mechanism: "central" or "local".
         clipping: the bound on a client's update in a phase, of norm C.
         noise_multiplier: z >= 0, the noise's standard deviation over C; 0: no noise, and no guarantee.
         streams: of the run, from which the noise is drawn.
@@ -157,29 +156,3 @@ class UpdatePrivacy:
         together = f", together with {others}," * bool(others)
         bound = f"clipped to norm {self.clipping.norm:g}{noise * bool(self.noise_multiplier)}"
         return f"a client's update{together} {bound}"
-
-
-def refuse_uncovered(method: FederatedMethod, rounds: int) -> None:
-    """MethodError where a method's updates are not averaged or summed alike, or have noise of their own kind."""
-    name, covered = type(method).__name__, False
-    for phase in (phase for round in range(rounds) for phase in method.plan(round)):
-        if not trains_clients(phase):
-            continue
-        for entry, how in phase.uplink.items():
-            if isinstance(how, Each) or (isinstance(how, Mean) and (callable(how.by) or how.over != "weights")):
-                kind = "reads every client's" if isinstance(how, Each) else "weighs each client's"
-                raise MethodError(
-                    f"privacy.mechanism protects what is averaged alike or summed, but {name}'s server {kind} "
-                    f"{entry!r} by itself: leave it out"
-                )
-            covered = covered or isinstance(how, Mean | Sum)
-    if not covered:
-        raise MethodError(
-            f"privacy.mechanism protects updates that are averaged or summed, and no phase in which {name}'s clients "
-            "train sends any: leave it out"
-        )
-    if method.batch_norm != "local" and any(trees.leaves(method.statistics())):
-        raise MethodError(
-            "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set "
-            "federation.batch_norm=local, or use networks without BatchNorm"
-        )

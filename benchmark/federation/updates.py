@@ -1,7 +1,7 @@
 """A client's update: what its training changes, as a reply less what the client was sent."""
 
 from methods import trees
-from methods.base import Mean, Message, Phase, Sum, Tree
+from methods.base import Each, FederatedMethod, Mean, Message, MethodError, Phase, Sum, Tree
 
 
 def trains_clients(phase: Phase) -> bool:
@@ -24,3 +24,24 @@ def start_of(sent: Message, replied: Message, entry: str) -> Tree:
         if path in given:
             trees.put(start, path, given[path])
     return start
+
+
+def refuse_single(method: FederatedMethod, rounds: int, key: str) -> None:
+    """MethodError where a method's updates are not averaged or summed alike. key: the setting that asks for it."""
+    name, covered = type(method).__name__, False
+    for phase in (phase for round in range(rounds) for phase in method.plan(round)):
+        if not trains_clients(phase):
+            continue
+        for entry, how in phase.uplink.items():
+            if isinstance(how, Each) or (isinstance(how, Mean) and how.single):
+                kind = "reads every client's" if isinstance(how, Each) else "weighs each client's"
+                raise MethodError(
+                    f"{key} protects what is averaged alike or summed, but {name}'s server {kind} {entry!r} by itself: "
+                    "leave it out"
+                )
+            covered = covered or isinstance(how, Mean | Sum)
+    if not covered:
+        raise MethodError(
+            f"{key} protects updates that are averaged or summed, and no phase in which {name}'s clients train sends "
+            "any: leave it out"
+        )

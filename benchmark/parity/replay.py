@@ -19,7 +19,7 @@ from benchmark.errors import ConfigError
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import DELTA, PrivacyAccountant
+from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
@@ -70,7 +70,7 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
             attendance=factory.attendance(config),
             folder=Path(folder),
             config_hash="",
-            accountant=PrivacyAccountant(method, clients, delta=DELTA, budget=None),
+            accountant=PrivacyAccountant(method, clients, delta=config.privacy.delta, budget=None),
         )
         loop.callbacks = [recorder]
         loop.fit()

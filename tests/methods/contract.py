@@ -6,7 +6,6 @@ class TestMyMethod(MethodContract):
 """
 
 import os
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,8 +64,7 @@ class MethodContract:
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        uplink = attrgetter("uplink") if run.loop.updates is None else run.loop.updates.uplink
-        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(uplink(done.visit.phase))))
+        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(run.loop.uplink(done.visit.phase))))
         run.loop.fit()
         assert seen
         assert all(sent == declared for sent, declared in seen)

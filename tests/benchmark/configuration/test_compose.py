@@ -451,7 +451,7 @@ class TestValues:
 
     def test_a_budget_makes_another_row_of_the_same_scenario(self):
         made = compose("digits", "fedsc", ["privacy.epsilon=10", "method.sigma=0.1"])
-        assert (made.scenario, made.row) == ("digits", "fedsc+sigma=0.1+privacy.epsilon=10")
+        assert (made.scenario, made.row) == ("digits", "fedsc+sigma=0.1+privacy.epsilon=10.0")
 
     def test_a_value_that_is_no_yaml(self):
         line = refused(compose, TINY, "fedavg", ["seed=1", "optimizer.lr=[1"])

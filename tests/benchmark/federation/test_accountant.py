@@ -5,7 +5,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmark.errors import ConfigError
-from benchmark.federation.accountant import ACCOUNTANTS, PrivacyAccountant, Release, epsilon, noise_multiplier
+from benchmark.federation.accountant import PrivacyAccountant, Release, epsilon, noise_multiplier
 from methods.base import Client, Mean, MethodError, Phase
 from methods.fedsc import FedSC
 from tests import run_helpers
@@ -54,7 +54,7 @@ class TestEpsilon:
         assert epsilon(released, 1e-5, "pld") == pytest.approx(pld, abs=1e-6)
         assert epsilon(released, 1e-5, "rdp") == pytest.approx(rdp, abs=1e-6)
 
-    @pytest.mark.parametrize("by", ACCOUNTANTS)
+    @pytest.mark.parametrize("by", ["rdp", "pld"])
     def test_sampling_amplifies_and_a_probability_of_one_does_not(self, by):
         costs = [epsilon(((Release(2.0, sampling), 10),), 1e-5, by) for sampling in (0.01, 0.1, 0.5, 1.0)]
         assert costs == sorted(costs)
@@ -64,7 +64,7 @@ class TestEpsilon:
         released = ((Release(0.01), 100),)
         assert epsilon(released, 1e-5, "pld") == epsilon(released, 1e-5, "rdp") > 100
 
-    @pytest.mark.parametrize("by", ACCOUNTANTS)
+    @pytest.mark.parametrize("by", ["rdp", "pld"])
     @pytest.mark.parametrize(("target", "sampling", "count"), [(1.0, 0.1, 20), (8.0, 1.0, 5)])
     def test_noise_is_solved_for_an_epsilon_that_it_never_exceeds(self, by, target, sampling, count):
         multiplier = noise_multiplier(target, 1e-5, lambda z: Release(z / 2, sampling), count, by)

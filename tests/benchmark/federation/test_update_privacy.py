@@ -252,7 +252,7 @@ class TestRuns:
 
 
 MISTAKES = [
-    ("fedavg", ("privacy.mechanism=middle", *NOISY), "privacy.mechanism='middle': choose central or local"),
+    ("fedavg", ("privacy.mechanism=middle", *NOISY), "privacy.mechanism='middle': choose none or central or local"),
     ("fedavg", ("privacy.mechanism=central",), "privacy.clip=None: give the largest norm"),
     ("fedavg", ("privacy.mechanism=central", "privacy.clip=0"), "privacy.clip=0.*above 0"),
     ("fedavg", ("privacy.mechanism=local", "privacy.clip=1"), "give the noise's deviation over privacy.clip as"),
