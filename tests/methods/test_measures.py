@@ -1,0 +1,118 @@
+"""Every method under noise, secure sums, compression and clients that never reply.
+
+Killed and resumed, and on two ranks, it is the unbroken run, whose bytes are counted by hand. `make test` has one run
+of each method with all that compose; `make long` has each measure by itself.
+"""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+from benchmark.configuration.files import available
+from benchmark.errors import ConfigError
+from benchmark.federation.secure_sums import is_masked
+from benchmark.federation.updates import combined_entries
+from methods import trees
+from methods.base import MethodError
+from tests import run_helpers
+from tests.methods.contract import MethodContract
+
+MEASURES = {
+    "central": (
+        "privacy.mechanism=central",
+        "privacy.clip=0.5",
+        "privacy.noise_multiplier=0.001",
+        "federation.batch_norm=local",
+    ),
+    "secure": ("privacy.secure_sums=true",),
+    "int8": ("compression.name=int8",),
+    "dropouts": ("federation.dropout=0.1", "federation.participation=1", "seed=3"),
+}
+NO_UPDATES = {"calibre", "fedca", "fedmkd", "flesd", "flesd-cc", "flesd-two", "local", "untrained"}
+"""Methods whose clients send no mean or sum as they train."""
+REFUSED = {
+    "central": NO_UPDATES | {"fedu2", "ldawa"},
+    "secure": NO_UPDATES | {"fedu2", "ldawa"},
+    "int8": NO_UPDATES,
+    "dropouts": set(),
+}
+"""Measure -> the methods that refuse it."""
+
+
+def contracts():
+    """Method -> the overrides with which its own contract, or that of its base, is tested."""
+    found = {}
+    for file in sorted(set(Path(__file__).parent.glob("test_*.py")) - {Path(__file__)}):
+        for _, made in inspect.getmembers(importlib.import_module(f"tests.methods.{file.stem}"), inspect.isclass):
+            if issubclass(made, MethodContract) and hasattr(made, "method") and not made.variant:
+                found.setdefault(made.method, made.overrides)
+    return {method: found.get(method, found.get(method.partition("-")[0], ())) for method in available("method")}
+
+
+OVERRIDES = contracts()
+TRAINED = sorted(set(OVERRIDES) - {"untrained", "flesd-cc", "flesd-two"})  # the last two are FLESD with other settings
+ALONE = [(method, (measure,)) for method in TRAINED for measure in MEASURES if method not in REFUSED[measure]]
+TOGETHER = [
+    (method, tuple(measure for measure in MEASURES if method not in REFUSED[measure] and measure != "int8"))
+    for method in TRAINED
+]
+
+
+@pytest.mark.parametrize(
+    ("measure", "method"), [(k, method) for k, refused in REFUSED.items() for method in sorted(refused)]
+)
+def test_what_does_not_compose_is_refused_in_one_line(measure, method, tmp_path):
+    with pytest.raises((ConfigError, MethodError)) as error:
+        run_helpers.build_run(tmp_path, method, *OVERRIDES[method], *MEASURES[measure])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("method", "measures"),
+    [
+        *(pytest.param(*case, id="-".join((case[0], *case[1]))) for case in TOGETHER),
+        *(pytest.param(*case, id="-".join((case[0], *case[1])), marks=pytest.mark.long) for case in ALONE),
+    ],
+)
+def test_killed_and_resumed_or_on_two_ranks_it_is_the_unbroken_run(method, measures, tmp_path):
+    words = (*OVERRIDES[method], *(word for measure in measures for word in MEASURES[measure]))
+    unbroken = run_helpers.build_run(tmp_path / "unbroken", method, *words)
+    sizes = run_helpers.collect_visits(unbroken, size_by_hand(unbroken.loop, "int8" in measures))
+    unbroken.loop.fit()
+    expected = run_helpers.state(unbroken)
+    phase = unbroken.loop.method.plan(1)[-1]
+    if phase.where == "clients":
+        run_helpers.run_until_killed(tmp_path / "killed", method, "visit", 1, phase.name, *words)
+        assert run_helpers.same(run_helpers.state(run_helpers.train_run(tmp_path / "killed", method, *words)), expected)
+    run_helpers.on_two_ranks(tmp_path / "ranks", method, *words)
+    ranks = run_helpers.build_run(tmp_path / "ranks", method, *words)
+    ranks.loop.restore()
+    assert run_helpers.same(run_helpers.state(ranks), expected)
+    sent = sum(size for (_, _, direction, _), size in unbroken.loop.ledger.lines.items() if direction == "up")
+    assert sent == sum(sizes)
+    if "dropouts" in measures and len(unbroken.loop.clients) > 1 and sent:
+        assert any(line.get("lost") for line in unbroken.loop.history)
+
+
+def size_by_hand(loop, int8):
+    """Bytes of a visit's reply: elements times their size, of int8 updates one byte and four for a tensor's step."""
+    statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
+
+    def size(done):
+        phase, total = done.visit.phase, 0
+        if phase.where == "server":
+            return 0
+        for entry, tree in done.message.items():
+            for path, leaf in trees.leaves(tree):
+                small = (
+                    int8 and entry in combined_entries(phase) and leaf.is_floating_point() and path not in statistics
+                )
+                total += leaf.numel() + 4 if small else leaf.numel() * leaf.element_size()
+            masked = loop.secure_sums is not None and is_masked(phase, loop.uplink(phase)[entry])
+            total += 4 * (masked and hasattr(loop.uplink(phase)[entry], "by"))  # the weight of a mean
+        return total
+
+    return size
