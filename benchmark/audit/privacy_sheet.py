@@ -25,7 +25,7 @@ from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory, privacy
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import Release, epsilon
+from benchmark.federation.accountant import epsilon
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
@@ -122,15 +122,17 @@ class ReplyRecorder(Callback):
 
 def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     """The method's description of an entry's protection, and the epsilon of its release with noise."""
-    delta, phrases = loop.accountant.delta, [loop.method.guards().get(entry)]
-    multiplier = loop.method.noise(visit.phase, visit.client).get(entry)
+    account, phrases = loop.accountant, [loop.method.guards().get(entry)]
+    releases = account.planned(visit.phase, [visit.client]).get(visit.client.id, {})
+    release = releases.get(entry)
     if loop.updates is not None and (described := loop.updates.describe(visit.phase, entry)):
         phrases.append(described)
-        multiplier = next(iter(loop.updates.multipliers(visit.phase).values()), None)
+        release = next(iter(releases.values()), None)
     if loop.secure_sums is not None and is_masked(visit.phase, loop.uplink(visit.phase)[entry]):
         phrases.append("masked, so that the server sees the sum of all clients alone")
-    if multiplier:
-        phrases.append(f"a release costs epsilon {epsilon(((Release(multiplier), 1),), delta):.3g} at delta {delta:g}")
+    if release:
+        cost = epsilon(((release, 1),), account.delta, account.by)
+        phrases.append(f"a release costs epsilon {cost:.3g} at delta {account.delta:g}")
     return "; ".join(filter(None, phrases)) or None
 
 
@@ -158,20 +160,20 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
     fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
     work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
-    recorder = ReplyRecorder()
+    clients, recorder = Clients(data.parts), ReplyRecorder()
     with tempfile.TemporaryDirectory() as folder:
         loop = FederatedLoop(
             fabric,
             method,
             work,
-            Clients(data.parts),
+            clients,
             streams,
             rounds=config.federation.rounds,
             attendance=Attendance(),
             folder=Path(folder),
             config_hash="",
-            accountant=privacy.accountant(config, method, Clients(data.parts)),
-            secure_sums=privacy.secure_sums(config, method, Clients(data.parts)),
+            accountant=privacy.accountant(config, method, clients),
+            secure_sums=privacy.secure_sums(config, method, clients),
         )
         loop.callbacks = [recorder]
         loop.restore()

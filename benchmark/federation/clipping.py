@@ -71,7 +71,7 @@ class Clipping:
             return multiplier
         return (multiplier**-2 - (2 * self.deviation) ** -2) ** -0.5
 
-    def follow(self, within: float, clients: float, noise: float) -> None:
+    def update_norm(self, within: float, clients: float, noise: float) -> None:
         """Moves an adaptive clip. within: sum of the clients' +1/2 and -1/2. noise: a standard normal number."""
         share = (within + self.deviation * noise) / clients + 0.5
         self.norm *= math.exp(-RATE * (share - self.quantile))

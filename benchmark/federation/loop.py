@@ -335,7 +335,7 @@ class FederatedLoop:
         noisy = self.updates is not None and self.updates.mechanism == "local"
         if self.updates is not None and noisy:
             message = self.updates.sent(visit, message)
-        nbytes = sizes(message)
+        nbytes: dict[str, int] = {}
         if self.compression is not None:
             before = self.client_state.get(visit.client.id, {}) if self.compression.keeps else {}
             message, nbytes, residual = self.compression.sent(visit, message, before.get(RESIDUAL, {}))

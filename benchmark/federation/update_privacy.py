@@ -117,10 +117,10 @@ class UpdatePrivacy:
             values |= {entry: self._expected_mean(phase, entry, replies, common, clients) for entry in covered}
         for entry in (entry for entry in covered if entry in values):
             share = 1 / clients if isinstance(phase.uplink[entry], Mean) else 1
-            values[entry] = self._noisy(values[entry], share * self._share_of_noise, stream)
+            values[entry] = self._noisy(values[entry], share, stream)
         if self.clipping.adaptive:
             noise = float(torch.randn((), generator=stream)) if self.noise_multiplier else 0.0
-            self.clipping.follow(float(within), clients, noise)
+            self.clipping.update_norm(float(within), clients, noise)
         return Replies(values, replies.clients)
 
     def _expected_mean(self, phase: Phase, entry: str, replies: Replies, common: Message, expected: float) -> Tree:
@@ -130,16 +130,9 @@ class UpdatePrivacy:
         start, share = start_of(common, replies, entry), len(replies.clients) / expected
         return trees.map(lambda start, mean: start + share * (mean - start), start, replies[entry])
 
-    @property
-    def _share_of_noise(self) -> float:
-        """The updates' noise over that of all that a client sends: more than 1 where an adaptive clip needs some."""
-        if not self.noise_multiplier:
-            return 0.0
-        return self.clipping.noise_multiplier(self.noise_multiplier) / self.noise_multiplier
-
     def _noisy(self, tree: Tree, share: float, stream: torch.Generator) -> Tree:
-        """The tree with independent noise of deviation `share` z C on every number."""
-        deviation = share * self.noise_multiplier * self.clipping.norm
+        """The tree with independent noise of deviation `share` z C on every number; of more under an adaptive clip."""
+        deviation = share * self.clipping.noise_multiplier(self.noise_multiplier) * self.clipping.norm
         if not deviation:
             return tree
         return trees.map(lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf), tree)

@@ -101,7 +101,7 @@ class TestAdaptive:
         norms, clipping = torch.arange(1.0, 101.0), Clipping("adaptive", 0.1, 0.7, 100)
         for _ in range(200):
             within = (norms <= clipping.norm).float().sub(0.5).sum()
-            clipping.follow(float(within), 100, 0.0)
+            clipping.update_norm(float(within), 100, 0.0)
         assert clipping.norm == pytest.approx(70, abs=3)
 
     def test_both_releases_cost_what_the_updates_would(self):
@@ -123,6 +123,8 @@ class TestAdaptive:
 
 
 class TestPoisson:
+    SAMPLED = ("privacy.mechanism=central", "privacy.clip=1", "privacy.sampling=poisson", LOCAL)
+
     def test_a_mean_divides_by_the_expected_number(self):
         """Two replied where four were expected: half of the mean update of 2."""
         made = privacy("central", 10.0, 0.0, sampling=0.5)
@@ -151,25 +153,15 @@ class TestPoisson:
             made.check_sent(FIT, ONES)
 
     def test_a_run_charges_every_client_in_every_round_whoever_is_drawn(self, tmp_path):
-        words = (
-            "privacy.mechanism=central",
-            "privacy.clip=1",
-            "privacy.noise_multiplier=2",
-            "privacy.sampling=poisson",
-        )
-        record, _ = run_helpers.execute_run(tmp_path, "fedavg", *words, LOCAL, "federation.participation=0.3")
+        words = ("privacy.noise_multiplier=2", "federation.participation=0.3")
+        record, _ = run_helpers.execute_run(tmp_path, "fedavg", *self.SAMPLED, *words)
         cost = epsilon(((Release(2.0, 0.3), 3),), 1e-5)
         assert record["privacy"]["clients"] == pytest.approx(dict.fromkeys("0123", cost))
         assert cost < epsilon(((Release(2.0), 1),), 1e-5)
 
     def test_rounds_that_draw_nobody_are_rounds(self, tmp_path):
-        words = (
-            "privacy.mechanism=central",
-            "privacy.clip=1",
-            "privacy.noise_multiplier=0.001",
-            "privacy.sampling=poisson",
-        )
-        record, run = run_helpers.execute_run(tmp_path, "fedavg", *words, LOCAL, "federation.participation=0.05")
+        words = ("privacy.noise_multiplier=0.001", "federation.participation=0.05")
+        record, run = run_helpers.execute_run(tmp_path, "fedavg", *self.SAMPLED, *words)
         assert any(not run.loop.cohort(round) for round in range(3))
         assert record["rounds"]["done"] == 3
 
