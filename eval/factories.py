@@ -15,6 +15,7 @@ from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
 from eval.knn import knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
+from eval.membership import membership
 from eval.transfer import projected, scores_of
 from eval.tsne import purity, tsne
 
@@ -31,9 +32,9 @@ class Protocol:
         headline: the metric that represents the protocol in a table.
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
-        requires: "", "encoder_inputs", "held_out" (and "encoder_inputs"), "local_models", "projector", "views" or
-            "target NAME": the input besides features.
-        uses_labels: whether it reads the labels of the data set that the encoder is evaluated on.
+        requires: "", "encoder_inputs", "held_out" or "members" (either and "encoder_inputs"), "local_models",
+            "projector", "test_clients", "views" or "target NAME": the input besides features.
+        uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder.
     """
@@ -122,6 +123,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "spectrum": compute_spectrum,
     "map": compute_map,
     "drift": compute_drift,
+    "membership": lambda subject, generator, **settings: membership(subject, generator, **settings),
     "projected": compute_projected,
     "label_free": compute_label_free,
 }

@@ -37,6 +37,7 @@ class EncoderInputs:
         prepare: turns plain images into the encoder's input.
         augment: turns images into the encoder's input, cropped and flipped.
         on_device: `train` as a tensor on the encoder's device, so that a batch needs no copy; None: it is not there.
+        view: turns images into the encoder's input, augmented as in training; None: unknown.
     """
 
     encoder: nn.Module
@@ -45,6 +46,7 @@ class EncoderInputs:
     prepare: Prepare
     augment: Augment
     on_device: Tensor | None = None
+    view: Callable[[Tensor, Generator], Tensor] | None = None
 
     def batch(self, rows: Tensor, crop: Crop | None, generator: Generator) -> Tensor:
         """The encoder's input of the training images `rows`, `[B]` int64; crop: None: images as they are."""
@@ -78,6 +80,7 @@ class Subject:
         client_names: of the clients that `Features.test_clients` numbers.
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
+        members: rows of the training images that the encoder was trained on, `[n]` int64; None: unknown.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
         on_progress: called now and then with the fraction of the protocol's work that is done.
@@ -87,6 +90,7 @@ class Subject:
     encoder_inputs: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
+    members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
     own_features: Mapping[str, Callable[[], Features]] | None = None
@@ -112,6 +116,7 @@ class Subject:
         missing = {
             "encoder_inputs": self.encoder_inputs is None,
             "local_models": self.local_models is None,
+            "members": self.members is None or self.encoder_inputs is None or self.encoder_inputs.view is None,
             "projector": self.projector is None,
             "test_clients": not (self.features.test_clients >= 0).any(),
             "held_out": self.encoder_inputs is None or not len(self.features.held_out),
@@ -131,6 +136,7 @@ class Subject:
 REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
+    "members": "it looks for the images that the encoder was trained on, give Subject.members and EncoderInputs.view",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
     "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "
     "test/<client>/<class>/, or give a table with a column `client`",

@@ -124,6 +124,7 @@ class Evaluator:
         failed: dict[str, str] | None = None,
         projector: nn.Module | None = None,
         own_features: Mapping[str, Callable[[], Features]] | None = None,
+        client: int | None = None,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
@@ -131,7 +132,7 @@ class Evaluator:
         on_progress: called with the fraction of a long step that is done.
         arrays: is filled with those that figures are drawn from.
         failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
-        projector: of this encoder; or None. own_features: see `Subject`.
+        projector: of this encoder; or None. own_features: see `Subject`. client: whose encoder it is; None: of all.
         """
         if not protocols:
             return {}
@@ -147,9 +148,11 @@ class Evaluator:
                 prepare=self._plain,
                 augment=self._cropped,
                 on_device=self.data.resident(source.train.images, self.device),
+                view=self._augmented,
             ),
             targets={name: partial(self.features, encoder, target) for name, target in targets.items()},
             local_models=None if local_models is None else partial(self._compare, local_models),
+            members=self._members(client),
             projector=projector,
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
             own_features=own_features,
@@ -272,6 +275,15 @@ class Evaluator:
             [features(weights) for weights in models.local], features(models.global_model),
             torch.from_numpy(test.labels[chosen]).to(self.device),
         )  # fmt: skip
+
+    def _members(self, client: int | None) -> Tensor | None:
+        """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
+        if self.images is not self.data.source:
+            return None
+        return torch.from_numpy(np.flatnonzero(self.holders >= 0 if client is None else self.holders == client))
+
+    def _augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        return augment(images, self.data.recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _cropped(self, images: Tensor, crop: Crop, generator: torch.Generator) -> Tensor:
         size, mean, std = self.data.recipe.size, self.data.recipe.mean, self.data.recipe.std

@@ -23,7 +23,7 @@ def own_models(loop: FederatedLoop, exported: Mapping[str, Tree], name: str) -> 
     """
     method, states = loop.method, loop.client_state
     if method.has_personal_encoders:
-        return {client: partial(exported.__getitem__, name) for client in states if name == f"client{client}"}
+        return {} if (owner := owner_of(loop, name)) is None else {owner: partial(exported.__getitem__, name)}
     if method.batch_norm != "local" or list(exported) != ["global"] or not has_batch_norm(method.part("encoder")):
         return {}
     shared = exported["global"]
@@ -32,6 +32,12 @@ def own_models(loop: FederatedLoop, exported: Mapping[str, Tree], name: str) -> 
         return trees.overlay(shared, states[client].get("statistics", {}))
 
     return {client: partial(with_statistics, client) for client in states}
+
+
+def owner_of(loop: FederatedLoop, name: str) -> int | None:
+    """The client whose own an exported encoder is; None: clients share it."""
+    owned = (client for client in loop.client_state if name == f"client{client}")
+    return next(owned, None) if loop.method.has_personal_encoders else None
 
 
 def own_features(

@@ -19,7 +19,7 @@ from benchmark.errors import ConfigError, count, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
 from benchmark.evaluation.monitor import Monitor, RoundProbe
-from benchmark.evaluation.personal import own_features
+from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.execution.base import Executor
 from benchmark.federation.loop import Callback, FederatedLoop
@@ -185,6 +185,7 @@ class Run:
             name
             for name, has in {
                 "local_models": has_drift(self.loop),
+                "members": self.evaluator.images is self.data.source,
                 "projector": has_projector(self.loop.method, self.recalibrated),
                 "held_out": self.evaluator.holds_out,
                 "test_clients": self.evaluator.images.test.clients is not None,
@@ -223,9 +224,9 @@ class Run:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
                 arrays = self.arrays.setdefault(name, {})
-                own = own_features(self.evaluator, self.loop, exported, name)
+                own, owner = own_features(self.evaluator, self.loop, exported, name), owner_of(self.loop, name)
                 scores[name] = self.evaluator.scores(
-                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector, own
+                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector, own, owner
                 )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}

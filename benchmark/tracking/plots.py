@@ -1,12 +1,15 @@
 """Figures of a run."""
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torchvision.utils import make_grid
 
 from benchmark.tracking.record import curve
 from datamodules.federated import FederatedDataModule
@@ -63,6 +66,8 @@ def of_run(
         figures["plane"] = partial(plane, points, title=title)
     if values := {name: saved["spectrum"]["values"] for name, saved in arrays.items() if "spectrum" in saved}:
         figures["spectrum"] = partial(spectra, values, title=title)
+    if attacks := {name: saved["membership"] for name, saved in arrays.items() if "membership" in saved}:
+        figures["membership"] = partial(membership, attacks, title=title)
     for name, saved in arrays.items():
         if (points_2d := saved.get("embed")) is not None:
             file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
@@ -140,6 +145,29 @@ def spectra(values: Mapping[str, Tensor], path: Path, title: str) -> None:
     axes.set(xlabel="singular value, by size", ylabel="relative to the largest")
     if 1 < len(values) <= 12:
         axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: str) -> None:
+    """Training images found against others taken for them, by encoder; beside it those that the attack is surest of.
+
+    attacks: encoder -> the arrays of `eval.membership.membership`; the images are the first encoder's.
+    """
+    figure, (axes, pictures) = _figure(f"{title}: training images found by their views", 2)
+    for name, saved in attacks.items():
+        members, others = saved["members"], saved["others"]
+        thresholds = torch.cat([members, others]).unique().flip(0)
+        found, false = (100 * (side[:, None] >= thresholds).double().mean(0) for side in (members, others))
+        axes.plot([0, *false.tolist()], [0, *found.tolist()], linewidth=1.4, label=name)
+    axes.plot([0, 100], [0, 100], "--", linewidth=1, color=GREY)
+    axes.set(xlabel="test images taken for them (%)", ylabel="training images found (%)", aspect="equal")
+    if 1 < len(attacks) <= 12:
+        axes.legend(frameon=False, fontsize=8)
+    images = next(iter(attacks.values()))["surest"]
+    grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))), padding=1, pad_value=255)
+    pictures.imshow(grid.permute(1, 2, 0).numpy())
+    pictures.set(xticks=[], yticks=[], xlabel="found most surely")
+    pictures.spines[["left", "bottom"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
 

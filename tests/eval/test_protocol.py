@@ -90,6 +90,7 @@ PINNED = {
     "clusters/v1": {"max_points": 10_000, "starts": 10},
     "embed/v1": {"max_points": 2_000, "perplexity": 30},
     "drift/v1": {"images": 2_000},
+    "membership/v1": {"max_images": 2_000, "views": 10},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
 }
 FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "label-free/v1"]
@@ -157,7 +158,9 @@ def subject(features):
             test=images(features.test_x),
             prepare=lambda x: x.float() / 50,
             augment=lambda x, crop, generator: x.float() / 50,
+            view=lambda x, generator: x.float() / 50 + torch.rand(x.shape, generator=generator),
         ),
+        members=torch.arange(0, 60, 2),
         targets={"other": lambda: draw(40)},
         local_models=lambda images: ModelComparison([features.test_x + 0.5], features.test_x, features.test_y),
         projector=nn.Linear(5, 3).eval(),
@@ -198,7 +201,8 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
 
     monkeypatch.setattr(factories, "class_subset", lambda features, per_class, _: record(per_class) or features)
     probes = "augmented_probe by_client lbfgs_probe linear_probe swept_probe"
-    for function in f"{probes} clusters geometry knn knn_by_k label_free_score semi spectrum scores_of".split():
+    others = "clusters geometry knn knn_by_k label_free_score membership semi spectrum scores_of"
+    for function in f"{probes} {others}".split():
         monkeypatch.setattr(factories, function, record)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)

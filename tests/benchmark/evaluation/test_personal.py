@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.evaluation.personal import own_models
+from benchmark.evaluation.personal import own_models, owner_of
 from eval.features import Features
 from eval.linear import linear_probe
 from eval.protocol import find
@@ -91,3 +91,13 @@ def test_of_clients_that_test_images_do_not_name_every_encoder_scores_all(execut
     each = [scores["clients/v1"]["accuracy"] for scores in record["encoders"].values()]
     assert len(each) == 2
     assert record["scores"]["clients/v1"]["accuracy"] == min(each)
+
+
+def test_the_images_of_an_encoder_of_its_own_are_those_of_its_client(execute):
+    """Membership of `local` looks for each client's images, of `fedavg` for those of all."""
+    for method, sizes in (("local", [12, 12, 12]), ("fedavg", [36])):
+        _, run = execute(method)
+        members = [run.evaluator._members(owner_of(run.loop, name)) for name in run.loop.export()]
+        assert [len(rows) for rows in members] == sizes
+        held = [set(run.data.source.train.clients[rows.numpy()]) for rows in members]
+        assert held == ([{"lima"}, {"oslo"}, {"rome"}] if method == "local" else [set(NAMES)])

@@ -56,9 +56,11 @@ def test_all_are_the_short_ones_and_papers_the_long_ones():
     everything, papers = (expanded([word], "cifar10", OPTIONAL) for word in ("all", "papers"))
     assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"}
     assert not set(everything) & set(papers)
-    few = {"drift/v1", "clients/v1", "transfer-digits/v1"}
+    few = {"drift/v1", "clients/v1", "membership/v1", "transfer-digits/v1"}
     assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == few
-    assert set(everything) - set(expanded(["all"], "cifar10", {"local_models", "test_clients"})) == {"projected/v1"}
+    assert set(everything) - set(expanded(["all"], "cifar10", {"local_models", "members", "test_clients"})) == {
+        "projected/v1"
+    }
     without = set(everything) - set(expanded(["all"], "cifar10", OPTIONAL, labelled=False))
     assert without == {name for name in everything if find(name).uses_labels}
     assert set(papers) - set(expanded(["papers"], "cifar10")) == {"semi-orchestra/v2"}

@@ -97,3 +97,16 @@ def test_scores_and_accuracies_have_their_correlation(tmp_path):
     assert caption == f"score and kNN accuracy correlate by {pearson:.2f}, their ranks by 0.80"
     for few in (1, 2):
         assert plots.scatter(points[:few], tmp_path / "b.png", "t") == "too few points to correlate"
+
+
+def test_an_attack_is_drawn_with_the_images_it_is_surest_of(tmp_path):
+    def attack(shift):
+        surest = torch.zeros(16, 3, 8, 8, dtype=torch.uint8)
+        surest[:, 1] = 200
+        return {"members": torch.linspace(0, 1, 50) + shift, "others": torch.linspace(0, 1, 60), "surest": surest}
+
+    plots.membership({"client0": attack(0.5), "client1": attack(0)}, tmp_path / "a.png", "t")
+    assert {painted("C0"), painted("C1"), (0, 200, 0)} <= colours(tmp_path / "a.png")
+    grey = {"client0": attack(0) | {"surest": torch.full((3, 1, 8, 8), 120, dtype=torch.uint8)}}
+    plots.membership(grey, tmp_path / "b.png", "t")
+    assert (120, 120, 120) in colours(tmp_path / "b.png")
