@@ -13,6 +13,7 @@ from eval.features import EvalError, Features
 from eval.inputs import EncoderInputs, Subject
 from eval.membership import attack_scores, matched, view_similarity
 from eval.protocol import evaluate
+from methods.maths import nt_xent
 
 
 def stream(seed=0):
@@ -66,6 +67,26 @@ def test_an_encoder_that_remembers_its_images_is_found_out_and_one_that_does_not
     plain = scores(subject(nn.Flatten(), train=train, test=test))
     assert plain["auc_low"] < 0.5 < plain["auc_high"]
     assert plain["tpr_1pct"] < 5
+
+
+def test_an_encoder_trained_on_a_hundred_images_for_long_is_found_out():
+    """Contrastive training on noisy views of random images, which have nothing in common to be learned."""
+    train, test = images(100, seed=1), images(400, seed=2)
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 256), nn.ReLU(), nn.Linear(256, 64))
+    head = nn.Sequential(nn.ReLU(), nn.Linear(64, 32))
+    before = scores(subject(encoder, train=train, test=test))
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
+    pictures, generator = torch.from_numpy(train), stream(7)
+    for _ in range(600):
+        z_a, z_b = (head(encoder(noisy(pictures, generator))) for _ in range(2))
+        optimizer.zero_grad()
+        nt_xent(z_a, z_b, 0.5, "full").backward()
+        optimizer.step()
+    after = scores(subject(encoder, train=train, test=test))
+    assert before["auc_low"] < 0.5 < before["auc_high"]
+    assert after["auc"] > 0.7
+    assert after["auc_low"] > 0.5
 
 
 def test_only_members_are_looked_for():
