@@ -29,7 +29,7 @@ from benchmark.federation.accountant import epsilon
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.federation.secure_sums import is_masked
+from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
@@ -110,7 +110,7 @@ class ReplyRecorder(Callback):
                 ": the privacy sheet lacks its shape"
             )
         statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
-        uplink = loop.uplink(phase)
+        uplink = loop.uplink.reductions(phase)
         for entry, size in sizes(result.message).items():
             content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
@@ -125,10 +125,10 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     account, phrases = loop.accountant, [loop.method.guards().get(entry)]
     releases = account.planned(visit.phase, [visit.client]).get(visit.client.id, {})
     release = releases.get(entry)
-    if loop.updates is not None and (described := loop.updates.describe(visit.phase, entry)):
+    if (updates := loop.uplink.updates) is not None and (described := updates.describe(visit.phase, entry)):
         phrases.append(described)
         release = next(iter(releases.values()), None)
-    if loop.secure_sums is not None and is_masked(visit.phase, loop.uplink(visit.phase)[entry]):
+    if loop.uplink.masks(visit.phase, entry):
         phrases.append("masked, so that the server sees the sum of all clients alone")
     if release:
         cost = epsilon(((release, 1),), account.delta, account.by)
@@ -162,6 +162,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
     clients, recorder = Clients(data.parts), ReplyRecorder()
     with tempfile.TemporaryDirectory() as folder:
+        accountant = privacy.accountant(config, method, clients)
         loop = FederatedLoop(
             fabric,
             method,
@@ -172,8 +173,8 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
             attendance=Attendance(),
             folder=Path(folder),
             config_hash="",
-            accountant=privacy.accountant(config, method, clients),
-            secure_sums=privacy.secure_sums(config, method, clients),
+            accountant=accountant,
+            uplink=Uplink(accountant.updates, secure_sums=privacy.secure_sums(config, method, clients)),
         )
         loop.callbacks = [recorder]
         loop.restore()

@@ -20,8 +20,8 @@ from benchmark.configuration.identity import identity
 from benchmark.configuration.layers import FREE, check_keys, convert_types, defaults, resolve, short_error, stack
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.partitions import with_hash
-from benchmark.configuration.schema import validate
 from benchmark.configuration.typecheck import check_plain
+from benchmark.configuration.validation import validate
 from benchmark.configuration.weights import pin
 from benchmark.errors import ConfigError, UnusedKeyError
 

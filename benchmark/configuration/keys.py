@@ -10,8 +10,9 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from typing import Any, get_origin, get_type_hints
 
 from benchmark.configuration.layers import FREE
-from benchmark.configuration.schema import CHOICES, LEAST, Config
+from benchmark.configuration.schema import Config
 from benchmark.configuration.typecheck import describe
+from benchmark.configuration.validation import CHOICES, LEAST
 
 KNOWN = {**FREE, "partition": ("name", "clients", "alpha", "share", "class")}
 """Section without a schema of its own -> the keys that its docstring explains."""

@@ -1,14 +1,7 @@
-"""Schema of a run's config: keys, types, units and defaults; and the validation of values."""
+"""Schema of a run's config: keys, types, units and defaults."""
 
-import math
-import re
 from dataclasses import dataclass, field
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
-
-from benchmark.configuration.typecheck import fits, nearest
-from benchmark.errors import ConfigError
 
 
 @dataclass
@@ -235,85 +228,3 @@ class Config:
     resumes the run. None: no limit."""
     compile: bool = False
     """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
-
-
-CHOICES = {
-    "federation.batch_norm": ("average", "local", "recalibrate"),
-    "training.precision": ("32-true", "tf32", "bf16-mixed", "64-true"),
-    "training.views": ("joint", "separate"),
-    "compression.name": ("none", "float16", "int8", "int4", "top-k"),
-    "privacy.mechanism": ("none", "central", "local"),
-    "privacy.clipping": ("flat", "layers", "adaptive"),
-    "privacy.sampling": ("fixed", "poisson"),
-    "privacy.accountant": ("rdp", "pld"),
-    "schedule.name": ("constant", "cosine", "cosine_twice", "step"),
-    "schedule.per": ("round", "step"),
-    "logger": ("wandb", "csv"),
-    "accelerator": ("auto", "cpu", "cuda"),
-    "executor": ("auto", "one-by-one", "side-by-side"),
-}
-"""Key -> its possible values."""
-LEAST = {
-    "federation.rounds": 0, "training.epochs": 1, "training.steps": 1, "training.most_epochs": 1,
-    "training.batch_size": 2, "training.smallest_batch": 1, "nodes": 1, "threads": 1, "evaluation.every": 0,
-    "evaluation.batch_size": 1, "seed": 0, "lanes": 1, "minutes": 0, "schedule.gamma": 0, "data.image_size": 1,
-}  # fmt: skip
-"""Key -> its least value, unless it is null."""
-
-
-def validate(config: DictConfig) -> None:
-    """Refuse values that are not possible, and values that contradict each other."""
-    for key in ("scenario", "row"):  # they are folders under `output`
-        if config[key] and not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", str(config[key])):
-            raise ConfigError(f"{key}={config[key]!r}: a name begins with a letter or digit, and has . _ + = - besides")
-    for key, choices in CHOICES.items():
-        if (value := OmegaConf.select(config, key)) not in choices:
-            raise ConfigError(f"{key}={value!r}: choose {' or '.join(choices)}{nearest(str(value), choices)}")
-    if config.compile and config.executor == "side-by-side":
-        raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
-    for key, least in LEAST.items():
-        value = OmegaConf.select(config, key)
-        if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
-            raise ConfigError(f"{key}={value!r}: give a number of at least {least:g}")
-    if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
-        raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
-    if config.training.clip_norm is not None and not 0 < config.training.clip_norm < math.inf:
-        raise ConfigError(f"training.clip_norm={config.training.clip_norm}: give a number above 0, or null for none")
-    training, most = config.training, config.training.most_epochs
-    if most is not None and training.steps is None and (training.drop_last or most < training.epochs):
-        raise ConfigError(
-            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
-        )
-    if config.schedule.name == "cosine_twice" and config.schedule.per == "step":
-        raise ConfigError("schedule.name=cosine_twice: its rate is that of a round: leave schedule.per=round")
-    if not 0 <= config.schedule.warmup < 1:
-        raise ConfigError(f"schedule.warmup={config.schedule.warmup}: give a share of the run in [0, 1), such as 0.1")
-    if config.schedule.per == "round" and 0 < config.schedule.warmup * config.federation.rounds < 1:
-        least = 1 / config.federation.rounds
-        raise ConfigError(
-            f"schedule.warmup={config.schedule.warmup} ends within the first round, which has one rate: give at least "
-            f"{least:.3g}, or set schedule.per=step"
-        )
-    if config.schedule.warmup and config.schedule.name == "cosine_twice":
-        raise ConfigError("schedule.name=cosine_twice: it has no warm-up: leave schedule.warmup out, or choose cosine")
-    if late := [progress for progress in config.schedule.milestones if not 0 <= progress <= 1]:
-        raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")
-    if not 0 < config.federation.participation <= 1:
-        raise ConfigError(f"federation.participation={config.federation.participation}: give a share in (0, 1]")
-    if not 0 < config.compression.share <= 1:
-        raise ConfigError(f"compression.share={config.compression.share}: give a share in (0, 1]")
-    for key in ("delta", "quantile"):
-        if not 0 < (value := config.privacy[key]) < 1:
-            raise ConfigError(f"privacy.{key}={value}: give a number in (0, 1)")
-    if (budget := config.privacy.epsilon) is not None and not budget > 0:
-        raise ConfigError(f"privacy.epsilon={budget}: give a number above 0, or leave it out for no budget")
-    if not 1 <= config.privacy.range < math.inf:
-        raise ConfigError(
-            f"privacy.range={config.privacy.range}: give the largest number that a client sends, at least 1"
-        )
-    if not 0 < config.federation.availability <= 1:
-        raise ConfigError(f"federation.availability={config.federation.availability}: give a probability in (0, 1]")
-    if not 0 <= config.federation.dropout < 1:
-        raise ConfigError(f"federation.dropout={config.federation.dropout}: give a probability in [0, 1)")
-    if (deadline := config.federation.deadline) is not None and not deadline > 0:
-        raise ConfigError(f"federation.deadline={deadline}: give a number above 0; 1 is the median client's visit")

@@ -26,6 +26,7 @@ from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
@@ -219,6 +220,7 @@ class Experiment:
                 raise ConfigError(
                     "the ranks have other images or clients: data.class and partition.class must not draw"
                 )
+        accountant = privacy.accountant(config, method, clients)
         loop = FederatedLoop(
             fabric,
             method,
@@ -227,11 +229,12 @@ class Experiment:
             streams,
             rounds=config.federation.rounds,
             attendance=factory.attendance(config),
-            compression=factory.compression(config, method),
-            secure_sums=privacy.secure_sums(config, method, clients),
+            uplink=Uplink(
+                accountant.updates, factory.compression(config, method), privacy.secure_sums(config, method, clients)
+            ),
             folder=self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
-            accountant=privacy.accountant(config, method, clients),
+            accountant=accountant,
             execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
         for name in transfer_targets(protocols) if training else ():

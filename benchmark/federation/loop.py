@@ -26,15 +26,14 @@ from benchmark.federation.aggregation import Aggregation, RankReplies
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
-from benchmark.federation.communication import CommunicationLedger, sizes
-from benchmark.federation.compression import RESIDUAL, Compression
+from benchmark.federation.communication import CommunicationLedger
 from benchmark.federation.divergence import check_replies, check_visit
 from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.scheduling import VisitCosts, assign_clients
-from benchmark.federation.secure_sums import MaskedCohort, SecureSums
+from benchmark.federation.uplink import PhaseUplink, Uplink
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Reduction, Tree, Turn
+from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
 
 
 class Callback:
@@ -74,8 +73,7 @@ class FederatedLoop:
         rounds: R. attendance: which clients are drawn for a round, and which of them reply.
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
-        compression: of the clients' updates; None: they are sent as they are.
-        secure_sums: masks on what is averaged or summed; None: no masks.
+        uplink: what replies pass on their way to the server.
         accountant: of what clients spend of their privacy; its budget may end the run before its last round.
         execution_environment: commit, hardware and ranks of now, given the executor; `environments` has all so far.
     """
@@ -93,14 +91,13 @@ class FederatedLoop:
         folder: Path,
         config_hash: str,
         accountant: PrivacyAccountant,
-        compression: Compression | None = None,
-        secure_sums: SecureSums | None = None,
+        uplink: Uplink,
         execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
         self.streams, self.rounds, self.attendance = streams, rounds, attendance
         self.accountant, self.execution_environment = accountant, execution_environment
-        self.updates, self.compression, self.secure_sums = accountant.updates, compression, secure_sums
+        self.uplink = uplink
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
         self.ledger = CommunicationLedger()
@@ -215,8 +212,8 @@ class FederatedLoop:
         line = round_line(round, client_reports, server_reports, self.ledger)
         if len(replying) < len(cohort):
             line["lost"] = len(cohort) - len(replying)
-        if self.updates is not None and self.updates.clipping.adaptive:
-            line["clip"] = self.updates.clipping.norm
+        if (updates := self.uplink.updates) is not None and updates.clipping.adaptive:
+            line["clip"] = updates.clipping.norm
         if released:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line
@@ -262,12 +259,8 @@ class FederatedLoop:
             inbox[client.id].update(mail.to(client.id))
         private = {entry for message in mail.private.values() for entry in message}
         self.common = {entry: tree for entry, tree in {**self.common, **mail.common}.items() if entry not in private}
-        if self.updates is not None:
-            self.updates.check_sent(phase, self.common)
-        uplink, masked = self.uplink(phase), None
-        if self.secure_sums is not None:
-            masked = self.secure_sums.cohort(phase, round, [client.id for client in reached])
-        aggregation = Aggregation(uplink if masked is None else masked.uplink(uplink))
+        uplink = self.uplink.of_phase(phase, round, reached, self.common)
+        aggregation = Aggregation(uplink.received_reductions)
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
         for callback in self.callbacks:
@@ -276,7 +269,7 @@ class FederatedLoop:
         def visit_assigned() -> tuple[list[VisitReport], RankReplies]:
             inputs = PhaseInputs(actor, phase, round, self.rounds, inbox, self.client_state)
             visits = self.executor.run(inputs, assigned)
-            reports = [self.collect_result(result, aggregation, uplink, masked) for result in visits]
+            reports = [self.collect_result(result, aggregation, uplink) for result in visits]
             return reports, aggregation.staged(self.fabric)
 
         rank_reports, rank_replies = zip(*run_and_gather(self.fabric, visit_assigned), strict=True)
@@ -290,59 +283,24 @@ class FederatedLoop:
             self.ledger.record_downlink(round, phase.name, reached, mail)
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
-        replies = aggregation.merged(self.fabric, rank_replies)
-        if masked is not None:
-            replies = masked.combined(replies, uplink)
-        if self.updates is not None:  # with the same noise on every rank
-            replies = self.updates.combined(phase, replies, round, self.common, self.expected_replies)
+        replies = uplink.combined(aggregation.merged(self.fabric, rank_replies), self.expected_replies)
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody
             return reports
         self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
         return reports
 
-    def uplink(self, phase: Phase) -> Mapping[str, Reduction]:
-        """How the replies of a phase are combined."""
-        return phase.uplink if self.updates is None else self.updates.uplink(phase)
-
-    def collect_result(
-        self,
-        result: VisitResult,
-        aggregation: Aggregation,
-        uplink: Mapping[str, Reduction],
-        masked: MaskedCohort | None,
-    ) -> VisitReport:
+    def collect_result(self, result: VisitResult, aggregation: Aggregation, uplink: PhaseUplink) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
         visit = result.visit
-        message, nbytes, state = self.as_sent(result)
-        received = message
-        if masked is not None:
-            received = masked.sent(visit, message, uplink)
-            nbytes |= masked.nbytes(received, uplink)
-        aggregation.add(visit, received, self.server)
-        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, state)
+        sent = uplink.sent(result, self.client_state.get(visit.client.id, {}))
+        aggregation.add(visit, sent.received, self.server)
+        file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, sent.state)
         for callback in self.callbacks:
-            callback.on_visit_end(self, replace(result, message=message))
-        return VisitReport(visit.client.id, nbytes, file, result.loss, result.images, result.seconds, dict(visit.notes))
-
-    def as_sent(self, result: VisitResult) -> tuple[Message, dict[str, int], Tree]:
-        """A reply as the server receives it, its bytes by entry, and the client's state with what it has still to send.
-
-        It is compressed and then clipped, or clipped, given its noise by the client, and then compressed.
-        """
-        visit, message, state = result.visit, result.message, result.client_state
-        noisy = self.updates is not None and self.updates.mechanism == "local"
-        if self.updates is not None and noisy:
-            message = self.updates.sent(visit, message)
-        nbytes: dict[str, int] = {}
-        if self.compression is not None:
-            before = self.client_state.get(visit.client.id, {}) if self.compression.keeps else {}
-            message, nbytes, residual = self.compression.sent(visit, message, before.get(RESIDUAL, {}))
-            state = {**state, RESIDUAL: residual} if residual else state
-        if self.updates is not None and not noisy:
-            message = self.updates.sent(visit, message)
-        return message, sizes(message) | nbytes, state  # an adaptive clip adds an entry
+            callback.on_visit_end(self, replace(result, message=sent.message))
+        notes = dict(visit.notes)
+        return VisitReport(visit.client.id, sent.nbytes, file, result.loss, result.images, result.seconds, notes)
 
     def restore(self) -> None:
         """Loads the last completed round, or initialises the state before the first one."""
@@ -396,5 +354,5 @@ class FederatedLoop:
         scratch.client_state = self.client_state.scratch_copy()
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
-        scratch.updates = copy.deepcopy(self.updates)  # an adaptive clip moves
+        scratch.uplink = self.uplink.scratch_copy()
         return scratch

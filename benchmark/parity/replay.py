@@ -21,6 +21,7 @@ from benchmark.experiment import factory
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.uplink import Uplink
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
 from benchmark.parity.inputs import GivenViews, fingerprint, initial
@@ -71,6 +72,7 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
             folder=Path(folder),
             config_hash="",
             accountant=PrivacyAccountant(method, clients, delta=config.privacy.delta, budget=None),
+            uplink=Uplink(),
         )
         loop.callbacks = [recorder]
         loop.fit()

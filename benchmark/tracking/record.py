@@ -105,8 +105,8 @@ def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
         accountant = loop.accountant
         fields = {"delta": accountant.delta, "covers": sorted(accountant.covers)}
         fields["clients"] = {str(client): value for client, value in spent.items()}
-    if loop.updates is not None:
-        fields |= {"noise_multiplier": loop.updates.noise_multiplier, "clip": loop.updates.clipping.norm}
+    if (updates := loop.uplink.updates) is not None:
+        fields |= {"noise_multiplier": updates.noise_multiplier, "clip": updates.clipping.norm}
     for name in ANONYMITY:
         if noted := [row["notes"][name]["least"] for row in loop.history if name in row.get("notes", {})]:
             fields[name] = min(noted)

@@ -24,7 +24,7 @@ from leaderboards.markdown import (
     three_digits,
     with_spread,
 )
-from leaderboards.pages import plots, reproduction
+from leaderboards.pages import plots, reproduction, trade_offs
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
@@ -151,8 +151,11 @@ def write(
     figures.mkdir(parents=True, exist_ok=True)
     (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts, linked), encoding="utf-8")
     for scenario in scenarios(records):
-        if has_figure(board(records, scenario)):
+        rows = board(records, scenario)
+        if has_figure(rows):
             plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
+        for cost, draw in trade_offs.figures(rows, scenario).items():
+            plots.save(draw, figures / f"{_stem(scenario)}-against-{cost}.svg")
     for name, draw in plots.curve_figures(records).items():
         plots.save(draw, figures / f"{name}.svg")
 
@@ -231,6 +234,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "setting": setting(rows),
         "renamed": renamed,
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
+        "trade_offs": [f"{_stem(scenario)}-against-{cost}" for cost in trade_offs.figures(rows, scenario)],
         "lines": lines(rows),
         "unknown": any(row.server_images is None for row in rows),
         "spent": any(row.epsilon is not None for row in rows),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INK, BAND, GRID = "#222222", "#f1f1ee", "#e4e4e0"
 BLUE = LIGHT[0]
 LABEL = 8
-"""Font size of a line's label, in points."""
+"""Font size of the label of a line or a dot, in points."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "leaderboards",  # ids of elements, and with them the bytes, depend on the content only
     "svg.fonttype": "path",

@@ -64,7 +64,8 @@ class MethodContract:
 
     def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(run.loop.uplink(done.visit.phase))))
+        declared = run.loop.uplink.reductions
+        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(declared(done.visit.phase))))
         run.loop.fit()
         assert seen
         assert all(sent == declared for sent, declared in seen)

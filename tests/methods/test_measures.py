@@ -12,7 +12,6 @@ import pytest
 
 from benchmark.configuration.files import available
 from benchmark.errors import ConfigError
-from benchmark.federation.secure_sums import is_masked
 from benchmark.federation.updates import combined_entries
 from methods import trees
 from methods.base import MethodError
@@ -111,8 +110,8 @@ def size_by_hand(loop, int8):
                     int8 and entry in combined_entries(phase) and leaf.is_floating_point() and path not in statistics
                 )
                 total += leaf.numel() + 4 if small else leaf.numel() * leaf.element_size()
-            masked = loop.secure_sums is not None and is_masked(phase, loop.uplink(phase)[entry])
-            total += 4 * (masked and hasattr(loop.uplink(phase)[entry], "by"))  # the weight of a mean
+            mean = hasattr(loop.uplink.reductions(phase)[entry], "by")
+            total += 4 * (mean and loop.uplink.masks(phase, entry))  # the weight of a mean
         return total
 
     return size

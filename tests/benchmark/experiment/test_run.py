@@ -337,11 +337,11 @@ BLOCK = 32_768
 @pytest.mark.parametrize(
     ("overrides", "inputs"),
     [
-        ((), {"projector"}),
-        (("public.name=synthetic", "public.share=0.05"), {"projector"}),  # a tenth of each class is needed
-        (("public.name=synthetic", "public.share=0.1"), {"projector", "held_out"}),
-        (("federation.batch_norm=local",), set()),  # its BatchNorm has no statistics
-        (("objective=supervised",), set()),
+        ((), {"members", "projector"}),
+        (("public.name=synthetic", "public.share=0.05"), {"members", "projector"}),  # a tenth of each class is needed
+        (("public.name=synthetic", "public.share=0.1"), {"members", "projector", "held_out"}),
+        (("federation.batch_norm=local",), {"members"}),  # its BatchNorm has no statistics
+        (("objective=supervised",), {"members"}),
     ],
 )
 def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, inputs):

@@ -226,7 +226,7 @@ class TestRuns:
         record, run = run_helpers.execute_run(tmp_path, "fedavg", *words, word, LOCAL)
         assert record["rounds"]["done"] == 3
         assert target - 1 < record["epsilon"] <= target
-        assert record["privacy"]["noise_multiplier"] == run.loop.updates.noise_multiplier
+        assert record["privacy"]["noise_multiplier"] == run.loop.uplink.updates.noise_multiplier
         assert (record["privacy"]["clip"] == 0.01) == (word != "privacy.clipping=adaptive")
 
     def test_a_budget_ends_the_run(self, tmp_path):

@@ -1,0 +1,116 @@
+"""Trade-offs: a row's accuracy against what it costs, with the rows that no other row is cheaper and better than."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leaderboards.pages.plots import BLUE, GRID, INK, LABEL
+from leaderboards.palette import GREY
+from leaderboards.rank import HEADLINE, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEWEST = 5
+"""Rows that a figure takes at least."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a row's accuracy costs.
+
+    title, label: of a figure and its axis. of: a row -> its cost; None: it has none. log: whether the axis is.
+    """
+
+    title: str
+    label: str
+    of: Callable[[Row], float | None]
+    log: bool = False
+
+
+def _bytes(row: Row) -> float | None:
+    """MB of one visit, both ways."""
+    both = (row.bytes_up or 0) + (row.bytes_down or 0)
+    return both / 1e6 or None
+
+
+def _epsilon(row: Row) -> float | None:
+    """Epsilon of whole clients' updates; noise on another entry protects that entry alone."""
+    return row.epsilon if any("by client" in entry for entry in row.covers) else None
+
+
+def _membership(row: Row) -> float | None:
+    cell = row.cells.get("membership/v1 auc")
+    return None if cell is None else cell.mean
+
+
+COSTS = {
+    "bytes": Cost("What a byte buys", "MB a visit, up and down", _bytes, log=True),
+    "epsilon": Cost("What privacy costs", "epsilon of a client's updates", _epsilon, log=True),
+    "membership": Cost("What an attacker learns", "membership AUC (0.5: nothing)", _membership),
+}
+"""End of a figure's name -> the cost."""
+
+Points = Mapping[str, tuple[float, float]]
+"""Row -> cost and mean accuracy in percent."""
+
+
+def figures(rows: Sequence[Row], scenario: str) -> dict[str, Callable[[], "Figure"]]:
+    """End of its name -> function that draws the figure, for the costs that enough rows of a board differ in.
+
+    Controls are left out: their accuracy is not a method's.
+    """
+    drawn: dict[str, Callable[[], Figure]] = {}
+    for name, cost in COSTS.items():
+        points = {
+            row.row: (value, row.cells[HEADLINE].mean)
+            for row in rows
+            if HEADLINE in row.cells and not row.control and (value := cost.of(row)) is not None
+        }
+        if len(points) >= FEWEST and len({value for value, _ in points.values()}) > 1:
+            drawn[name] = partial(_draw, points, cost, scenario)
+    return drawn
+
+
+def undominated(points: Points) -> list[str]:
+    """The rows that no other is cheaper and better than, cheapest first; by the means, whatever their spread.
+
+    >>> undominated({"a": (1, 40), "b": (2, 50), "c": (2, 45), "d": (3, 50)})
+    ['a', 'b']
+    """
+    found: list[str] = []
+    best = float("-inf")
+    for row, (_, accuracy) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
+        if accuracy > best:
+            found.append(row)
+            best = accuracy
+    return found
+
+
+def _draw(points: Points, cost: Cost, scenario: str) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
+
+    front = undominated(points)
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    others = [point for row, point in points.items() if row not in front]
+    axes.plot([x for x, _ in others], [y for _, y in others], "o", color=GREY, markersize=3.5, markeredgewidth=0)
+    x, y = ([points[row][index] for row in front] for index in (0, 1))
+    axes.step(x, y, where="post", color=BLUE, linewidth=1, alpha=0.6)
+    axes.plot(x, y, "o", color=BLUE, markersize=5, markeredgewidth=0)
+    if cost.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel=cost.label, ylabel=f"{HEADLINE} (%)")
+    axes.set_title(f"{cost.title} ({scenario})", loc="left", fontsize=10, fontweight="bold", color=INK)
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["right", "top"]].set_visible(False)
+    away: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points"}
+    for row in front:
+        axes.annotate(row, points[row], **away, ha="center", va="bottom", fontsize=LABEL, color=INK)
+    axes.margins(x=0.1, y=0.12)
+    return figure
