@@ -13,6 +13,7 @@ from eval.features import class_subset
 from eval.finetune import semi
 from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
+from eval.inversion import reconstruct, similarity
 from eval.knn import knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.membership import membership
@@ -33,7 +34,7 @@ class Protocol:
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
         requires: "", "encoder_inputs", "held_out" or "members" (either and "encoder_inputs"), "local_models",
-            "projector", "test_clients", "views" or "target NAME": the input besides features.
+            "local_step", "projector", "test_clients", "views" or "target NAME": the input besides features.
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder.
@@ -94,6 +95,20 @@ def compute_label_free(subject: Subject, generator: torch.Generator, **settings:
     return label_free_score(*views, **settings)  # type: ignore[arg-type] # not None: see `Subject.check`
 
 
+def compute_inversion(subject: Subject, generator: torch.Generator, images: int, **settings: Any) -> dict[str, float]:
+    """Likeness of a client's views and what is reconstructed of them, which are saved for a figure.
+
+    images: that the step was made on, `subject.local_step` has them already.
+    """
+    assert subject.local_step is not None  # see `Subject.check`
+    step = subject.local_step
+    guesses, cosine = reconstruct(step, generator, on_progress=subject.on_progress, **settings)
+    truth, shown = step.pixels(step.views), step.pixels(guesses)
+    scores, nearest = similarity(shown, truth, step.pixels(step.blind))
+    subject.save_arrays("inversion", {"truth": truth.cpu(), "guesses": shown[nearest].cpu()})
+    return {**scores, "cosine": cosine}
+
+
 def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
     """Probe, kNN, effective rank and uniformity of the projector's outputs."""
     assert subject.projector is not None  # see `Subject.check`
@@ -122,6 +137,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "clusters": lambda subject, generator, **settings: clusters(subject.features, generator, **settings),
     "spectrum": compute_spectrum,
     "map": compute_map,
+    "inversion": compute_inversion,
     "drift": compute_drift,
     "membership": lambda subject, generator, **settings: membership(subject, generator, **settings),
     "projected": compute_projected,

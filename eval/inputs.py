@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from eval.features import EvalError, Features, Prepare, device_of
+from eval.inversion import ObservedStep
 
 
 class Crop(NamedTuple):
@@ -80,6 +81,7 @@ class Subject:
         client_names: of the clients that `Features.test_clients` numbers.
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
+        local_step: a client's step and what the server sees of it, for inversion; or None.
         members: rows of the training images that the encoder was trained on, `[n]` int64; None: unknown.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
@@ -90,6 +92,7 @@ class Subject:
     encoder_inputs: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
+    local_step: ObservedStep | None = None
     members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
@@ -116,6 +119,7 @@ class Subject:
         missing = {
             "encoder_inputs": self.encoder_inputs is None,
             "local_models": self.local_models is None,
+            "local_step": self.local_step is None,
             "members": self.members is None or self.encoder_inputs is None or self.encoder_inputs.view is None,
             "projector": self.projector is None,
             "test_clients": not (self.features.test_clients >= 0).any(),
@@ -136,6 +140,8 @@ class Subject:
 REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
+    "local_step": "it reconstructs images from a step of SGD of a client that sends weights of a global encoder, which "
+    "the server sees: this run has no such step, or give Subject.local_step",
     "members": "it looks for the images that the encoder was trained on, give Subject.members and EncoderInputs.view",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
     "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "

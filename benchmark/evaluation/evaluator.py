@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -117,22 +117,19 @@ class Evaluator:
         self,
         encoder: nn.Module,
         protocols: Sequence[str],
-        local_models: LocalModels | None = None,
         on_start: Callable[[str], None] = lambda _: None,
         on_progress: Callable[[float], None] = lambda _: None,
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
-        projector: nn.Module | None = None,
-        own_features: Mapping[str, Callable[[], Features]] | None = None,
-        client: int | None = None,
+        **inputs: Any,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
 
-        local_models: for drift. on_start: called with the name of each step as it begins.
+        on_start: called with the name of each step as it begins.
         on_progress: called with the fraction of a long step that is done.
         arrays: is filled with those that figures are drawn from.
         failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
-        projector: of this encoder; or None. own_features: see `Subject`. client: whose encoder it is; None: of all.
+        inputs: further fields of `Subject`, those that protocols require.
         """
         if not protocols:
             return {}
@@ -151,11 +148,8 @@ class Evaluator:
                 view=self._augmented,
             ),
             targets={name: partial(self.features, encoder, target) for name, target in targets.items()},
-            local_models=None if local_models is None else partial(self._compare, local_models),
-            members=self._members(client),
-            projector=projector,
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
-            own_features=own_features,
+            **inputs,
             save_arrays=({} if arrays is None else arrays).__setitem__,
             on_progress=on_progress,
         )
@@ -263,7 +257,7 @@ class Evaluator:
             num_classes=max(1, len(source.classes)),
         )
 
-    def _compare(self, models: LocalModels, images: int) -> ModelComparison:
+    def compare(self, models: LocalModels, images: int) -> ModelComparison:
         """Features of some test images by clients' models and by the global model."""
         test = self.images.test
         chosen = self._sample(len(test.labels), images, "drift")
@@ -276,7 +270,7 @@ class Evaluator:
             torch.from_numpy(test.labels[chosen]).to(self.device),
         )  # fmt: skip
 
-    def _members(self, client: int | None) -> Tensor | None:
+    def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
         if self.images is not self.data.source:
             return None

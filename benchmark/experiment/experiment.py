@@ -17,6 +17,7 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.drift import drift_unavailable, supports_drift
 from benchmark.evaluation.evaluator import Evaluator
+from benchmark.evaluation.inversion import step_unavailable
 from benchmark.evaluation.protocols import expanded, transfer_targets
 from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
@@ -24,7 +25,7 @@ from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory, privacy
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
-from benchmark.experiment.run import LOCAL_MODELS, Run, execution_environment
+from benchmark.experiment.run import LOCAL_MODELS, LOCAL_STEP, Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams, cohort_size
@@ -241,6 +242,8 @@ class Experiment:
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
         if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):
             raise ConfigError(drift_unavailable(loop))
+        if any(find(name).requires == LOCAL_STEP for name in protocols) and (unavailable := step_unavailable(loop)):
+            raise ConfigError(unavailable)
         has_checkpoint = (self.folder / "checkpoint").exists()  # it can still be evaluated
         if not has_checkpoint and (reason := loop.budget_infeasible_reason()) is not None:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """A run: the objects of one experiment, all built, and what is done with them: train, evaluate, record."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,8 @@ from benchmark.configuration.typecheck import nearest
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError, count, exit_code, message
 from benchmark.evaluation.drift import has_drift, revisit_clients
-from benchmark.evaluation.evaluator import Evaluator, LocalModels, has_projector
+from benchmark.evaluation.evaluator import Evaluator, has_projector
+from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
@@ -119,12 +120,9 @@ class Run:
         ids = self._with_targets(ids)
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
-        local_models = None
-        if any(find(name).requires == LOCAL_MODELS for name in ids):
-            with self.display.during("visiting the clients once more"):
-                local_models = revisit_clients(self.loop)
+        inputs = self._collective_inputs(ids)
         encoders, origins, failed = on_rank_zero(
-            self.fabric, lambda: self._score(ids, before.get("encoders", {}), local_models)
+            self.fabric, lambda: self._score(ids, before.get("encoders", {}), inputs)
         )
         seconds = time.perf_counter() - started
         ids = [name for name in ids if name not in failed]
@@ -185,6 +183,7 @@ class Run:
             name
             for name, has in {
                 "local_models": has_drift(self.loop),
+                LOCAL_STEP: self.loop.round > 0 and step_unavailable(self.loop) is None,
                 "members": self.evaluator.images is self.data.source,
                 "projector": has_projector(self.loop.method, self.recalibrated),
                 "held_out": self.evaluator.holds_out,
@@ -195,7 +194,7 @@ class Run:
 
     def check_inputs(self, protocols: Iterable[str]) -> None:
         """ConfigError where a protocol requires labels or an optional input that the run has not."""
-        lacking = OPTIONAL - {LOCAL_MODELS} - self.inputs()
+        lacking = OPTIONAL - {LOCAL_MODELS, LOCAL_STEP} - self.inputs()
         images = self.evaluator.images
         for name in protocols:
             if (kind := find(name).requires) in lacking:
@@ -207,8 +206,20 @@ class Run:
                     "geometry/v1,label-free/v1 (`run`: evaluation.protocols=[...], `evaluate`: protocols=...)"
                 )
 
+    def _collective_inputs(self, protocols: Iterable[str]) -> dict[str, Any]:
+        """The inputs of protocols for which clients are visited once more, by all ranks."""
+        inputs, required = dict[str, Any](), {find(name).requires: find(name) for name in protocols}
+        if LOCAL_MODELS in required:
+            with self.display.during("visiting the clients once more"):
+                inputs[LOCAL_MODELS] = partial(self.evaluator.compare, revisit_clients(self.loop))
+        if LOCAL_STEP in required:
+            with self.display.during("watching one step of a client"):
+                images = required[LOCAL_STEP].settings["images"]
+                inputs[LOCAL_STEP] = observe_step(self.loop, self.data, images)
+        return inputs
+
     def _score(
-        self, protocols: list[str], before: dict[str, Scores], local_models: LocalModels | None
+        self, protocols: list[str], before: dict[str, Scores], inputs: Mapping[str, Any]
     ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
         """Every exported encoder's scores, earlier ones of other protocols included; each new protocol's `origin`;
         and the protocols that could not be measured, with the reason."""
@@ -224,9 +235,17 @@ class Run:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
                 projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
                 arrays = self.arrays.setdefault(name, {})
-                own, owner = own_features(self.evaluator, self.loop, exported, name), owner_of(self.loop, name)
                 scores[name] = self.evaluator.scores(
-                    encoder, protocols, local_models, steps, steps.progress, arrays, failed, projector, own, owner
+                    encoder,
+                    protocols,
+                    steps,
+                    steps.progress,
+                    arrays,
+                    failed,
+                    projector=projector,
+                    own_features=own_features(self.evaluator, self.loop, exported, name),
+                    members=self.evaluator.members(owner_of(self.loop, name)),
+                    **inputs,
                 )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}
@@ -277,8 +296,8 @@ class Run:
         return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated)
 
 
-LOCAL_MODELS = find("drift/v1").requires
-"""What protocols require that compare clients' models with the global one."""
+LOCAL_MODELS, LOCAL_STEP = (find(protocol).requires for protocol in ("drift/v1", "inversion/v1"))
+"""What protocols require that visit clients once more: to compare their models, and to watch one step."""
 
 
 def execution_environment(

@@ -68,6 +68,9 @@ def of_run(
         figures["spectrum"] = partial(spectra, values, title=title)
     if attacks := {name: saved["membership"] for name, saved in arrays.items() if "membership" in saved}:
         figures["membership"] = partial(membership, attacks, title=title)
+    for saved in arrays.values():
+        if (pictures := saved.get("inversion")) is not None:
+            figures["inversion"] = partial(inversion, pictures["truth"], pictures["guesses"], title=title)
     for name, saved in arrays.items():
         if (points_2d := saved.get("embed")) is not None:
             file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
@@ -168,6 +171,15 @@ def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: s
     pictures.imshow(grid.permute(1, 2, 0).numpy())
     pictures.set(xticks=[], yticks=[], xlabel="found most surely")
     pictures.spines[["left", "bottom"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
+def inversion(truth: Tensor, guesses: Tensor, path: Path, title: str) -> None:
+    """A client's views `[n, C, H, W]` in [0, 1], and below each what was reconstructed of it."""
+    figure, (axes,) = _figure(f"{title}: a client's views, and what its reply tells of them", 1)
+    axes.imshow(make_grid(torch.cat([truth, guesses]), nrow=len(truth), padding=1, pad_value=1).permute(1, 2, 0))
+    axes.set(xticks=[], yticks=[])
+    axes.spines[["left", "bottom"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
 

@@ -11,6 +11,7 @@ from eval import factories
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import EncoderInputs, ModelComparison
+from eval.inversion import ObservedStep
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Score, Subject, evaluate
 
@@ -91,6 +92,7 @@ PINNED = {
     "embed/v1": {"max_points": 2_000, "perplexity": 30},
     "drift/v1": {"images": 2_000},
     "membership/v1": {"max_images": 2_000, "views": 10},
+    "inversion/v1": {"images": 2, "steps": 4000, "lr": 0.02, "variation": 2.0},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
 }
 FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "label-free/v1"]
@@ -102,6 +104,7 @@ LONG = [
     "semi-fedx/v1",
     "semi-orchestra/v1",
     "semi-orchestra/v2",
+    "inversion/v1",
 ]
 
 
@@ -160,6 +163,14 @@ def subject(features):
             augment=lambda x, crop, generator: x.float() / 50,
             view=lambda x, generator: x.float() / 50 + torch.rand(x.shape, generator=generator),
         ),
+        local_step=ObservedStep(
+            views=torch.rand(2, 3, 12, 12),
+            low=torch.zeros(1, 3, 1, 1),
+            high=torch.ones(1, 3, 1, 1),
+            blind=torch.full((1, 3, 12, 12), 0.5),
+            observed=[torch.ones(1)],
+            gradients=lambda inputs: [inputs.mean(dim=(1, 2, 3))[:1]],
+        ),
         members=torch.arange(0, 60, 2),
         targets={"other": lambda: draw(40)},
         local_models=lambda images: ModelComparison([features.test_x + 0.5], features.test_x, features.test_y),
@@ -204,12 +215,15 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     others = "clusters geometry knn knn_by_k label_free_score membership semi spectrum scores_of"
     for function in f"{probes} {others}".split():
         monkeypatch.setattr(factories, function, record)
+    guesses = (subject.local_step.views, 1.0)
+    monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)
     subject = replace(subject, local_models=lambda images: record(images) or models)
     PROTOCOLS[name].run(subject, stream(name))
     assert named.items() <= PINNED[name].items()
-    assert unnamed == [value for key, value in PINNED[name].items() if key not in named]
+    elsewhere = {"images"} if name == "inversion/v1" else set()  # the step in the subject was made on so many
+    assert unnamed == [value for key, value in PINNED[name].items() if key not in named.keys() | elsewhere]
 
 
 def test_every_protocol_gives_its_headline_in_its_unit(subject):

@@ -97,7 +97,7 @@ def test_the_images_of_an_encoder_of_its_own_are_those_of_its_client(execute):
     """Membership of `local` looks for each client's images, of `fedavg` for those of all."""
     for method, sizes in (("local", [12, 12, 12]), ("fedavg", [36])):
         _, run = execute(method)
-        members = [run.evaluator._members(owner_of(run.loop, name)) for name in run.loop.export()]
+        members = [run.evaluator.members(owner_of(run.loop, name)) for name in run.loop.export()]
         assert [len(rows) for rows in members] == sizes
         held = [set(run.data.source.train.clients[rows.numpy()]) for rows in members]
         assert held == ([{"lima"}, {"oslo"}, {"rome"}] if method == "local" else [set(NAMES)])

@@ -110,3 +110,14 @@ def test_an_attack_is_drawn_with_the_images_it_is_surest_of(tmp_path):
     grey = {"client0": attack(0) | {"surest": torch.full((3, 1, 8, 8), 120, dtype=torch.uint8)}}
     plots.membership(grey, tmp_path / "b.png", "t")
     assert (120, 120, 120) in colours(tmp_path / "b.png")
+
+
+def test_what_a_reply_tells_is_drawn_below_the_views(tmp_path):
+    truth, guesses = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
+    truth[:, 0], guesses[:, 2] = 1.0, 1.0
+    plots.inversion(truth, guesses, tmp_path / "a.png", "t")
+    assert {(255, 0, 0), (0, 0, 255)} <= colours(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        pixels = np.asarray(image.convert("RGB"))
+    rows = [np.argwhere((pixels == colour).all(axis=2))[:, 0].mean() for colour in ((255, 0, 0), (0, 0, 255))]
+    assert rows[0] < rows[1]

@@ -1,0 +1,158 @@
+"""One step of a client, watched by the server that gets its reply; nothing of it is kept."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from benchmark.errors import ConfigError
+from benchmark.evaluation.drift import uploads_models
+from benchmark.execution.base import LocalTrainingConfig, VisitResult
+from benchmark.execution.sequential import SequentialExecutor
+from benchmark.federation.loop import Callback, FederatedLoop
+from datamodules.federated import FederatedDataModule
+from datamodules.views import plain
+from eval.inversion import ObservedStep
+from methods import trees
+from methods.base import Batch, FederatedMethod, Phase, Tree, Visit
+
+
+def step_unavailable(loop: FederatedLoop) -> str | None:
+    """Why no gradient follows from a client's reply, in one line; None: it does."""
+    if not uploads_models(loop) or loop.method.has_personal_encoders:
+        return f"inversion/v1: clients of {type(loop.method).__name__} send no weights of a global encoder"
+    if loop.uplink.secure_sums is not None:
+        return "inversion/v1: under privacy.secure_sums the server sees no reply of a single client"
+    if not isinstance(loop.method.configure_optimizers(), torch.optim.SGD):
+        return "inversion/v1: clients do not train by torch.optim.SGD, of which one step shows the gradient"
+    return None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A client's step before it was made.
+
+    method: a copy, in the state from which the step starts. rate: the step's length over the gradient's. decay: weight
+    decay by path of a parameter.
+    """
+
+    method: FederatedMethod
+    phase: Phase
+    client: int
+    batch: Batch
+    rate: float
+    decay: dict[tuple, float]
+
+    @classmethod
+    def of(cls, method: FederatedMethod, visit: Visit, batch: Batch, optimizer: torch.optim.Optimizer) -> "_Start":
+        groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+        trained = {path: groups[id(leaf)] for path, leaf in trees.leaves(method.trainable()) if id(leaf) in groups}
+        rates = {group["lr"] * (1 + group["momentum"] * group["nesterov"]) for group in trained.values()}
+        if len(rates) != 1:
+            raise ConfigError("inversion/v1: the optimiser has several learning rates: it cannot be inverted")
+        decay = {path: group["weight_decay"] for path, group in trained.items()}
+        return cls(deepcopy(method), visit.phase, visit.client.id, batch, rates.pop(), decay)
+
+    def parameters(self, after: Tree) -> dict[tuple, Tensor]:
+        """Path -> parameter of those that were trained and that the reply shows. after: weights by the reply."""
+        shown = dict(trees.leaves(after))
+        return {path: leaf for path, leaf in trees.leaves(self.method.trainable()) if path in shown.keys() & self.decay}
+
+    def observed(self, after: Tree) -> list[Tensor]:
+        """The gradient by tensor, from the weights before the step and those by the reply."""
+        shown = dict(trees.leaves(after))
+        with torch.no_grad():
+            return [
+                (before - shown[path]) / self.rate - self.decay[path] * before
+                for path, before in self.parameters(after).items()
+            ]
+
+    def gradients(self, after: Tree) -> Callable[[Tensor], Sequence[Tensor]]:
+        """The gradient by tensor of the step on other inputs."""
+        parameters, method, phase = self.parameters(after), self.method, self.phase
+
+        def of_views(inputs: Tensor) -> Sequence[Tensor]:
+            views = inputs.split(len(self.batch.index))
+            loss = method.hook("training_step", phase)(cast(Any, self.batch)._replace(views=views), 0)["loss"]
+            found = torch.autograd.grad(loss, list(parameters.values()), create_graph=True, materialize_grads=True)
+            if method.is_default("adjust_gradients", phase):
+                return found
+            tree: Tree = {}
+            for path, gradient in zip(parameters, found, strict=True):
+                trees.put(tree, path, gradient)
+            adjusted = dict(trees.leaves(method.hook("adjust_gradients", phase)(tree)))
+            return [adjusted[path] for path in parameters]
+
+        return of_views
+
+
+class _Watch(SequentialExecutor):
+    """Visits clients for a step each, and keeps the start of the first one."""
+
+    start: _Start | None = None
+
+    def _local_step(self, visit: Visit, optimizer: torch.optim.Optimizer) -> Callable[[Any], None]:
+        take_step = super()._local_step(visit, optimizer)
+
+        def watched(batch: Any) -> None:
+            if self.start is None and visit.phase.where == "clients":
+                self.start = _Start.of(self.method, visit, batch, optimizer)
+            take_step(batch)
+
+        return watched
+
+
+class _Reply(Callback):
+    """The weights by the first client's reply, as the server gets it, and the number of its steps."""
+
+    def __init__(self, executor: _Watch) -> None:
+        self.executor = executor
+        self.weights: Tree | None = None
+        self.steps = 0
+
+    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
+        """Copies the weights: a reply may be the resident model itself."""
+        start, visit = self.executor.start, result.visit
+        if self.weights is None and start is not None and (start.phase, start.client) == (visit.phase, visit.client.id):
+            weights = loop.method.local_weights(result.message, loop.server)
+            self.weights, self.steps = None if weights is None else trees.clone(weights), visit.steps
+
+
+def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) -> ObservedStep:
+    """One step on `images` images of the last round's first client on this rank, from the final model.
+
+    The server is given all but the images: the client's own parts and the step's random numbers too. The loop is not
+    changed. Every rank has to call this.
+
+    Raises ConfigError: see `step_unavailable`; or no round is done, the client makes more than one step, or views have
+    several sizes.
+    """
+    if (reason := step_unavailable(loop)) is not None or not loop.round:
+        raise ConfigError(reason or "inversion/v1: no round is done: set federation.rounds to at least 1")
+    executor = _Watch(loop.fabric, loop.method, data, LocalTrainingConfig(1, 1, images), loop.streams)
+    reply = _Reply(executor)
+    scratch = loop.scratch_copy([reply])
+    scratch.executor = executor
+    try:
+        scratch.run_round(loop.round - 1)
+    finally:
+        scratch.client_state.clear()
+    start, after = executor.start, reply.weights
+    if start is None or after is None or reply.steps != 1 or len({view.shape for view in start.batch.views}) > 1:
+        raise ConfigError("inversion/v1: the client makes more than one step, or on views of several sizes")
+    recipe, views = data.recipe, torch.cat(start.batch.views)
+    channels = views.shape[1]
+    mean, std = ((recipe.mean or (0.0,) * channels), (recipe.std or (1.0,) * channels))
+    low, high = (views.new_tensor([(end - m) / s for m, s in zip(mean, std, strict=True)]) for end in (0, 1))
+    average = torch.from_numpy(data.source.train.images.mean(axis=0, keepdims=True).round().astype("uint8"))
+    return ObservedStep(
+        views=views,
+        low=low.view(1, -1, 1, 1),
+        high=high.view(1, -1, 1, 1),
+        blind=plain(average.to(views.device), recipe).to(views),
+        observed=start.observed(after),
+        gradients=start.gradients(after),
+    )
