@@ -37,7 +37,7 @@ class Protocol:
             "local_step", "projector", "test_clients", "views" or "target NAME": the input besides features.
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
-        long: whether it takes a paper's number of passes through the encoder.
+        long: whether it takes a paper's number of passes through the encoder, or of steps.
     """
 
     id: str

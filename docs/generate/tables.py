@@ -25,6 +25,8 @@ NEEDS = {
     "encoder_inputs": "the encoder and its images",
     "held_out": "the encoder, its images, and labelled images that nobody trained on",
     "local_models": "the models of clients and the aggregated one",
+    "local_step": "a step of a client, and its reply as the server gets it",
+    "members": "the encoder, its images, and which of them it was trained on",
     "projector": "the projector",
     "views": "features of two views of each client's images",
     "test_clients": "test images that name a client or a domain",
@@ -104,11 +106,11 @@ def _facts(protocol: Protocol) -> Iterator[str]:
     yield f"Headline: `{protocol.headline}`{f', {better} is better' if better else ''}."
     target = protocol.requires.startswith("target ")
     yield f"Requires {'images and labels of the other data set' if target else NEEDS[protocol.requires]}."
-    yield "Reads labels." if protocol.uses_labels else "Reads no labels of the training data set."
+    yield "Needs labels." if protocol.uses_labels else "Needs no labels of the training data set."
     if protocol.units:
         yield f"Units: {', '.join(f'`{metric}` in {unit}' for metric, unit in protocol.units.items())}."
     if protocol.long:
-        yield "Long: as many passes through the encoder as in the paper."
+        yield "Long: as many passes through the encoder, or steps, as in the paper."
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
