@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from benchmark.federation.updates import refuse_whole_numbers
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
@@ -98,9 +99,8 @@ class MaskedCohort:
         weight = 1.0
         if isinstance(how, Mean):
             weight = visit.weight(str(how.by)) / self.sums.weights[str(how.by)]
+        refuse_whole_numbers(entry, tree, "privacy.secure_sums")
         for path, leaf in trees.leaves(tree):
-            if not leaf.is_floating_point():
-                raise MethodError(f"privacy.secure_sums: {entry!r} has whole numbers: send floats")
             if leaf.numel() and (size := weight * float(leaf.abs().max())) > self.sums.largest:
                 raise MethodError(
                     f"privacy.secure_sums: {visit.client} sends {size:.3g} in {'.'.join(map(str, path))} of {entry!r}, "

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import torch
 
 from benchmark.federation.clipping import Clipping
-from benchmark.federation.updates import combined_entries, start_of
+from benchmark.federation.updates import combined_entries, refuse_whole_numbers, start_of
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
@@ -87,8 +87,7 @@ class UpdatePrivacy:
         covered = combined_entries(visit.phase)
         entries = [entry for entry in covered if any(trees.leaves(message.get(entry, {})))]
         for entry in entries:
-            if not all(leaf.is_floating_point() for _, leaf in trees.leaves(message[entry])):
-                raise MethodError(f"privacy.mechanism: {entry!r} has whole numbers, which no noise hides: send floats")
+            refuse_whole_numbers(entry, message[entry], "privacy.mechanism")
         starts = {entry: start_of(visit.message, message, entry) for entry in entries}
         updates = {entry: trees.subtract(message[entry], starts[entry]) for entry in entries}
         clipped, within = self.clipping.clipped(updates)

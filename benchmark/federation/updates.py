@@ -26,6 +26,12 @@ def start_of(sent: Message, replied: Message, entry: str) -> Tree:
     return start
 
 
+def refuse_whole_numbers(entry: str, tree: Tree, key: str) -> None:
+    """MethodError where an entry has whole numbers. key: the setting that they do not go with."""
+    if not all(leaf.is_floating_point() for _, leaf in trees.leaves(tree)):
+        raise MethodError(f"{key}: {entry!r} has whole numbers: send floats")
+
+
 def refuse_single(method: FederatedMethod, rounds: int, key: str) -> None:
     """MethodError where a method's updates are not averaged or summed alike. key: the setting that asks for it."""
     name, covered = type(method).__name__, False

@@ -61,7 +61,7 @@ class TestClipping:
 
     def test_whole_numbers_are_refused(self):
         reply = {**REPLY, "delta": {"n": torch.tensor([3])}}
-        with pytest.raises(MethodError, match="'delta' has whole numbers, which no noise hides"):
+        with pytest.raises(MethodError, match="'delta' has whole numbers: send floats"):
             privacy("central", 1.0, 1.0).sent(visit(), reply)
 
     def test_entries_of_other_kinds_and_phases_are_left_alone(self):
