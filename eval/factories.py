@@ -101,7 +101,7 @@ def compute_inversion(subject: Subject, generator: torch.Generator, images: int,
     images: that the step was made on, `subject.local_step` has them already.
     """
     assert subject.local_step is not None  # see `Subject.check`
-    step = subject.local_step
+    step = subject.local_step()
     guesses, cosine = reconstruct(step, generator, on_progress=subject.on_progress, **settings)
     truth, shown = step.pixels(step.views), step.pixels(guesses)
     scores, nearest = similarity(shown, truth, step.pixels(step.blind))

@@ -81,7 +81,7 @@ class Subject:
         client_names: of the clients that `Features.test_clients` numbers.
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
-        local_step: a client's step and what the server sees of it, for inversion; or None.
+        local_step: returns a client's step and what the server sees of it, for inversion; or None.
         members: rows of the training images that the encoder was trained on, `[n]` int64; None: unknown.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
@@ -92,7 +92,7 @@ class Subject:
     encoder_inputs: EncoderInputs | None = None
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
-    local_step: ObservedStep | None = None
+    local_step: Callable[[], ObservedStep] | None = None
     members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()

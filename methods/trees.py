@@ -60,6 +60,25 @@ def map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     }
 
 
+def in_order(tree: Tree) -> list[tuple[tuple, Tensor]]:
+    """The (path, tensor) of `leaves`, sorted by their paths, whatever order the Tree was put together in."""
+    return sorted(leaves(tree), key=lambda item: [str(key) for key in item[0]])
+
+
+def map_in_order(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """As `map`, calling `function` in the order of the paths, so that what it draws depends on the paths alone.
+
+    >>> numbers = iter([1.0, 2.0])
+    >>> map_in_order(lambda leaf: leaf * next(numbers), {"w": torch.tensor([1.0]), "b": torch.tensor([1.0])})
+    {'w': tensor([2.]), 'b': tensor([1.])}
+    """
+    values = {path: function(leaf) for path, leaf in in_order(tree)}
+    result: Tree = {}
+    for path, _ in leaves(tree):
+        put(result, path, values[path])
+    return result
+
+
 def select(tree: Tree, outline: Tree) -> Tree:
     """The leaves of `tree` at the paths of `outline`.
 

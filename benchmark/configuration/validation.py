@@ -41,7 +41,7 @@ WITHIN: dict[str, tuple[Callable[[float], bool], str]] = {
     "compression.share": (lambda share: 0 < share <= 1, "a share in (0, 1]"),
     "privacy.delta": (lambda delta: 0 < delta < 1, "a number in (0, 1)"),
     "privacy.quantile": (lambda quantile: 0 < quantile < 1, "a number in (0, 1)"),
-    "privacy.epsilon": (lambda epsilon: epsilon > 0, "a number above 0, or leave it out for no budget"),
+    "privacy.epsilon": (lambda epsilon: 0 < epsilon < math.inf, "a number above 0, or leave it out for no budget"),
     "privacy.range": (lambda size: 1 <= size < math.inf, "the largest number that a client sends, at least 1"),
 }
 """Key -> whether a value is possible, and what to give; unless it is null."""

@@ -27,19 +27,16 @@ class _Collector(Callback):
             self.weights[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
-def uploads_models(loop: FederatedLoop) -> bool:
-    """Whether clients' weights follow from their replies."""
-    return type(loop.method).local_weights is not FederatedMethod.local_weights or any(
-        phase.where == "clients" and "weights" in phase.uplink for _, phase in loop.plan(max(loop.rounds - 1, 0))
-    )
-
-
 def supports_drift(loop: FederatedLoop) -> bool:
     """Whether clients upload full models that can be compared with the aggregate.
 
     A model without BatchNorm's statistics, which stay local or are measured by the server, is not full.
     """
-    return uploads_models(loop) and (loop.method.batch_norm == "average" or not has_batch_norm(loop.method))
+    method = loop.method
+    uploads_models = type(method).local_weights is not FederatedMethod.local_weights or any(
+        phase.where == "clients" and "weights" in phase.uplink for _, phase in loop.plan(max(loop.rounds - 1, 0))
+    )
+    return uploads_models and (method.batch_norm == "average" or not has_batch_norm(method))
 
 
 def has_drift(loop: FederatedLoop) -> bool:

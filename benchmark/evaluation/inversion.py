@@ -3,18 +3,22 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.errors import ConfigError
-from benchmark.evaluation.drift import uploads_models
 from benchmark.execution.base import LocalTrainingConfig, VisitResult
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.scheduling import VisitCosts
+from benchmark.federation.updates import trains_clients
 from datamodules.federated import FederatedDataModule
 from datamodules.views import plain
+from eval.features import EvalError
 from eval.inversion import ObservedStep
 from methods import trees
 from methods.base import Batch, FederatedMethod, Phase, Tree, Visit
@@ -22,13 +26,20 @@ from methods.base import Batch, FederatedMethod, Phase, Tree, Visit
 
 def step_unavailable(loop: FederatedLoop) -> str | None:
     """Why no gradient follows from a client's reply, in one line; None: it does."""
-    if not uploads_models(loop) or loop.method.has_personal_encoders:
+    if not _trained_weights_are_sent(loop) or loop.method.has_personal_encoders:
         return f"inversion/v1: clients of {type(loop.method).__name__} send no weights of a global encoder"
     if loop.uplink.secure_sums is not None:
         return "inversion/v1: under privacy.secure_sums the server sees no reply of a single client"
     if not isinstance(loop.method.configure_optimizers(), torch.optim.SGD):
         return "inversion/v1: clients do not train by torch.optim.SGD, of which one step shows the gradient"
     return None
+
+
+def _trained_weights_are_sent(loop: FederatedLoop) -> bool:
+    """Whether clients' weights follow from their replies of the phase that they train in."""
+    replaced = type(loop.method).local_weights is not FederatedMethod.local_weights
+    phases = [phase for _, phase in loop.plan(max(loop.rounds - 1, 0)) if trains_clients(phase)]
+    return any(replaced or "weights" in phase.uplink for phase in phases)
 
 
 @dataclass(frozen=True)
@@ -62,29 +73,30 @@ class _Start:
         return {path: leaf for path, leaf in trees.leaves(self.method.trainable()) if path in shown.keys() & self.decay}
 
     def observed(self, after: Tree) -> list[Tensor]:
-        """The gradient by tensor, from the weights before the step and those by the reply."""
+        """The gradient and weight decay by tensor, from the weights before the step and those by the reply."""
         shown = dict(trees.leaves(after))
         with torch.no_grad():
-            return [
-                (before - shown[path]) / self.rate - self.decay[path] * before
-                for path, before in self.parameters(after).items()
-            ]
+            return [(before - shown[path]) / self.rate for path, before in self.parameters(after).items()]
 
     def gradients(self, after: Tree) -> Callable[[Tensor], Sequence[Tensor]]:
-        """The gradient by tensor of the step on other inputs."""
+        """The gradient and weight decay by tensor of the step on other inputs.
+
+        The decay is in both: a clip has scaled it together with the gradient.
+        """
         parameters, method, phase = self.parameters(after), self.method, self.phase
 
         def of_views(inputs: Tensor) -> Sequence[Tensor]:
             views = inputs.split(len(self.batch.index))
-            loss = method.hook("training_step", phase)(cast(Any, self.batch)._replace(views=views), 0)["loss"]
-            found = torch.autograd.grad(loss, list(parameters.values()), create_graph=True, materialize_grads=True)
-            if method.is_default("adjust_gradients", phase):
-                return found
-            tree: Tree = {}
-            for path, gradient in zip(parameters, found, strict=True):
-                trees.put(tree, path, gradient)
-            adjusted = dict(trees.leaves(method.hook("adjust_gradients", phase)(tree)))
-            return [adjusted[path] for path in parameters]
+            with sdpa_kernel(SDPBackend.MATH):  # other kernels of attention have no second derivative
+                loss = method.hook("training_step", phase)(cast(Any, self.batch)._replace(views=views), 0)["loss"]
+                found = torch.autograd.grad(loss, list(parameters.values()), create_graph=True, materialize_grads=True)
+            gradients = dict(zip(parameters, found, strict=True))
+            if not method.is_default("adjust_gradients", phase):
+                tree: Tree = {}
+                for path, gradient in gradients.items():
+                    trees.put(tree, path, gradient)
+                gradients |= trees.leaves(method.hook("adjust_gradients", phase)(tree))
+            return [gradients[path] + self.decay[path] * leaf for path, leaf in parameters.items()]
 
         return of_views
 
@@ -121,31 +133,38 @@ class _Reply(Callback):
             self.weights, self.steps = None if weights is None else trees.clone(weights), visit.steps
 
 
-def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) -> ObservedStep:
-    """One step on `images` images of the last round's first client on this rank, from the final model.
+def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) -> Callable[[], ObservedStep]:
+    """One step on `images` images from the final model, of the client of the last round's cohort with the lowest id.
 
-    The server is given all but the images: the client's own parts and the step's random numbers too. The loop is not
-    changed. Every rank has to call this.
+    The server is given all but the images: the client's own parts and the step's random numbers too. The run's state
+    is not changed. Every rank has to call this; the first one, which visits that client, may call what it returns.
 
-    Raises ConfigError: see `step_unavailable`; or no round is done, the client makes more than one step, or views have
-    several sizes.
+    Raises:
+        ConfigError: see `step_unavailable`, or no round is done.
+        EvalError: by the function: no client has trained, its reply is not of its first step, or views differ in size.
     """
     if (reason := step_unavailable(loop)) is not None or not loop.round:
         raise ConfigError(reason or "inversion/v1: no round is done: set federation.rounds to at least 1")
     executor = _Watch(loop.fabric, loop.method, data, LocalTrainingConfig(1, 1, images), loop.streams)
     reply = _Reply(executor)
     scratch = loop.scratch_copy([reply])
-    scratch.executor = executor
+    scratch.executor, scratch.costs = executor, VisitCosts(executor.images)  # equal costs: the lowest id goes first
     try:
         scratch.run_round(loop.round - 1)
     finally:
         scratch.client_state.clear()
-    start, after = executor.start, reply.weights
-    if start is None or after is None or reply.steps != 1 or len({view.shape for view in start.batch.views}) > 1:
-        raise ConfigError("inversion/v1: the client makes more than one step, or on views of several sizes")
+    return partial(_observed, executor.start, reply, data)
+
+
+def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule) -> ObservedStep:
+    """What the server sees of the step. Raises EvalError: see `observe_step`."""
+    if start is None or (after := reply.weights) is None:
+        raise EvalError("no client of the last round's cohort trains and replies with weights")
+    if reply.steps != 1 or len({view.shape for view in start.batch.views}) > 1:
+        raise EvalError("a client makes more than one step before it replies, or its views differ in size")
     recipe, views = data.recipe, torch.cat(start.batch.views)
     channels = views.shape[1]
-    mean, std = ((recipe.mean or (0.0,) * channels), (recipe.std or (1.0,) * channels))
+    mean, std = recipe.mean or (0.0,) * channels, recipe.std or (1.0,) * channels
     low, high = (views.new_tensor([(end - m) / s for m, s in zip(mean, std, strict=True)]) for end in (0, 1))
     average = torch.from_numpy(data.source.train.images.mean(axis=0, keepdims=True).round().astype("uint8"))
     return ObservedStep(

@@ -18,6 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.identity import NEWER
 from benchmark.configuration.instantiate import SHIPPED, arguments, check, construct, locate, named_classes
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
@@ -250,7 +251,9 @@ def attendance(config: DictConfig) -> Attendance:
 
 def compression(config: DictConfig, built: FederatedMethod) -> Compression | None:
     """Compression of the clients' updates; refuses a method that has none."""
-    name, rounds = config.compression.name, config.federation.rounds
+    name, rounds = config.compression.name, max(1, config.federation.rounds)
+    if name != "top-k" and config.compression.share != NEWER["compression.share"]:
+        raise ConfigError("compression.share needs compression.name=top-k")
     if name == "none":
         return None
     if not any(combined_entries(phase) for round in range(rounds) for phase in built.plan(round)):

@@ -47,6 +47,8 @@ def accountant(config: DictConfig, method: FederatedMethod, clients: Sequence[Cl
 def secure_sums(config: DictConfig, method: FederatedMethod, clients: Sequence[Client]) -> SecureSums | None:
     """Masks on what the clients' replies are averaged or summed from, or None."""
     if not config.privacy.secure_sums:
+        if config.privacy.range != NEWER["privacy.range"]:
+            raise ConfigError("privacy.range needs privacy.secure_sums=true")
         return None
     if config.compression.name != "none":
         raise ConfigError(
@@ -54,8 +56,10 @@ def secure_sums(config: DictConfig, method: FederatedMethod, clients: Sequence[C
             "step for all clients, so compression would save nothing: choose one of them"
         )
     refuse_single(method, config.federation.rounds, "privacy.secure_sums")
+    phases = [phase for round in range(max(1, config.federation.rounds)) for phase in method.plan(round)]
+    size = min(phase.batch_size or config.training.batch_size for phase in phases)
     examples = max(client.examples for client in clients)
-    weights = {"examples": examples, "batches": math.ceil(examples / config.training.batch_size), "clients": 1}
+    weights = {"examples": examples, "batches": math.ceil(examples / size), "clients": 1}
     return SecureSums(config.privacy.range, weights, method.dtype, Streams(config.seed))
 
 
@@ -68,6 +72,8 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
             raise ConfigError(f"{keys} need{'s' * (len(useless) == 1)} privacy.mechanism=central or local")
         return None
     _check_noise(config)
+    if given.clipping != "adaptive" and given.quantile != NEWER["privacy.quantile"]:
+        raise ConfigError("privacy.quantile needs privacy.clipping=adaptive")
     phases = (phase for round in range(config.federation.rounds) for phase in method.plan(round))
     if any(method.noise(phase, client) for phase in phases for client in clients[:1]):
         raise ConfigError(

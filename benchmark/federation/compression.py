@@ -28,7 +28,7 @@ from benchmark.federation.communication import sizes
 from benchmark.federation.updates import combined_entries, start_of
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Message, Tree, Visit
+from methods.base import Message, MethodError, Tree, Visit
 
 RESIDUAL = "residual"
 """Key of a client's state for what it has not sent yet."""
@@ -60,8 +60,14 @@ class Compression:
         phase, client = visit.phase.name, visit.client.id
         stream = self.streams.generator("compression", round=visit.round, phase=phase, client=client)
         nbytes, kept = sizes(message), dict(residual)
-        for entry in combined_entries(visit.phase):
-            if not (chosen := self._compressible(message.get(entry, {}))):
+        compressible = {entry: self._compressible(message.get(entry, {})) for entry in combined_entries(visit.phase)}
+        if compressible and not any(compressible.values()):
+            raise MethodError(
+                f"compression.name={self.name}: of what clients send in phase {phase!r}, only running statistics are "
+                "averaged or summed, and those are sent as they are: leave it out"
+            )
+        for entry, chosen in compressible.items():
+            if not chosen:
                 continue
             start = trees.select(start_of(visit.message, message, entry), chosen)
             update = trees.subtract(chosen, start)
@@ -89,7 +95,7 @@ class Compression:
             return trees.map(lambda leaf: leaf.half().to(leaf), update), 2 * _numbers(update)
         bits = int(self.name.removeprefix("int"))
         size = sum(math.ceil(leaf.numel() * bits / 8) + 4 for _, leaf in trees.leaves(update))
-        return trees.map(lambda leaf: multiples(leaf, bits, stream), update), size
+        return trees.map_in_order(lambda leaf: multiples(leaf, bits, stream), update), size
 
 
 def _numbers(tree: Tree) -> int:
@@ -102,11 +108,12 @@ def multiples(leaf: Tensor, bits: int, stream: torch.Generator) -> Tensor:
     >>> multiples(torch.tensor([127.0, -3.0, 0.0]), 8, torch.Generator())
     tensor([127.,  -3.,   0.])
     """
-    step = leaf.abs().max() / (2 ** (bits - 1) - 1) if leaf.numel() else leaf.new_zeros(())
+    most = 2 ** (bits - 1) - 1
+    step = leaf.abs().max() / most if leaf.numel() else leaf.new_zeros(())
     if step == 0:
         return leaf
     chance = torch.rand(leaf.shape, generator=stream).to(leaf)
-    return (leaf / step + chance).floor() * step
+    return (leaf / step + chance).floor().clamp(-most, most) * step
 
 
 def largest(update: Tree, share: float) -> tuple[Tree, int]:

@@ -195,6 +195,7 @@ class FederatedLoop:
         absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
         inbox: dict[int, Message] = defaultdict(dict)
         self.common = {}
+        contacted = False
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
@@ -205,10 +206,10 @@ class FederatedLoop:
             if phase.where == "server":
                 server_reports += reports
                 continue
-            client_reports += reports
+            contacted, client_reports = True, client_reports + reports
             released |= self.accountant.record_releases(phase, members)
         # one for each client of the cohort, even where a phase reached all clients
-        self.ledger.record_visits(round, len(cohort) if client_reports else 0)
+        self.ledger.record_visits(round, len(cohort) if contacted else 0)
         line = round_line(round, client_reports, server_reports, self.ledger)
         if len(replying) < len(cohort):
             line["lost"] = len(cohort) - len(replying)
@@ -294,7 +295,7 @@ class FederatedLoop:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
         visit = result.visit
-        sent = uplink.sent(result, self.client_state.get(visit.client.id, {}))
+        sent = uplink.sent(result, self.client_state)
         aggregation.add(visit, sent.received, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, sent.state)
         for callback in self.callbacks:
@@ -349,6 +350,7 @@ class FederatedLoop:
 
         It shares the history and the checkpoint, so do not call its `fit`. Delete its `client_state` folder after use.
         """
+        _ = self.late  # by this loop's executor: a copy may have another
         scratch = copy.copy(self)
         scratch.callbacks = callbacks
         scratch.client_state = self.client_state.scratch_copy()

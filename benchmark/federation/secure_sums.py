@@ -9,17 +9,20 @@ Decisions
   on, and the masks of a client that never replies are taken out by the server instead of from shares of its key.
 - Neighbours are the DEGREE nearest in the order of the cohort, as a ring; up to DEGREE + 1 clients are all neighbours.
   Bell et al. (2020) draw as few, at random.
-- A step is K R / 2^31, for K clients of the cohort and numbers of at most R, so that no sum overflows. Weights are
-  divided by the largest that a client may have, and summed under masks too.
+- A step is K R / (2^31 - K), for K clients of the cohort and numbers of at most R, so that no sum of rounded numbers
+  overflows. Weights are divided by the largest that a client may have, and summed under masks too.
 - Entries that the server needs one by one (`Each`, `Cat`) are sent as they are. Methods whose server reads or weighs
   the updates of single clients are refused.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from benchmark.errors import DivergedError
+from benchmark.federation.divergence import DIVERGENCE_HINT, last_good_round
 from benchmark.federation.updates import refuse_whole_numbers
 from benchmark.rng import Streams
 from methods import trees
@@ -57,7 +60,7 @@ class MaskedCohort:
 
     def __init__(self, sums: SecureSums, phase: Phase, round: int, clients: Sequence[int]) -> None:
         self.sums, self.phase, self.round, self.clients = sums, phase, round, clients
-        self.step = len(clients) * sums.largest / (MODULUS // 2)
+        self.step = len(clients) * sums.largest / (MODULUS // 2 - len(clients))
 
     def uplink(self, uplink: Mapping[str, Reduction]) -> Mapping[str, Reduction]:
         """How the masked replies are combined: masked entries are added up."""
@@ -99,9 +102,17 @@ class MaskedCohort:
         weight = 1.0
         if isinstance(how, Mean):
             weight = visit.weight(str(how.by)) / self.sums.weights[str(how.by)]
+            if weight > 1:
+                raise MethodError(f"privacy.secure_sums: {visit.client} weighs more in {entry!r} than was agreed on")
         refuse_whole_numbers(entry, tree, "privacy.secure_sums")
         for path, leaf in trees.leaves(tree):
-            if leaf.numel() and (size := weight * float(leaf.abs().max())) > self.sums.largest:
+            size = weight * float(leaf.abs().max()) if leaf.numel() else 0.0
+            if not math.isfinite(size):
+                raise DivergedError(
+                    f"what {visit.client} replied as {entry!r} is not finite in round {visit.round + 1}, phase "
+                    f"{visit.phase.name!r}; {last_good_round(visit.round)}: {DIVERGENCE_HINT}"
+                )
+            if size > self.sums.largest:
                 raise MethodError(
                     f"privacy.secure_sums: {visit.client} sends {size:.3g} in {'.'.join(map(str, path))} of {entry!r}, "
                     f"and no number may be larger than privacy.range={self.sums.largest:g}: raise it"
@@ -144,6 +155,6 @@ class MaskedCohort:
             pair = f"mask of {entry}: {min(client, other)} and {max(client, other)}"
             stream = self.sums.streams.generator(pair, round=self.round, phase=self.phase.name)
             sign = 1 if client < other else -1
-            for _, leaf in trees.leaves(masks):
+            for _, leaf in trees.in_order(masks):
                 leaf += sign * torch.randint(MODULUS, leaf.shape, generator=stream)
         return trees.map(lambda mask, leaf: mask.to(leaf.device), masks, like)

@@ -66,7 +66,7 @@ class UpdatePrivacy:
         return {" and ".join(covered) + " by client": self.noise_multiplier / sensitivity}
 
     def check_sent(self, phase: Phase, common: Message) -> None:
-        """MethodError where a Poisson sample's updates have no start that all clients share.
+        """MethodError where a Poisson sample's updates have no start that all clients share, or are no mean of theirs.
 
         common: what all clients were sent alike.
         """
@@ -76,6 +76,12 @@ class UpdatePrivacy:
             raise MethodError(
                 f"privacy.sampling=poisson: {', '.join(missing)} of phase {phase.name!r} is not sent to all clients "
                 "alike, so a round that draws nobody has nothing to add the noise to: use privacy.sampling=fixed"
+            )
+        sums = [entry for entry in combined_entries(phase) if isinstance(phase.uplink[entry], Sum)]
+        if combined_entries(phase) and (sums or phase.cohort == "all"):
+            what = f"{', '.join(sums)} is a sum" if sums else "it has all clients"
+            raise MethodError(
+                f"privacy.sampling=poisson: phase {phase.name!r} averages no sample ({what}): use sampling=fixed"
             )
 
     @torch.no_grad()
@@ -134,7 +140,10 @@ class UpdatePrivacy:
         deviation = share * self.clipping.noise_multiplier(self.noise_multiplier) * self.clipping.norm
         if not deviation:
             return tree
-        return trees.map(lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf), tree)
+        noisy = trees.map_in_order(
+            lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=stream).to(leaf), tree
+        )
+        return trees.overlay(tree, noisy)  # over `tree`, whose branches may have no leaves
 
     def describe(self, phase: Phase, entry: str) -> str | None:
         """A covered entry's protection, for the privacy sheet."""
@@ -143,7 +152,8 @@ class UpdatePrivacy:
         if entry not in combined_entries(phase):
             return None
         where = "on the sum, by the server" if self.mechanism == "central" else "by the client"
-        noise = f", Gaussian noise of {self.noise_multiplier * self.clipping.norm:.3g} {where}"
+        deviation = self.clipping.noise_multiplier(self.noise_multiplier) * self.clipping.norm
+        noise = f", Gaussian noise of {deviation:.3g} {where}"
         others = " and ".join(other for other in combined_entries(phase) if other != entry)
         together = f", together with {others}," * bool(others)
         bound = f"clipped to norm {self.clipping.norm:g}{noise * bool(self.noise_multiplier)}"

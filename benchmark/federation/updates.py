@@ -35,7 +35,7 @@ def refuse_whole_numbers(entry: str, tree: Tree, key: str) -> None:
 def refuse_single(method: FederatedMethod, rounds: int, key: str) -> None:
     """MethodError where a method's updates are not averaged or summed alike. key: the setting that asks for it."""
     name, covered = type(method).__name__, False
-    for phase in (phase for round in range(rounds) for phase in method.plan(round)):
+    for phase in (phase for round in range(max(1, rounds)) for phase in method.plan(round)):
         if not trains_clients(phase):
             continue
         for entry, how in phase.uplink.items():

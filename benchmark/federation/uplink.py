@@ -11,8 +11,9 @@ from benchmark.execution.base import VisitResult
 from benchmark.federation.communication import sizes
 from benchmark.federation.compression import RESIDUAL, Compression
 from benchmark.federation.secure_sums import MaskedCohort, SecureSums, is_masked
-from benchmark.federation.update_privacy import UpdatePrivacy
-from methods.base import Client, Message, Phase, Reduction, Replies, Tree
+from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
+from benchmark.federation.updates import combined_entries
+from methods.base import Client, Message, MethodError, Phase, Reduction, Replies, Tree, Visit
 
 
 class Sent(NamedTuple):
@@ -84,14 +85,19 @@ class PhaseUplink:
         """How what the server gets is combined: masked entries are added up."""
         return self.reductions if self.masked is None else self.masked.uplink(self.reductions)
 
-    def sent(self, result: VisitResult, before: Tree) -> Sent:
-        """A visit's reply on its way. before: the client's state from before the visit."""
+    def sent(self, result: VisitResult, states: Mapping[int, Tree]) -> Sent:
+        """A visit's reply on its way. states: client id -> its state from before the visit.
+
+        Raises MethodError: see `_refuse_partial`, `UpdatePrivacy.sent`, `Compression.sent` and `MaskedCohort.sent`.
+        """
         visit, message, state = result.visit, result.message, result.client_state
+        self._refuse_partial(visit, message)
         noisy = self.updates is not None and self.updates.mechanism == "local"
         if self.updates is not None and noisy:
             message = self.updates.sent(visit, message)
         compressed: dict[str, int] = {}
         if self.compression is not None:
+            before = states.get(visit.client.id, {}) if self.compression.keeps else {}
             message, compressed, residual = self.compression.sent(visit, message, before.get(RESIDUAL, {}))
             state = {**state, RESIDUAL: residual} if residual else state
         if self.updates is not None and not noisy:
@@ -101,6 +107,17 @@ class PhaseUplink:
             received = self.masked.sent(visit, message, self.reductions)
             nbytes |= self.masked.nbytes(received, self.reductions)
         return Sent(message, received, nbytes, state)
+
+    def _refuse_partial(self, visit: Visit, message: Message) -> None:
+        """MethodError where a client does not send what all are counted for: noise and masks are for all that reply."""
+        masked = [entry for entry, how in self.reductions.items() if is_masked(self.phase, how)]
+        covered = [] if self.updates is None else combined_entries(self.phase)
+        for key, entries in (("secure_sums", masked if self.masked is not None else []), ("mechanism", covered)):
+            if missing := [entry for entry in entries if entry != WITHIN and entry not in message]:
+                raise MethodError(
+                    f"privacy.{key}: {visit.client} sends no {', '.join(missing)} in phase {self.phase.name!r}, "
+                    "which all clients that reply have to send: leave it out"
+                )
 
     def combined(self, replies: Replies, expected: float) -> Replies:
         """The combined replies without masks and with the server's noise, the same on every rank.

@@ -37,7 +37,15 @@ def _bytes(row: Row) -> float | None:
 
 def _epsilon(row: Row) -> float | None:
     """Epsilon of whole clients' updates; noise on another entry protects that entry alone."""
-    return row.epsilon if any("by client" in entry for entry in row.covers) else None
+    return row.epsilon or None if any("by client" in entry for entry in row.covers) else None
+
+
+def _of_one_guarantee(rows: Sequence[Row]) -> list[Row]:
+    """The rows with an epsilon of the most common mechanism and delta: others do not compare."""
+    given = [(row.settings.get("privacy.mechanism"), row.delta) for row in rows]
+    counted = [guarantee for row, guarantee in zip(rows, given, strict=True) if _epsilon(row) is not None]
+    common = max(counted, key=counted.count, default=None)
+    return [row for row, guarantee in zip(rows, given, strict=True) if guarantee == common]
 
 
 def _membership(row: Row) -> float | None:
@@ -65,7 +73,7 @@ def figures(rows: Sequence[Row], scenario: str) -> dict[str, Callable[[], "Figur
     for name, cost in COSTS.items():
         points = {
             row.row: (value, row.cells[HEADLINE].mean)
-            for row in rows
+            for row in (_of_one_guarantee(rows) if name == "epsilon" else rows)
             if HEADLINE in row.cells and not row.control and (value := cost.of(row)) is not None
         }
         if len(points) >= FEWEST and len({value for value, _ in points.values()}) > 1:

@@ -163,7 +163,7 @@ def subject(features):
             augment=lambda x, crop, generator: x.float() / 50,
             view=lambda x, generator: x.float() / 50 + torch.rand(x.shape, generator=generator),
         ),
-        local_step=ObservedStep(
+        local_step=lambda: ObservedStep(
             views=torch.rand(2, 3, 12, 12),
             low=torch.zeros(1, 3, 1, 1),
             high=torch.ones(1, 3, 1, 1),
@@ -215,7 +215,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     others = "clusters geometry knn knn_by_k label_free_score membership semi spectrum scores_of"
     for function in f"{probes} {others}".split():
         monkeypatch.setattr(factories, function, record)
-    guesses = (subject.local_step.views, 1.0)
+    guesses = (subject.local_step().views, 1.0)
     monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)

@@ -7,6 +7,7 @@ from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.federation.compression import RESIDUAL, largest, multiples
 from methods import trees
+from methods.base import MethodError
 from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
 from tests.run_helpers import TINY
@@ -127,6 +128,21 @@ def test_other_values_are_refused(words, line):
     with pytest.raises(ConfigError) as error:
         compose(TINY, "fedavg", words)
     assert line in str(error.value)
+
+
+def test_no_number_is_rounded_beyond_the_largest():
+    values = torch.full((1_000_000,), 1.0)
+    assert multiples(values, 8, stream(0)).max() == 1
+
+
+def test_a_method_whose_updates_are_read_one_by_one_is_refused(tmp_path):
+    with pytest.raises(MethodError, match="only running statistics are averaged or summed"):
+        run_helpers.train_run(tmp_path, "fedu2", "compression.name=int8")
+
+
+def test_a_share_without_top_k_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"compression\.share needs compression\.name=top-k"):
+        run_helpers.build_run(tmp_path, "fedavg", "compression.name=int8", "compression.share=0.1")
 
 
 @pytest.mark.parametrize("method", ["flesd", "local"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DivergedError
 from benchmark.federation.aggregation import Aggregation
 from benchmark.federation.secure_sums import MODULUS, MaskedCohort, SecureSums
 from benchmark.rng import Streams
@@ -61,13 +61,46 @@ class TestSums:
         plain = sum(reply(client)["delta"]["w"].double() for client in clients)
         assert (combined["delta"]["w"] - plain).abs().max() <= masked.step * len(clients) / 2 + 1e-5
 
-    def test_the_largest_numbers_of_all_clients_do_not_overflow(self):
-        masked = cohort(range(4), largest=2.0)
+    @pytest.mark.parametrize("clients", [1, 2, 3, 4, 7, 10])
+    def test_the_largest_numbers_of_all_clients_do_not_overflow(self, clients):
+        masked = cohort(range(clients), largest=2.0)
         full = {"delta": {"w": torch.tensor([2.0, -2.0])}}
-        received = [masked.sent(visit(client), full, FIT.uplink)["delta"] for client in range(4)]
+        received = [masked.sent(visit(client), full, FIT.uplink)["delta"] for client in range(clients)]
         total = trees.map(lambda *leaves: sum(leaves), *received)
-        combined = masked.combined(Replies({"delta": total}, range(4)), FIT.uplink)
-        assert combined["delta"]["w"].abs() == pytest.approx([8.0, 8.0])
+        combined = masked.combined(Replies({"delta": total}, range(clients)), FIT.uplink)
+        assert combined["delta"]["w"].tolist() == pytest.approx([2.0 * clients, -2.0 * clients])
+
+    def test_equal_weights_at_their_limit_do_not_overflow(self):
+        uplink = {"weights": Mean("clients")}
+        masked = cohort(range(10), largest=1.0)
+        half = {"weights": {"w": torch.tensor([0.5, -0.25])}}
+        received = [masked.sent(visit(client), half, uplink)["weights"] for client in range(10)]
+        total = trees.map(lambda *leaves: sum(leaves), *received)
+        combined = masked.combined(Replies({"weights": total}, range(10)), uplink)
+        assert combined["weights"]["w"].tolist() == pytest.approx([0.5, -0.25])
+
+    def test_masks_do_not_depend_on_how_a_reply_was_put_together(self):
+        masked = cohort(range(2))
+        trained = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
+        turned = {"b": torch.tensor([3.0]), "a": torch.tensor([1.0, 2.0])}
+        first, second = (
+            masked.sent(visit(client), {"delta": tree}, FIT.uplink)["delta"]
+            for client, tree in enumerate((trained, turned))
+        )
+        total = trees.map(lambda mine, other: mine + other, first, second)
+        combined = masked.combined(Replies({"delta": total}, range(2)), FIT.uplink)["delta"]
+        assert [*combined["a"].tolist(), *combined["b"].tolist()] == pytest.approx([2.0, 4.0, 6.0])
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_what_is_not_finite_is_no_number_under_a_mask(self, value):
+        broken = {"delta": {"w": torch.tensor([1.0, value])}}
+        with pytest.raises(DivergedError, match="'delta' is not finite in round 1"):
+            cohort(range(2)).sent(visit(0), broken, FIT.uplink)
+
+    def test_a_weight_above_the_largest_is_refused(self):
+        heavy = Visit(0, 3, FIT, Client(0, 51), {}, {}, torch.Generator())
+        with pytest.raises(MethodError, match="weighs more in 'weights' than was agreed on"):
+            cohort(range(2)).sent(heavy, {"weights": {"w": torch.zeros(1)}}, FIT.uplink)
 
     def test_what_is_needed_one_by_one_is_sent_as_it_is(self):
         sent = cohort(range(4)).sent(visit(0), reply(0), FIT.uplink)

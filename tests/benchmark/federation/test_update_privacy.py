@@ -286,7 +286,15 @@ MISTAKES = [
     ),
     ("fedavg", ("privacy.mechanism=central", *NOISY[:2]), "running statistics would be"),
     ("fedca", ("privacy.mechanism=central", *NOISY), "no phase in which FedCA's clients train sends any"),
+    ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.epsilon=.inf"), "privacy.epsilon=inf: give a number"),
+    ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.quantile=0.9"), "needs privacy.clipping=adaptive"),
+    ("fedavg", ("privacy.range=3",), "privacy.range needs privacy.secure_sums=true"),
 ]
+
+
+def test_a_run_of_no_rounds_may_have_noise_masks_or_compression(tmp_path):
+    for words in (("privacy.mechanism=central", *NOISY), ("privacy.secure_sums=true",), ("compression.name=int8",)):
+        run_helpers.build_run(tmp_path / words[0], "fedavg", "federation.rounds=0", *words)
 
 
 @pytest.mark.parametrize(("method", "words", "line"), MISTAKES)

@@ -55,6 +55,8 @@ def test_controls_are_no_methods():
 def test_epsilon_counts_where_it_covers_whole_clients():
     private = [replace(each, epsilon=2.0**k, covers=("weights by client",)) for k, each in enumerate(FIVE)]
     assert list(trade_offs.figures(private, "s")) == ["bytes", "epsilon"]
+    looser = [replace(each, row=f"loose {each.row}", delta=0.1) for each in private[:4]]
+    assert set(trade_offs.figures([*private, *looser], "s")["epsilon"].args[0]) == set("01234")
     entries = [replace(each, covers=("R",)) for each in private]
     assert list(trade_offs.figures(entries, "s")) == ["bytes"]
 
