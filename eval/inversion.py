@@ -15,7 +15,7 @@ class ObservedStep(NamedTuple):
 
     views: `[n, C, H, W]`, the inputs that the step was made on. low, high: `[1, C, 1, 1]`, inputs of black and white.
     blind: `[1, C, H, W]`, the input that an attacker would show without a reply: the mean training image.
-    observed: the step over its length by tensor, gradient and weight decay, worked out from the client's reply.
+    observed: the gradient by tensor, worked out from the client's reply; perhaps with weight decay.
     gradients: inputs `[n, C, H, W]` -> the same of a step on them; can be differentiated.
     """
 

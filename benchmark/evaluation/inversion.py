@@ -72,17 +72,20 @@ class _Start:
         shown = dict(trees.leaves(after))
         return {path: leaf for path, leaf in trees.leaves(self.method.trainable()) if path in shown.keys() & self.decay}
 
-    def observed(self, after: Tree) -> list[Tensor]:
-        """The gradient and weight decay by tensor, from the weights before the step and those by the reply."""
+    def observed(self, after: Tree, clipped: bool) -> list[Tensor]:
+        """The gradient by tensor, from the weights before the step and those by the reply.
+
+        clipped: whether a clip may have scaled it together with the weight decay, which then stays in it.
+        """
         shown = dict(trees.leaves(after))
         with torch.no_grad():
-            return [(before - shown[path]) / self.rate for path, before in self.parameters(after).items()]
+            return [
+                (before - shown[path]) / self.rate - (0.0 if clipped else self.decay[path]) * before
+                for path, before in self.parameters(after).items()
+            ]
 
-    def gradients(self, after: Tree) -> Callable[[Tensor], Sequence[Tensor]]:
-        """The gradient and weight decay by tensor of the step on other inputs.
-
-        The decay is in both: a clip has scaled it together with the gradient.
-        """
+    def gradients(self, after: Tree, clipped: bool) -> Callable[[Tensor], Sequence[Tensor]]:
+        """The gradient by tensor of the step on other inputs. clipped: whether with the weight decay."""
         parameters, method, phase = self.parameters(after), self.method, self.phase
 
         def of_views(inputs: Tensor) -> Sequence[Tensor]:
@@ -96,7 +99,7 @@ class _Start:
                 for path, gradient in gradients.items():
                     trees.put(tree, path, gradient)
                 gradients |= trees.leaves(method.hook("adjust_gradients", phase)(tree))
-            return [gradients[path] + self.decay[path] * leaf for path, leaf in parameters.items()]
+            return [gradients[path] + self.decay[path] * leaf * clipped for path, leaf in parameters.items()]
 
         return of_views
 
@@ -153,10 +156,10 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
         scratch.run_round(loop.round - 1)
     finally:
         scratch.client_state.clear()
-    return partial(_observed, executor.start, reply, data)
+    return partial(_observed, executor.start, reply, data, loop.uplink.updates is not None)
 
 
-def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule) -> ObservedStep:
+def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule, clipped: bool) -> ObservedStep:
     """What the server sees of the step. Raises EvalError: see `observe_step`."""
     if start is None or (after := reply.weights) is None:
         raise EvalError("no client of the last round's cohort trains and replies with weights")
@@ -172,6 +175,6 @@ def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule) ->
         low=low.view(1, -1, 1, 1),
         high=high.view(1, -1, 1, 1),
         blind=plain(average.to(views.device), recipe).to(views),
-        observed=start.observed(after),
-        gradients=start.gradients(after),
+        observed=start.observed(after, clipped),
+        gradients=start.gradients(after, clipped),
     )
