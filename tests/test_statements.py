@@ -18,6 +18,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
+    ("docs/privacy.md", "a network that hardly depends on colour", "- Two images and one step"): results.inversion,
     ("docs/scale.md", "# Scale", "The loop, the draw"): terms.scale,
     ("docs/results.md", "## Ranks", "## kNN below the untrained encoder"): results.ranks,
     ("docs/results.md", "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,
@@ -43,5 +44,9 @@ def test_every_number_in_words_follows_from_the_records(where):
     for sentence in sorted((*sentences, *PLAIN), key=len, reverse=True):
         text = text.replace(sentence, "")
     text = re.sub(r"\]\([^)]*\)|`[^`]*`", "", text)  # links and names in code
-    if page not in ("docs/scale.md", "docs/methods/orchestra.md"):  # settings and formulas stand beside the numbers
+    if page not in (
+        "docs/privacy.md",
+        "docs/scale.md",
+        "docs/methods/orchestra.md",
+    ):  # settings and formulas stand beside the numbers
         assert not re.findall(r"\S*\d\S*", text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from scipy.stats import studentized_range, t
 
 from leaderboards.rank import FLOOR
-from tests.statements.boards import KNN, LINEAR, MICRO, MINI, Board, span
+from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, Board, span
 
 
 def small_scenarios() -> Iterator[str]:
@@ -145,3 +145,11 @@ def below_the_floor() -> Iterator[str]:
         f"needs {sizes[FLOOR]:.0f} dimensions for nine tenths of its features' variance, "
         f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
     )
+
+
+def inversion() -> Iterator[str]:
+    (record,) = [record for record in RECORDS if "inversion/v1" in record["scores"]]
+    assert (record["scenario"], record["row"], record["seed"]) == ("cifar10-micro", "ldawa", 0)
+    scores = record["scores"]["inversion/v1"]
+    yield f"SSIM is {scores['ssim']:.2f} where the guess has {scores['ssim_blind']:.2f}"
+    yield f"PSNR {scores['psnr']:.1f} dB where the guess has {scores['psnr_blind']:.1f}"
