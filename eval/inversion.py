@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
-from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
 from eval.features import EvalError
 
@@ -103,6 +102,8 @@ def similarity(guesses: Tensor, truth: Tensor, blind: Tensor) -> tuple[dict[str,
 
 def ssim(guesses: Tensor, images: Tensor) -> Tensor:
     """Structural similarity of pairs of images in [0, 1], `[n]`; windows of at most 11 pixels."""
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     size = min(11, *(side - 1 + side % 2 for side in images.shape[-2:]))
     values = structural_similarity_index_measure(
         guesses, images, data_range=1.0, reduction="none", gaussian_kernel=size == 11, kernel_size=size
@@ -113,5 +114,7 @@ def ssim(guesses: Tensor, images: Tensor) -> Tensor:
 
 def psnr(guesses: Tensor, images: Tensor) -> Tensor:
     """Peak signal-to-noise ratios in dB of pairs of images in [0, 1], `[n]`, at most 100."""
+    from torchmetrics.functional.image import peak_signal_noise_ratio
+
     values = peak_signal_noise_ratio(guesses, images, data_range=1.0, reduction="none", dim=(1, 2, 3))
     return values.clamp(max=100.0)
