@@ -29,6 +29,10 @@ class ObservedStep(NamedTuple):
         """Inputs as images in [0, 1]."""
         return ((inputs - self.low) / (self.high - self.low)).clamp(0, 1)
 
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Images in [0, 1] as inputs."""
+        return self.low + pixels * (self.high - self.low)
+
 
 def reconstruct(
     step: ObservedStep,
@@ -60,7 +64,7 @@ def reconstruct(
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
     cosine = torch.zeros(())
     for done in range(steps):
-        gradients = torch.cat([part.flatten() for part in step.gradients(step.low + guess * (step.high - step.low))])
+        gradients = torch.cat([part.flatten() for part in step.gradients(step.inputs(guess))])
         cosine = (gradients @ observed) / gradients.norm().clamp(min=1e-12)
         (guess.grad,) = torch.autograd.grad(1 - cosine + variation * total_variation(guess), guess)
         guess.grad.sign_()
@@ -69,7 +73,7 @@ def reconstruct(
         with torch.no_grad():
             guess.clamp_(0, 1)
         on_progress((done + 1) / steps)
-    return (step.low + guess * (step.high - step.low)).detach(), cosine.item()
+    return step.inputs(guess).detach(), cosine.item()
 
 
 def total_variation(images: Tensor) -> Tensor:

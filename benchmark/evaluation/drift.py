@@ -9,7 +9,7 @@ from benchmark.execution.base import VisitResult
 from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.federation.loop import Callback, FederatedLoop
 from methods import trees
-from methods.base import FederatedMethod
+from methods.base import FederatedMethod, Phase
 
 
 class _Collector(Callback):
@@ -27,16 +27,20 @@ class _Collector(Callback):
             self.weights[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
 
+def weights_phases(loop: FederatedLoop) -> list[Phase]:
+    """The phases of the last round from whose replies the clients' weights follow."""
+    replaced = type(loop.method).local_weights is not FederatedMethod.local_weights
+    phases = [phase for _, phase in loop.plan(max(loop.rounds - 1, 0)) if phase.where == "clients"]
+    return [phase for phase in phases if replaced or "weights" in phase.uplink]
+
+
 def supports_drift(loop: FederatedLoop) -> bool:
     """Whether clients upload full models that can be compared with the aggregate.
 
     A model without BatchNorm's statistics, which stay local or are measured by the server, is not full.
     """
     method = loop.method
-    uploads_models = type(method).local_weights is not FederatedMethod.local_weights or any(
-        phase.where == "clients" and "weights" in phase.uplink for _, phase in loop.plan(max(loop.rounds - 1, 0))
-    )
-    return uploads_models and (method.batch_norm == "average" or not has_batch_norm(method))
+    return bool(weights_phases(loop)) and (method.batch_norm == "average" or not has_batch_norm(method))
 
 
 def has_drift(loop: FederatedLoop) -> bool:

@@ -299,7 +299,7 @@ class Evaluator:
     def _view(
         self, encoder: nn.Module, chosen: np.ndarray, name: str, on_batch: Callable[[int], None] = lambda _: None
     ) -> Tensor:
-        drawn = partial(augment, recipe=self.data.recipe, generator=self.streams.generator(name))
+        drawn = partial(self._augmented, generator=self.streams.generator(name))
         return self._extract(encoder, self.data.source.train.images[chosen], drawn, on_batch)
 
     def _extract(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.errors import ConfigError
+from benchmark.evaluation.drift import weights_phases
 from benchmark.execution.base import LocalTrainingConfig, VisitResult
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.federation.loop import Callback, FederatedLoop
@@ -26,20 +27,13 @@ from methods.base import Batch, FederatedMethod, Phase, Tree, Visit
 
 def step_unavailable(loop: FederatedLoop) -> str | None:
     """Why no gradient follows from a client's reply, in one line; None: it does."""
-    if not _trained_weights_are_sent(loop) or loop.method.has_personal_encoders:
+    if not any(map(trains_clients, weights_phases(loop))) or loop.method.has_personal_encoders:
         return f"inversion/v1: clients of {type(loop.method).__name__} send no weights of a global encoder"
     if loop.uplink.secure_sums is not None:
         return "inversion/v1: under privacy.secure_sums the server sees no reply of a single client"
     if not isinstance(loop.method.configure_optimizers(), torch.optim.SGD):
         return "inversion/v1: clients do not train by torch.optim.SGD, of which one step shows the gradient"
     return None
-
-
-def _trained_weights_are_sent(loop: FederatedLoop) -> bool:
-    """Whether clients' weights follow from their replies of the phase that they train in."""
-    replaced = type(loop.method).local_weights is not FederatedMethod.local_weights
-    phases = [phase for _, phase in loop.plan(max(loop.rounds - 1, 0)) if trains_clients(phase)]
-    return any(replaced or "weights" in phase.uplink for phase in phases)
 
 
 @dataclass(frozen=True)
@@ -165,16 +159,17 @@ def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule, cl
         raise EvalError("no client of the last round's cohort trains and replies with weights")
     if reply.steps != 1 or len({view.shape for view in start.batch.views}) > 1:
         raise EvalError("a client makes more than one step before it replies, or its views differ in size")
-    recipe, views = data.recipe, torch.cat(start.batch.views)
-    channels = views.shape[1]
-    mean, std = recipe.mean or (0.0,) * channels, recipe.std or (1.0,) * channels
-    low, high = (views.new_tensor([(end - m) / s for m, s in zip(mean, std, strict=True)]) for end in (0, 1))
+    views = torch.cat(start.batch.views)
     average = torch.from_numpy(data.source.train.images.mean(axis=0, keepdims=True).round().astype("uint8"))
+    low, blind, high = (
+        plain(image.to(views.device), data.recipe).to(views)
+        for image in (torch.zeros_like(average), average, torch.full_like(average, 255))
+    )
     return ObservedStep(
         views=views,
-        low=low.view(1, -1, 1, 1),
-        high=high.view(1, -1, 1, 1),
-        blind=plain(average.to(views.device), recipe).to(views),
+        low=low[..., :1, :1],
+        high=high[..., :1, :1],
+        blind=blind,
         observed=start.observed(after, clipped),
         gradients=start.gradients(after, clipped),
     )
