@@ -1,6 +1,7 @@
 """Data of a federation: images of each client and batches of their views, for the federated loop and for Trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -98,6 +99,13 @@ class FederatedDataModule(LightningDataModule):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.apply_draws = apply_compiled if compiled else partial(apply, dtype=dtype)
         self.generator = torch.Generator().manual_seed(seed)
+
+    def of_clients(self, source: Source, parts: Sequence[np.ndarray]) -> "FederatedDataModule":
+        """A copy with other clients over other images, made into views likewise; parts: see the class."""
+        other = copy(self)
+        other.__dict__.pop("largest", None)
+        other.source, other.parts = source, Parts(parts, ())
+        return other
 
     def held_by(self, client: int | None) -> np.ndarray:
         """Training indices of a client; for None, indices of the public set into its images."""

@@ -17,6 +17,7 @@ from eval.inversion import reconstruct, similarity
 from eval.knn import knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.membership import membership
+from eval.shares import shares
 from eval.transfer import projected, scores_of
 from eval.tsne import purity, tsne
 
@@ -34,7 +35,8 @@ class Protocol:
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
         requires: "", "encoder_inputs", "held_out" or "members" (either and "encoder_inputs"), "local_models",
-            "local_step", "projector", "test_clients", "views" or "target NAME": the input besides features.
+            "local_step", "client_replies", "projector", "test_clients", "views" or "target NAME": the input besides
+            features.
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder, or of steps.
@@ -109,6 +111,15 @@ def compute_inversion(subject: Subject, generator: torch.Generator, images: int,
     return {**scores, "cosine": cosine}
 
 
+def compute_shares(subject: Subject, generator: torch.Generator) -> dict[str, float]:
+    """Distance of clients' class shares from those read from their replies; both are saved for a figure."""
+    assert subject.client_replies is not None  # see `Subject.check`
+    observed = subject.client_replies()
+    scores, read = shares(observed)
+    subject.save_arrays("shares", {"truth": observed.shares, "read": read})
+    return scores
+
+
 def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
     """Probe, kNN, effective rank and uniformity of the projector's outputs."""
     assert subject.projector is not None  # see `Subject.check`
@@ -141,6 +152,7 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "drift": compute_drift,
     "membership": lambda subject, generator, **settings: membership(subject, generator, **settings),
     "projected": compute_projected,
+    "shares": compute_shares,
     "label_free": compute_label_free,
 }
 """Name in `protocols.yaml` -> function of a subject and a generator, and of the settings as keyword arguments."""

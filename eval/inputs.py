@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from eval.features import EvalError, Features, Prepare, device_of
 from eval.inversion import ObservedStep
+from eval.shares import ObservedReplies
 
 
 class Crop(NamedTuple):
@@ -82,6 +83,7 @@ class Subject:
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
         local_step: returns a client's step and what the server sees of it, for inversion; or None.
+        client_replies: returns replies of clients to the server and those of known clients, for class shares; or None.
         members: rows of the training images that the encoder was trained on, `[n]` int64; None: unknown.
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
@@ -93,6 +95,7 @@ class Subject:
     targets: Mapping[str, Callable[[], Features]] = field(default_factory=dict)
     local_models: Callable[[int], ModelComparison] | None = None
     local_step: Callable[[], ObservedStep] | None = None
+    client_replies: Callable[[], ObservedReplies] | None = None
     members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
@@ -120,6 +123,7 @@ class Subject:
             "encoder_inputs": self.encoder_inputs is None,
             "local_models": self.local_models is None,
             "local_step": self.local_step is None,
+            "client_replies": self.client_replies is None,
             "members": self.members is None or self.encoder_inputs is None or self.encoder_inputs.view is None,
             "projector": self.projector is None,
             "test_clients": not (self.features.test_clients >= 0).any(),
@@ -142,6 +146,8 @@ REASONS = {
     "local_models": "it compares clients' models with the global one, give Subject.local_models",
     "local_step": "it reconstructs images from a step of SGD of a client that sends weights of a global encoder, which "
     "the server sees: this run has no such step, or give Subject.local_step",
+    "client_replies": "it reads class shares from replies that the server sees client by client: this run has none, or "
+    "give Subject.client_replies",
     "members": "it looks for the images that the encoder was trained on, give Subject.members and EncoderInputs.view",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
     "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "

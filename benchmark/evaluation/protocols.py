@@ -10,7 +10,9 @@ from eval.protocol import PROTOCOLS, TRANSFER
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
-OPTIONAL = frozenset({"local_models", "local_step", "projector", "held_out", "members", "test_clients"})
+OPTIONAL = frozenset(
+    {"local_models", "local_step", "client_replies", "projector", "held_out", "members", "test_clients"}
+)
 """Inputs that not every run has, see `eval.factories.Protocol.requires`."""
 
 CHOICES = ("k", "rate", "strength")

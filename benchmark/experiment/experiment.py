@@ -15,17 +15,16 @@ from benchmark.configuration.partitions import is_natural
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
-from benchmark.evaluation.drift import drift_unavailable, supports_drift
 from benchmark.evaluation.evaluator import Evaluator
-from benchmark.evaluation.inversion import step_unavailable
 from benchmark.evaluation.protocols import expanded, transfer_targets
+from benchmark.evaluation.revisits import REVISITS
 from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory, privacy
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
-from benchmark.experiment.run import LOCAL_MODELS, LOCAL_STEP, Run, execution_environment
+from benchmark.experiment.run import Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams, cohort_size
@@ -240,10 +239,9 @@ class Experiment:
         )
         for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
-        if any(find(name).requires == LOCAL_MODELS for name in protocols) and not supports_drift(loop):
-            raise ConfigError(drift_unavailable(loop))
-        if any(find(name).requires == LOCAL_STEP for name in protocols) and (unavailable := step_unavailable(loop)):
-            raise ConfigError(unavailable)
+        for kind in (find(name).requires for name in protocols):
+            if kind in REVISITS and (unavailable := REVISITS[kind].unavailable(loop, module)) is not None:
+                raise ConfigError(unavailable)
         has_checkpoint = (self.folder / "checkpoint").exists()  # it can still be evaluated
         if not has_checkpoint and (reason := loop.budget_infeasible_reason()) is not None:
             raise ConfigError(

@@ -16,13 +16,13 @@ from torch import nn
 from benchmark.configuration.typecheck import nearest
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError, count, exit_code, message
-from benchmark.evaluation.drift import has_drift, revisit_clients
 from benchmark.evaluation.evaluator import Evaluator, has_projector
-from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
+from benchmark.evaluation.revisits import REVISITS
 from benchmark.execution.base import Executor
+from benchmark.experiment.factory import local_training
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
@@ -182,8 +182,7 @@ class Run:
         return {
             name
             for name, has in {
-                "local_models": has_drift(self.loop),
-                LOCAL_STEP: self.loop.round > 0 and step_unavailable(self.loop) is None,
+                **{kind: revisit.has(self.loop, self.data) for kind, revisit in REVISITS.items()},
                 "members": self.evaluator.images is self.data.source,
                 "projector": has_projector(self.loop.method, self.recalibrated),
                 "held_out": self.evaluator.holds_out,
@@ -194,7 +193,7 @@ class Run:
 
     def check_inputs(self, protocols: Iterable[str]) -> None:
         """ConfigError where a protocol requires labels or an optional input that the run has not."""
-        lacking = OPTIONAL - {LOCAL_MODELS, LOCAL_STEP} - self.inputs()
+        lacking = OPTIONAL - REVISITS.keys() - self.inputs()
         images = self.evaluator.images
         for name in protocols:
             if (kind := find(name).requires) in lacking:
@@ -208,14 +207,12 @@ class Run:
 
     def _collective_inputs(self, protocols: Iterable[str]) -> dict[str, Any]:
         """The inputs of protocols for which clients are visited once more, by all ranks."""
-        inputs, required = dict[str, Any](), {find(name).requires: find(name) for name in protocols}
-        if LOCAL_MODELS in required:
-            with self.display.during("visiting the clients once more"):
-                inputs[LOCAL_MODELS] = partial(self.evaluator.compare, revisit_clients(self.loop))
-        if LOCAL_STEP in required:
-            with self.display.during("watching one step of a client"):
-                images = required[LOCAL_STEP].settings["images"]
-                inputs[LOCAL_STEP] = observe_step(self.loop, self.data, images)
+        inputs, training = dict[str, Any](), local_training(self.config)
+        for protocol in map(find, protocols):
+            if (revisit := REVISITS.get(protocol.requires)) is not None:
+                with self.display.during(revisit.doing):
+                    observed = revisit.observe(self.loop, self.evaluator, training, protocol.settings)
+                inputs[protocol.requires] = observed
         return inputs
 
     def _score(
@@ -294,10 +291,6 @@ class Run:
             images = self.evaluator.images
             lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]
         return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated)
-
-
-LOCAL_MODELS, LOCAL_STEP = (find(protocol).requires for protocol in ("drift/v1", "inversion/v1"))
-"""What protocols require that visit clients once more: to compare their models, and to watch one step."""
 
 
 def execution_environment(

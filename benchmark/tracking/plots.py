@@ -71,6 +71,8 @@ def of_run(
     for saved in arrays.values():
         if (pictures := saved.get("inversion")) is not None:
             figures["inversion"] = partial(inversion, pictures["truth"], pictures["guesses"], title=title)
+        if (mixes := saved.get("shares")) is not None:
+            figures["shares"] = partial(class_shares, mixes["truth"], mixes["read"], title=title)
     for name, saved in arrays.items():
         if (points_2d := saved.get("embed")) is not None:
             file, subject = ("tsne", title) if name == "global" else (f"tsne-{name}", f"{title}: {name}")
@@ -180,6 +182,16 @@ def inversion(truth: Tensor, guesses: Tensor, path: Path, title: str) -> None:
     axes.imshow(make_grid(torch.cat([truth, guesses]), nrow=len(truth), padding=1, pad_value=1).permute(1, 2, 0))
     axes.set(xticks=[], yticks=[])
     axes.spines[["left", "bottom"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
+def class_shares(truth: Tensor, read: Tensor, path: Path, title: str) -> None:
+    """Class shares of clients `[K, C]`, true ones and those read from their replies; a row a client."""
+    figure, panels = _figure(f"{title}: classes of clients, and what their replies tell of them", 2)
+    for axes, values, name in zip(panels, (truth, read), ("true", "read"), strict=True):
+        axes.imshow(values.numpy(), vmin=0, vmax=1, cmap="Blues", aspect="auto", interpolation="nearest")
+        axes.set(xlabel=f"class, {name} shares", ylabel="client" if name == "true" else "", yticks=[])
+        axes.spines[["left", "bottom"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
 

@@ -25,6 +25,7 @@ NEEDS = {
     "encoder_inputs": "the encoder and its images",
     "held_out": "the encoder, its images, and labelled images that nobody trained on",
     "local_models": "the models of clients and the aggregated one",
+    "client_replies": "the replies of a round as the server sees them",
     "local_step": "a step of a client, and its reply as the server gets it",
     "members": "the encoder, its images, and which of them it was trained on",
     "projector": "the projector",

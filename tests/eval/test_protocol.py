@@ -14,6 +14,7 @@ from eval.inputs import EncoderInputs, ModelComparison
 from eval.inversion import ObservedStep
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Score, Subject, evaluate
+from eval.shares import ObservedReplies
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,6 +94,7 @@ PINNED = {
     "drift/v1": {"images": 2_000},
     "membership/v1": {"max_images": 2_000, "views": 10},
     "inversion/v1": {"images": 2, "steps": 4000, "lr": 0.02, "variation": 2.0},
+    "shares/v1": {},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
 }
 FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "label-free/v1"]
@@ -105,6 +107,7 @@ LONG = [
     "semi-orchestra/v1",
     "semi-orchestra/v2",
     "inversion/v1",
+    "shares/v1",
 ]
 
 
@@ -170,6 +173,9 @@ def subject(features):
             blind=torch.full((1, 3, 12, 12), 0.5),
             observed=[torch.ones(1)],
             gradients=lambda inputs: [inputs.mean(dim=(1, 2, 3))[:1]],
+        ),
+        client_replies=lambda: ObservedReplies(
+            {"R": torch.eye(3)}, {"R": torch.eye(3)}, torch.eye(3, dtype=torch.float64), torch.full((3,), 1 / 3)
         ),
         members=torch.arange(0, 60, 2),
         targets={"other": lambda: draw(40)},

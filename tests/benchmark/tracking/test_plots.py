@@ -121,3 +121,14 @@ def test_what_a_reply_tells_is_drawn_below_the_views(tmp_path):
         pixels = np.asarray(image.convert("RGB"))
     rows = [np.argwhere((pixels == colour).all(axis=2))[:, 0].mean() for colour in ((255, 0, 0), (0, 0, 255))]
     assert rows[0] < rows[1]
+
+
+def test_class_shares_are_drawn_side_by_side(tmp_path):
+    truth, read = torch.eye(4, dtype=torch.float64), torch.full((4, 4), 0.25, dtype=torch.float64)
+    plots.class_shares(truth, read, tmp_path / "a.png", "t")
+    with Image.open(tmp_path / "a.png") as image:
+        blue = np.asarray(image.convert("RGB")).astype(int)
+    dark = (blue[..., 2] - blue[..., 0] > 60) & (blue[..., 0] < 30)  # a share of 1
+    columns = np.argwhere(dark)[:, 1]
+    assert len(columns)
+    assert columns.mean() < blue.shape[1] / 2
