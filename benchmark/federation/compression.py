@@ -24,7 +24,6 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from benchmark.federation.communication import sizes
 from benchmark.federation.updates import combined_entries, start_of
 from benchmark.rng import Streams
 from methods import trees
@@ -53,13 +52,13 @@ class Compression:
 
     @torch.no_grad()
     def sent(self, visit: Visit, message: Message, residual: Tree) -> tuple[Message, dict[str, int], Tree]:
-        """A reply as the server receives it, its bytes by entry, and what the client has still to send.
+        """A reply as the server receives it, the bytes of each compressed entry, and what the client has still to send.
 
         residual: what it had to send before, by entry.
         """
         phase, client = visit.phase.name, visit.client.id
         stream = self.streams.generator("compression", round=visit.round, phase=phase, client=client)
-        nbytes, kept = sizes(message), dict(residual)
+        nbytes, kept = dict[str, int](), dict(residual)
         compressible = {entry: self._compressible(message.get(entry, {})) for entry in combined_entries(visit.phase)}
         if compressible and not any(compressible.values()):
             raise MethodError(
@@ -77,7 +76,7 @@ class Compression:
                 kept[entry] = trees.subtract(update, received)
             else:
                 received, size = self._rounded(update, stream)
-            nbytes[entry] += size - trees.nbytes(chosen)
+            nbytes[entry] = trees.nbytes(message[entry]) - trees.nbytes(chosen) + size
             message = {**message, entry: trees.overlay(message[entry], trees.add(start, received))}
         return message, nbytes, kept
 
