@@ -142,7 +142,9 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
     """
     if (reason := step_unavailable(loop)) is not None or not loop.round:
         raise ConfigError(reason or "inversion/v1: no round is done: set federation.rounds to at least 1")
-    executor = _Watch(loop.fabric, loop.method, data, LocalTrainingConfig(1, 1, images), loop.streams)
+    training, resident = LocalTrainingConfig(1, 1, images), loop.executor.reference
+    assert isinstance(resident, SequentialExecutor)
+    executor = _Watch(loop.fabric, loop.method, data, training, loop.streams, resident)
     reply = _Reply(executor)
     scratch = loop.scratch_copy([reply])
     scratch.executor, scratch.costs = executor, VisitCosts(executor.images)  # equal costs: the lowest id goes first

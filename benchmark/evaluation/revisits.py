@@ -8,7 +8,6 @@ from benchmark.evaluation.drift import drift_unavailable, has_drift, revisit_cli
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.shares import observe_replies, replies_unavailable
-from benchmark.execution.base import LocalTrainingConfig
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 
@@ -23,7 +22,7 @@ class Revisit(NamedTuple):
     doing: str
     unavailable: Callable[[FederatedLoop, FederatedDataModule], str | None]
     has: Callable[[FederatedLoop, FederatedDataModule], bool]
-    observe: Callable[[FederatedLoop, Evaluator, LocalTrainingConfig, Mapping[str, Any]], Callable[..., Any]]
+    observe: Callable[[FederatedLoop, Evaluator, Mapping[str, Any]], Callable[..., Any]]
 
 
 REVISITS: Mapping[str, Revisit] = {
@@ -31,19 +30,19 @@ REVISITS: Mapping[str, Revisit] = {
         "visiting the clients once more",
         lambda loop, data: None if supports_drift(loop) else drift_unavailable(loop),
         lambda loop, data: has_drift(loop),
-        lambda loop, evaluator, training, settings: partial(evaluator.compare, revisit_clients(loop)),
+        lambda loop, evaluator, settings: partial(evaluator.compare, revisit_clients(loop)),
     ),
     "local_step": Revisit(
         "watching one step of a client",
         lambda loop, data: step_unavailable(loop),
         lambda loop, data: loop.round > 0 and step_unavailable(loop) is None,
-        lambda loop, evaluator, training, settings: observe_step(loop, evaluator.data, settings["images"]),
+        lambda loop, evaluator, settings: observe_step(loop, evaluator.data, settings["images"]),
     ),
     "client_replies": Revisit(
         "watching a round's replies",
         replies_unavailable,
         lambda loop, data: loop.round > 0 and replies_unavailable(loop, data) is None,
-        lambda loop, evaluator, training, settings: observe_replies(loop, evaluator.data, training),
+        lambda loop, evaluator, settings: observe_replies(loop, evaluator.data),
     ),
 }
 """What a protocol requires (`eval.factories.Protocol.requires`) -> how a run gets it."""

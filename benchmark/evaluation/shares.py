@@ -1,67 +1,61 @@
 """A round's replies, watched by a server that plays it once more with clients of its own; nothing of it is kept."""
 
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmark.distributed.collectives import run_and_gather
-from benchmark.errors import ConfigError
-from benchmark.execution.base import LocalTrainingConfig, VisitResult
+from benchmark.errors import ConfigError, DivergedError
+from benchmark.execution.base import VisitResult
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.federation.attendance import Attendance
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import Callback, FederatedLoop, Plan
 from benchmark.federation.scheduling import VisitCosts
 from benchmark.federation.uplink import Uplink
+from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from eval.features import EvalError
 from eval.shares import ObservedReplies, folded
 from methods import trees
-from methods.base import Cat, Client, Message, Phase, Tree
+from methods.base import Cat, Client, MethodError, Phase, Tree
 
 Replies = Mapping[int, Mapping[str, Tensor]]
-"""Client id -> entry -> vector."""
+"""Client, or class of the server's own clients -> entry -> vector."""
 
 
 def replies_unavailable(loop: FederatedLoop, data: FederatedDataModule) -> str | None:
     """Why nothing can be read from the replies of single clients, in one line; None: it can."""
-    if not shown_entries(loop):
+    if not any(_shown(loop, phase) for _, phase in _client_phases(loop)):
         return f"shares/v1: the server sees no reply of a single client of {type(loop.method).__name__}"
     if loop.method.others:
-        return "shares/v1: clients of several architectures send replies that cannot be compared"
-    if (classes := len(known_classes(data))) < 2:
-        return "shares/v1: the server makes a client of the test images of each class, and fewer than two have any"
-    if _first_phases(loop) and classes > len(loop.clients):
-        return f"shares/v1: it takes a client for each of {classes} classes, and the run has {len(loop.clients)}"
+        return "shares/v1: clients have several architectures, and the server would need clients of each"
+    trained, tested = (np.bincount(split.labels) for split in (data.source.train, data.source.test))
+    if len(tested) < len(trained) or (tested[: len(trained)][trained > 0] < 2).any() or len(tested) < 2:
+        return "shares/v1: the server makes a client of the test images of each class, and needs two of each"
     return None
 
 
-def shown_entries(loop: FederatedLoop) -> list[str]:
-    """Entries of the last round's replies that the server sees client by client."""
-    phases = [phase for _, phase in loop.plan(max(loop.rounds - 1, 0)) if phase.where == "clients"]
-    return [entry for phase in phases for entry in _shown(loop, phase)]
+def _client_phases(loop: FederatedLoop) -> Plan:
+    """The phases of the last round that clients work in, and what comes between them."""
+    plan = loop.plan(max((loop.round or loop.rounds) - 1, 0))
+    last = max((index for index, (_, phase) in enumerate(plan) if phase.where == "clients"), default=-1)
+    return plan[: last + 1]
 
 
-def _shown(loop: FederatedLoop, phase: Phase) -> list[str]:
-    return [entry for entry in phase.uplink if not loop.uplink.masks(phase, entry)]
-
-
-def _first_phases(loop: FederatedLoop) -> list[tuple[Any, Phase]]:
-    """Phases of clients in the first round that the last one has not: what they leave with a client is needed later."""
-    later = {phase.name for _, phase in loop.plan(max(loop.rounds - 1, 0))}
+def _first_phases(loop: FederatedLoop) -> Plan:
+    """Phases of clients in the first round alone: what they leave with a client is needed later."""
+    later = {phase.name for _, phase in _client_phases(loop)}
     return [(actor, phase) for actor, phase in loop.plan(0) if phase.where == "clients" and phase.name not in later]
 
 
-def known_classes(data: FederatedDataModule) -> dict[int, np.ndarray]:
-    """Class -> rows of its test images, where there are two at least."""
-    labels = data.source.test.labels
-    rows = {label: np.flatnonzero(labels == label) for label in range(len(data.source.classes))}
-    return {label: own for label, own in rows.items() if len(own) > 1}
+def _shown(loop: FederatedLoop, phase: Phase) -> list[str]:
+    """Entries of a phase's replies that the server sees client by client."""
+    return [entry for entry in phase.uplink if phase.where == "clients" and not loop.uplink.masks(phase, entry)]
 
 
 def as_vector(tree: Tree, start: Tree, *, is_rows: bool) -> Tensor:
@@ -72,14 +66,14 @@ def as_vector(tree: Tree, start: Tree, *, is_rows: bool) -> Tensor:
     starts, parts = dict(trees.leaves(start)), []
     for path, leaf in trees.leaves(tree):
         if leaf.is_floating_point():
-            value = leaf.detach().float()
+            value = leaf.detach()
             if is_rows:
-                rows = value.view(len(value), -1)
+                rows = value.flatten(1) if value.ndim > 1 else value[:, None]
                 value = rows.T @ rows / max(1, len(rows))
             elif path in starts and starts[path].shape == leaf.shape:
                 value = value - starts[path]
-            parts.append(value.flatten())
-    return folded(torch.cat(parts)).cpu() if parts else torch.zeros(0)
+            parts.append(value.flatten().float().cpu())
+    return folded(torch.cat(parts)) if parts else torch.zeros(0)
 
 
 class _Collector(Callback):
@@ -91,74 +85,101 @@ class _Collector(Callback):
     def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
         """Adds what the server sees of a visit."""
         visit, phase = result.visit, result.visit.phase
-        for entry in _shown(loop, phase) if phase.where == "clients" else ():
+        for entry in _shown(loop, phase):
             if entry in result.message:
                 is_rows, start = isinstance(phase.uplink[entry], Cat), visit.message.get(entry, {})
                 seen = as_vector(result.message[entry], start, is_rows=is_rows)
                 self.replies.setdefault(visit.client.id, {})[entry] = seen
 
 
-def observe_replies(
-    loop: FederatedLoop, data: FederatedDataModule, training: LocalTrainingConfig
-) -> Callable[[], ObservedReplies]:
+def observe_replies(loop: FederatedLoop, data: FederatedDataModule) -> Callable[[], ObservedReplies]:
     """The last round's replies, made once more from the final model, and those of clients that hold the test images of
-    one class each, made from the same model.
+    one class each, made from the same model with other random numbers.
 
-    The run's state is not changed. Every rank has to call this; any may call what it returns.
+    There are as many of the server's own clients at once as the run has: they have the ids of its clients, and the
+    server state of a method that keeps something by client is theirs. The run's state is not changed. Every rank has to
+    call this; any may call what it returns.
 
     Raises:
         ConfigError: see `replies_unavailable`, or no round is done.
-        EvalError: by the function: no client replies, or replies have no entry of one size.
+        EvalError: by the function: no client replies, no entry has one size, or a client of the server's diverges.
     """
     if (reason := replies_unavailable(loop, data)) is not None or not loop.round:
         raise ConfigError(reason or "shares/v1: no round is done: set federation.rounds to at least 1")
-    known = known_classes(data)
-    own = data.of_clients(replace(data.source, train=data.source.test), list(known.values()))
-    executor = SequentialExecutor(loop.fabric, loop.method, own, training, loop.streams)
-    pure = loop.scratch_copy([])
-    pure.client_state.index = {}  # its clients are new ones
-    pure.clients = [Client(client, len(rows)) for client, rows in enumerate(known.values())]
-    pure.attendance, pure.late, pure.uplink = Attendance(), frozenset(), Uplink()
-    pure.executor, pure.costs = executor, VisitCosts(executor.images)
-    inbox: dict[int, Message] = defaultdict(dict)
-    for actor, phase in _first_phases(loop):
-        pure.run_phase(actor, phase, 0, pure.clients, inbox)
-    pure.server = loop.server
-    references, replies = _replies(pure), _replies(loop.scratch_copy([]))
-    return cache(partial(_observed, data, list(known), shown_entries(loop), references, replies))
+    try:
+        references: dict[int, Mapping[str, Tensor]] = {}
+        sizes, size = np.bincount(data.source.test.labels), len(loop.clients)
+        classes = np.flatnonzero(sizes > 1).tolist()
+        for first in range(0, len(classes), size):
+            references |= _reference_replies(loop, data, classes[first : first + size])
+        replies = _replies(loop.scratch_copy([]), _client_phases(loop))
+    except (DivergedError, MethodError) as error:
+        return partial(_failed, str(error))
+    return cache(partial(_observed, data, references, replies))
 
 
-def _replies(scratch: FederatedLoop) -> Replies:
-    """The replies of the last round, made once more from the final model."""
+def _failed(reason: str) -> ObservedReplies:
+    raise EvalError(f"shares: {reason}")
+
+
+def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: list[int]) -> Replies:
+    """Replies of clients that hold the test images of one class each, by class."""
+    labels, own = data.source.test.labels, loop.scratch_copy([])
+    ids = [loop.clients[index].id for index in range(len(classes))]
+    rows = [np.flatnonzero(labels == label) for label in classes]
+    by_id = dict(zip(ids, rows, strict=True))
+    parts = [by_id.get(client, rows[0]) for client in range(max(ids) + 1)]
+    images = data.of_clients(replace(data.source, train=data.source.test), parts)
+    resident, own.streams = loop.executor.reference, Streams(loop.streams.seed_for("references"))
+    assert isinstance(resident, SequentialExecutor)
+    executor = SequentialExecutor(loop.fabric, loop.method, images, resident.training, own.streams, resident)
+    own.executor, own.costs = executor, VisitCosts(executor.images)
+    own.clients = [Client(client, len(by_id[client])) for client in ids]
+    own.attendance, own.late, own.uplink = Attendance(), frozenset(), Uplink()
+    own.client_state.index = {}  # its clients are new ones
+    if first := _first_phases(loop):
+        try:
+            own.run_round(0, first)
+        except BaseException:
+            own.client_state.clear()
+            raise
+        own.server = loop.server
+    replies = _replies(own, _client_phases(loop))
+    return {label: replies[client] for label, client in zip(classes, ids, strict=True)}
+
+
+def _replies(scratch: FederatedLoop, plan: Plan) -> Replies:
+    """The replies of the last round's phases, made once more from the final model."""
     collector = _Collector()
     scratch.callbacks = [collector]
     try:
-        scratch.run_round(scratch.round - 1)
+        scratch.run_round(scratch.round - 1, plan)
     finally:
         scratch.client_state.clear()
     return ChainMap(*run_and_gather(scratch.fabric, lambda: collector.replies))
 
 
-def _observed(
-    data: FederatedDataModule, known: list[int], entries: list[str], references: Replies, replies: Replies
-) -> ObservedReplies:
-    """Replies by entry, beside the class shares of their clients. Raises EvalError: see `observe_replies`."""
-    clients, everyone = sorted(replies), [*references.values(), *replies.values()]
-    sizes = {entry: {len(each.get(entry, ())) for each in everyone} for entry in entries}
-    common = [entry for entry in entries if len(sizes[entry]) == 1 and sizes[entry] != {0}]
+def _observed(data: FederatedDataModule, references: Replies, replies: Replies) -> ObservedReplies:
+    """Replies by entry, of the clients that sent all, beside their class shares. Raises EvalError: see above."""
+    every = {entry for reply in replies.values() for entry in reply}
+    clients = [client for client in sorted(replies) if set(replies[client]) == every]
+    everyone = [*references.values(), *(replies[client] for client in clients)]
+    sizes = {entry: {len(each.get(entry, ())) for each in everyone} for entry in sorted(every)}
+    # an entry of fewer numbers than classes, such as a weight, is no mix that could be told from another
+    common = [entry for entry, found in sizes.items() if len(found) == 1 and min(found) >= len(references)]
     if not clients or not common:
         raise EvalError("shares: no client replies, or no entry has the same size for all clients")
 
     def class_shares(rows: np.ndarray) -> Tensor:
-        counts = np.bincount(data.source.train.labels[rows], minlength=len(data.source.classes))
-        return torch.from_numpy(counts[known] / counts.sum())
+        counts = np.bincount(data.source.train.labels[rows], minlength=max(references) + 1)
+        return torch.from_numpy(counts[sorted(references)] / counts.sum())
 
-    def vectors(seen: Replies) -> dict[str, Tensor]:
-        return {entry: torch.stack([seen[client][entry] for client in sorted(seen)]) for entry in common}
+    def vectors(seen: Replies, order: list[int]) -> dict[str, Tensor]:
+        return {entry: torch.stack([seen[key][entry] for key in order]) for entry in common}
 
     return ObservedReplies(
-        replies=vectors(replies),
-        references=vectors(references),
+        replies=vectors(replies, clients),
+        references=vectors(references, sorted(references)),
         shares=torch.stack([class_shares(data.parts[client]) for client in clients]),
         overall=class_shares(data.parts.indices),
     )

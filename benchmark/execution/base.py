@@ -78,6 +78,10 @@ class Executor(Protocol):
     """Visits clients; all executors give the same results."""
 
     @property
+    def reference(self) -> "Executor":
+        """The sequential executor of the resident model."""
+
+    @property
     def bitwise_exact(self) -> bool:
         """Whether the results so far equal the sequential executor's bit by bit, or up to rounding only."""
 

@@ -32,9 +32,13 @@ class SequentialExecutor:
         data: batches by client.
         training: length, batch size and schedule of local training.
         streams: random generators of the run.
+        resident: an executor of the same model, with which its place in memory and its pristine state are shared; None:
+            there is no other.
     """
 
     bitwise_exact = True  # this is the reference
+    others: dict[str, "SequentialExecutor"]
+    flat_parameters: FlatParameters
 
     def __init__(
         self,
@@ -43,14 +47,21 @@ class SequentialExecutor:
         data: FederatedDataModule,
         training: LocalTrainingConfig,
         streams: Streams,
+        resident: "SequentialExecutor | None" = None,
     ) -> None:
         self.fabric, self.method, self.data, self.training, self.streams = fabric, method, data, training, streams
         # a CPU is shared with other processes, so CPU time counts; a GPU can only be timed from outside
         self.clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
         shared = (data, training, streams)
-        self.others = {kind: type(self)(fabric, other, *shared) for kind, other in method.others.items()}
-        self.flat_parameters = FlatParameters(method)
+        others = {} if resident is None else resident.others
+        self.others = {k: type(self)(fabric, other, *shared, others.get(k)) for k, other in method.others.items()}
+        self.flat_parameters = FlatParameters(method) if resident is None else resident.flat_parameters
         self.total_loss = torch.zeros((), device=fabric.device)  # one address, to which recorded steps add
+
+    @property
+    def reference(self) -> "SequentialExecutor":
+        """This executor."""
+        return self
 
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""

@@ -22,7 +22,6 @@ from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.evaluation.revisits import REVISITS
 from benchmark.execution.base import Executor
-from benchmark.experiment.factory import local_training
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
@@ -207,12 +206,11 @@ class Run:
 
     def _collective_inputs(self, protocols: Iterable[str]) -> dict[str, Any]:
         """The inputs of protocols for which clients are visited once more, by all ranks."""
-        inputs, training = dict[str, Any](), local_training(self.config)
+        inputs = dict[str, Any]()
         for protocol in map(find, protocols):
             if (revisit := REVISITS.get(protocol.requires)) is not None:
                 with self.display.during(revisit.doing):
-                    observed = revisit.observe(self.loop, self.evaluator, training, protocol.settings)
-                inputs[protocol.requires] = observed
+                    inputs[protocol.requires] = revisit.observe(self.loop, self.evaluator, protocol.settings)
         return inputs
 
     def _score(

@@ -61,6 +61,10 @@ class Callback:
         """Called when the next round would end after the deadline."""
 
 
+Plan = list[tuple[Any, Phase]]
+"""Phases, each with the object whose hooks it calls."""
+
+
 class FederatedLoop:
     """The rounds of one run.
 
@@ -188,8 +192,11 @@ class FederatedLoop:
         """The mean number of replies in a round whose cohort is a Poisson sample."""
         return self.attendance.expected(len(self.clients) - len(self.late))
 
-    def run_round(self, round: int) -> dict[str, Any]:
-        """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients."""
+    def run_round(self, round: int, plan: Plan | None = None) -> dict[str, Any]:
+        """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients.
+
+        plan: the phases to run; None: those of the round.
+        """
         cohort = self.cohort(round)
         replying = self.replying(round, cohort)
         absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
@@ -199,7 +206,7 @@ class FederatedLoop:
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
-        for actor, phase in self.plan(round):
+        for actor, phase in self.plan(round) if plan is None else plan:
             members = self.members(phase, replying)
             lost, absent = (absent, []) if phase.where == "clients" and phase.cohort != "all" else ([], absent)
             reports = self.run_phase(actor, phase, round, members, inbox, lost)
@@ -219,9 +226,9 @@ class FederatedLoop:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line
 
-    def plan(self, round: int) -> list[tuple[Any, Phase]]:
+    def plan(self, round: int) -> Plan:
         """The round's phases, each with the object whose hooks it calls: the method, or last recalibration."""
-        phases: list[tuple[Any, Phase]] = [(self.method, phase) for phase in self.method.plan(round)]
+        phases: Plan = [(self.method, phase) for phase in self.method.plan(round)]
         if self.method.batch_norm == "recalibrate":
             phases.append((Recalibration(self.method), Recalibration.phase))
         names = [phase.name for _, phase in phases]
