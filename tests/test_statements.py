@@ -13,12 +13,14 @@ from tests.statements import results, studies, terms
 from tests.statements.boards import ROOT
 
 HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
-    ("docs/results.md", "## What the small scenarios show, and what not", "## Protocols"): results.small_scenarios,
+    ("docs/results.md", "## What the small scenarios show, and what not", "## Strong drift"): results.small_scenarios,
     ("docs/studies/flesd.md", "**Reading.**", "155 local steps, at two"): studies.flesd_study,
     ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
     ("docs/privacy.md", "a network that hardly depends on colour", "- Two images and one step"): results.inversion,
+    ("docs/privacy.md", "The figure `shares.png`", "- Under secure sums only"): results.shares,
+    ("docs/results.md", "## Strong drift", "## Protocols"): results.strong_drift,
     ("docs/scale.md", "# Scale", "The loop, the draw"): terms.scale,
     ("docs/results.md", "## Ranks", "## kNN below the untrained encoder"): results.ranks,
     ("docs/results.md", "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,

@@ -1,11 +1,14 @@
 """docs/results.md."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
+import numpy as np
 from scipy.stats import studentized_range, t
 
 from leaderboards.rank import FLOOR
+from leaderboards.store import load_yaml
 from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, Board, span
 
 
@@ -156,6 +159,67 @@ def below_the_floor() -> Iterator[str]:
     yield (
         f"needs {sizes[FLOOR]:.0f} dimensions for nine tenths of its features' variance, "
         f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
+    )
+
+
+def strong_drift() -> Iterator[str]:
+    found, (chosen, other) = Board("cifar10-drift"), load_yaml("designs.yaml").values()
+    assert not set(found.rows) & {*chosen, *other}
+    settings = [record["settings"] for record in RECORDS if record["scenario"] == "cifar10-drift"]
+    assert {(each["federation.rounds"], each["training.steps"]) for each in settings} == {(5, 62)}
+    yield "five rounds of 62 steps"
+    same = [MICRO.rows[row].headline for row in ("feddecorr", "fedx-simclr", "ldawa", "fedavg-moco")]
+    on_micro = [{seed: row[seed] for seed in (0, 1, 2)} for row in same]
+    chosen, other, micro = (separation(rows) for rows in (chosen.values(), other.values(), on_micro))
+    assert chosen > max(other, micro)
+    yield f"is {chosen:.1f} times the error's for this design, and {other:.1f} times for two rounds of 155 steps"
+    yield f"on `cifar10-micro` it is {micro:.1f} times"
+
+    ladder = ("fedavg-align_uniform", "fedavg-simclr", "orchestra", "fedavg-byol")
+    steps = list(pairwise(ladder))
+    steps += [("orchestra", "orchestra-no-rotation")]
+    assert {found.verdict(*pair) for pair in steps} == {"more"}
+    gains = [f"{found.gain(*pair):.1f}" for pair in steps]
+    yield f"alignment and uniformity is {gains[0]} points above SimCLR, which is {gains[1]} above Orchestra"
+    yield f"and Orchestra {gains[2]} above BYOL"
+    yield f"without its rotation Orchestra is {gains[3]} points lower"
+    bases = {"fedprox": 1, "scaffold": 1, "fedu2": 1, "fedema": 3, "ssd": 0}
+    pairs = [(row, ladder[base]) for row, base in bases.items()]
+    assert {found.verdict(*pair) for pair in pairs} == {"no clear difference"}
+    largest = max(abs(found.gain(*pair)) for pair in pairs)
+    yield f"the differences are at most {largest:.1f} points, where {found.margin:.1f} would count"
+
+    angles = found.cells("drift/v1 local_global_angle")
+    assert {row.cells[key].n for row in found.rows.values() if (key := "drift/v1 local_global_angle") in row.cells} == {
+        1
+    }
+    yield "(seed 0)"
+    on_mini = [angle for row, angle in MINI.cells("drift/v1 local_global_angle").items() if row != "centralized"]
+    assert max(on_mini) < 10 < 20 < min(angles.values())
+    yield f"Clients drift from their mean by {min(angles.values()):.0f} to {max(angles.values()):.0f} degrees"
+    yield f"SimCLR's do so by {angles['fedavg-simclr']:.1f}, SCAFFOLD's by {angles['scaffold']:.1f}"
+
+
+def separation(rows: Iterable[Mapping[int, float]]) -> float:
+    """Standard deviation of rows' means over that of what a fit of rows and seeds leaves; each row has all seeds."""
+    values = np.array([[row[seed] for seed in sorted(row)] for row in rows])
+    rest = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()
+    df = (values.shape[0] - 1) * (values.shape[1] - 1)
+    return values.mean(axis=1).std(ddof=1) / math.sqrt(np.square(rest).sum() / df)
+
+
+def shares() -> Iterator[str]:
+    scores = {
+        record["row"]: record["scores"]["shares/v1"]
+        for record in RECORDS
+        if record["scenario"] == "cifar10-drift" and "shares/v1" in record["scores"]
+    }
+    simclr, orchestra = scores["fedavg-simclr"], scores["orchestra"]
+    yield f"the most frequent class of {simclr['main_class']:.0f} % of the clients is found in FedAvg's weights"
+    yield f"{orchestra['main_class']:.0f} % in Orchestra's replies, and {simclr['main_class_blind']:.0f} % by the guess"
+    yield (
+        f"the distances are {simclr['distance']:.2f} and {orchestra['distance']:.2f}, "
+        f"and {simclr['distance_blind']:.2f} of the guess"
     )
 
 
