@@ -77,12 +77,11 @@ def shares(observed: ObservedReplies) -> tuple[dict[str, float], Tensor]:
             scaled[entry] = replies.double() / scale, references.double() / scale
     if not scaled:
         raise EvalError("shares: clients of a single class send nothing but zeros: there is nothing to read")
-    read = {entry: read_shares(*pair) for entry, pair in scaled.items()}
     together = read_shares(*(torch.cat(side, dim=1) for side in zip(*scaled.values(), strict=True)))
     truth, blind = observed.shares, observed.overall.expand_as(observed.shares)
     scores = {"distance": distance(together, truth), "distance_blind": distance(blind, truth)}
-    if len(read) > 1:
-        scores |= {f"distance_{entry}": distance(each, truth) for entry, each in read.items()}
+    if len(scaled) > 1:
+        scores |= {f"distance_{entry}": distance(read_shares(*pair), truth) for entry, pair in scaled.items()}
     found, guessed = (100 * (each.argmax(1) == truth.argmax(1)).double().mean().item() for each in (together, blind))
     return {**scores, "main_class": found, "main_class_blind": guessed}, together
 

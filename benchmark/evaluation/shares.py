@@ -137,22 +137,21 @@ def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: 
     own.clients = [Client(client, len(by_id[client])) for client in ids]
     own.attendance, own.late, own.uplink = Attendance(), frozenset(), Uplink()
     own.client_state.index = {}  # its clients are new ones
-    if first := _first_phases(loop):
-        try:
-            own.run_round(0, first)
-        except BaseException:
-            own.client_state.clear()
-            raise
-        own.server = loop.server
-    replies = _replies(own, _client_phases(loop))
+    replies = _replies(own, _client_phases(loop), first=_first_phases(loop))
     return {label: replies[client] for label, client in zip(classes, ids, strict=True)}
 
 
-def _replies(scratch: FederatedLoop, plan: Plan) -> Replies:
-    """The replies of the last round's phases, made once more from the final model."""
-    collector = _Collector()
-    scratch.callbacks = [collector]
+def _replies(scratch: FederatedLoop, plan: Plan, first: Plan | None = None) -> Replies:
+    """The replies of the last round's phases, made once more from the final model.
+
+    first: phases of the first round that come before them, of which only what they leave with the clients counts.
+    """
+    collector, server = _Collector(), scratch.server
     try:
+        if first:
+            scratch.run_round(0, first)
+            scratch.server = server
+        scratch.callbacks = [collector]
         scratch.run_round(scratch.round - 1, plan)
     finally:
         scratch.client_state.clear()
