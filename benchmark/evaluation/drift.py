@@ -63,11 +63,8 @@ def revisit_clients(loop: FederatedLoop) -> LocalModels:
     if not has_drift(loop):
         raise ConfigError(drift_unavailable(loop))
     collector = _Collector()
-    scratch = loop.scratch_copy([collector])
-    try:
+    with loop.scratch_copy([collector]) as scratch:
         scratch.run_round(loop.round - 1)
         global_model = trees.to(trees.clone(scratch.export()["global"]), "cpu")
-    finally:
-        scratch.client_state.clear()
     local = ChainMap(*run_and_gather(loop.fabric, lambda: collector.weights))  # those of all ranks
     return LocalModels([local[client] for client in sorted(local)], global_model)

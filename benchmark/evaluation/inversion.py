@@ -146,12 +146,9 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
     assert isinstance(resident, SequentialExecutor)
     executor = _Watch(loop.fabric, loop.method, data, training, loop.streams, resident)
     reply = _Reply(executor)
-    scratch = loop.scratch_copy([reply])
-    scratch.executor, scratch.costs = executor, VisitCosts(executor.images)  # equal costs: the lowest id goes first
-    try:
+    with loop.scratch_copy([reply]) as scratch:
+        scratch.executor, scratch.costs = executor, VisitCosts(executor.images)  # equal costs: the lowest id goes first
         scratch.run_round(loop.round - 1)
-    finally:
-        scratch.client_state.clear()
     return partial(_observed, executor.start, reply, data, loop.uplink.updates is not None)
 
 

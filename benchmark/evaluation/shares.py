@@ -112,7 +112,8 @@ def observe_replies(loop: FederatedLoop, data: FederatedDataModule) -> Callable[
         classes = np.flatnonzero(sizes > 1).tolist()
         for first in range(0, len(classes), size):
             references |= _reference_replies(loop, data, classes[first : first + size])
-        replies = _replies(loop.scratch_copy([]), _client_phases(loop))
+        with loop.scratch_copy() as scratch:
+            replies = _replies(scratch, _client_phases(loop))
     except (DivergedError, MethodError) as error:
         return partial(_failed, str(error))
     return cache(partial(_observed, data, references, replies))
@@ -124,20 +125,21 @@ def _failed(reason: str) -> ObservedReplies:
 
 def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: list[int]) -> Replies:
     """Replies of clients that hold the test images of one class each, by class."""
-    labels, own = data.source.test.labels, loop.scratch_copy([])
+    labels = data.source.test.labels
     ids = [loop.clients[index].id for index in range(len(classes))]
     rows = [np.flatnonzero(labels == label) for label in classes]
     by_id = dict(zip(ids, rows, strict=True))
     parts = [by_id.get(client, rows[0]) for client in range(max(ids) + 1)]
     images = data.of_clients(replace(data.source, train=data.source.test), parts)
-    resident, own.streams = loop.executor.reference, Streams(loop.streams.seed_for("references"))
+    resident, streams = loop.executor.reference, Streams(loop.streams.seed_for("references"))
     assert isinstance(resident, SequentialExecutor)
-    executor = SequentialExecutor(loop.fabric, loop.method, images, resident.training, own.streams, resident)
-    own.executor, own.costs = executor, VisitCosts(executor.images)
-    own.clients = [Client(client, len(by_id[client])) for client in ids]
-    own.attendance, own.late, own.uplink = Attendance(), frozenset(), Uplink()
-    own.client_state.index = {}  # its clients are new ones
-    replies = _replies(own, _client_phases(loop), first=_first_phases(loop))
+    executor = SequentialExecutor(loop.fabric, loop.method, images, resident.training, streams, resident)
+    with loop.scratch_copy() as own:
+        own.streams, own.executor, own.costs = streams, executor, VisitCosts(executor.images)
+        own.clients = [Client(client, len(by_id[client])) for client in ids]
+        own.attendance, own.late, own.uplink = Attendance(), frozenset(), Uplink()
+        own.client_state.index = {}  # its clients are new ones
+        replies = _replies(own, _client_phases(loop), first=_first_phases(loop))
     return {label: replies[client] for label, client in zip(classes, ids, strict=True)}
 
 
@@ -147,14 +149,11 @@ def _replies(scratch: FederatedLoop, plan: Plan, first: Plan | None = None) -> R
     first: phases of the first round that come before them, of which only what they leave with the clients counts.
     """
     collector, server = _Collector(), scratch.server
-    try:
-        if first:
-            scratch.run_round(0, first)
-            scratch.server = server
-        scratch.callbacks = [collector]
-        scratch.run_round(scratch.round - 1, plan)
-    finally:
-        scratch.client_state.clear()
+    if first:
+        scratch.run_round(0, first)
+        scratch.server = server
+    scratch.callbacks = [collector]
+    scratch.run_round(scratch.round - 1, plan)
     return ChainMap(*run_and_gather(scratch.fabric, lambda: collector.replies))
 
 

@@ -8,7 +8,8 @@ import copy
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -352,10 +353,11 @@ class FederatedLoop:
         """The encoders to evaluate: name -> weights Tree, see `FederatedMethod.export`."""
         return self.method.export(self.server, LocalParts(self.client_state))
 
-    def scratch_copy(self, callbacks: Sequence[Callback]) -> "FederatedLoop":
+    @contextmanager
+    def scratch_copy(self, callbacks: Sequence[Callback] = ()) -> Iterator["FederatedLoop"]:
         """A copy with its own client states and accounts, whose `run_round` leaves this loop as it is.
 
-        It shares the history and the checkpoint, so do not call its `fit`. Delete its `client_state` folder after use.
+        It shares the history and the checkpoint, so do not call its `fit`. Its client states are deleted at the end.
         """
         _ = self.late  # by this loop's executor: a copy may have another
         scratch = copy.copy(self)
@@ -364,4 +366,7 @@ class FederatedLoop:
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
         scratch.uplink = self.uplink.scratch_copy()
-        return scratch
+        try:
+            yield scratch
+        finally:
+            scratch.client_state.clear()

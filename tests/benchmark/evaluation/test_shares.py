@@ -122,9 +122,8 @@ def next_replies(run):
     def keep(result):
         sent[result.visit.phase.name, result.visit.client.id] = trees.clone(result.message)
 
-    scratch = run.loop.scratch_copy([run_helpers.OnVisitEnd(keep)])
-    scratch.run_round(run.loop.round - 1)
-    scratch.client_state.clear()
+    with run.loop.scratch_copy([run_helpers.OnVisitEnd(keep)]) as scratch:
+        scratch.run_round(run.loop.round - 1)
     return sent
 
 
