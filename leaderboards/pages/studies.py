@@ -1,4 +1,4 @@
-"""Studies: one question a page, our rows along an axis next to what the paper reports along its own."""
+"""Studies: one question a page, our rows along an axis, and what a paper reports along its own if one asks it."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STUDIES: list[dict[str, Any]] = load_yaml("studies.yaml")
 
 Curve = Mapping[float | str, Cell]
-"""Position on the axis -> the mean there; "flat": the mean of a row without a position, drawn as a horizontal line."""
+"""Position on the axis, a number or a word -> the mean there; "flat": that of a row without one, a horizontal line."""
 
 
 def write(records: Sequence[Record], folder: str | Path) -> None:
@@ -60,7 +60,7 @@ def paper_curves(study: Mapping[str, Any]) -> dict[str, Curve]:
         mean, spread = value if isinstance(value, list) else (value, None)
         return Cell(float(mean), spread, 1)
 
-    lines = study["paper"].get("lines", {})
+    lines = study.get("paper", {}).get("lines", {})
     return {name: {x: cell(value) for x, value in line.items()} for name, line in lines.items()}
 
 
@@ -76,20 +76,34 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
     columns = {f"{name}, ours": curve for name, curve in ours.items()}
     columns |= {f"{name}, paper": curve for name, curve in paper_curves(study).items()}
     counts = [cell.n for curve in ours.values() for cell in curve.values()]
-    rows = {"columns": columns, "positions": positions(columns.values()), "epsilon": epsilon, "counts": counts}
+    rows = {
+        "columns": columns,
+        "positions": positions(columns.values()),
+        "epsilon": epsilon,
+        "counts": counts,
+        "label": label,
+    }
     return render("study.md.j2", study=study, **rows)
 
 
-def positions(curves: Iterable[Curve]) -> list[float]:
-    """All positions on the axis, in order."""
-    return sorted({x for curve in curves for x in curve if not isinstance(x, str)})
+def positions(curves: Iterable[Curve]) -> list[float | str]:
+    """All positions on the axis: numbers in order, words as the study has them."""
+    found = dict.fromkeys(x for curve in curves for x in curve if x != "flat")
+    numbers = [x for x in found if not isinstance(x, str)]
+    return [*sorted(numbers), *(x for x in found if isinstance(x, str))]
+
+
+def label(position: float | str) -> str:
+    """A position as the table and the axis show it."""
+    return position if isinstance(position, str) else f"{position:g}"
 
 
 def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
     from matplotlib.figure import Figure
 
-    panels = [(f"ours: {study['ours']['title']}", ours), (f"paper: {study['paper']['title']}", paper_curves(study))]
-    panels = [(title, curves) for title, curves in panels if curves]
+    panels = [(f"ours: {study['ours']['title']}", ours)]
+    if theirs := paper_curves(study):
+        panels.append((f"paper: {study['paper']['title']}", theirs))
     figure = Figure(figsize=(max(6.4, 5.2 * len(panels)), 3.8), layout="constrained")
     names = list(dict.fromkeys(name for _, curves in panels for name in curves))
     rows = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
@@ -103,7 +117,7 @@ def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
 
 
 def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]) -> None:
-    """Draws positions at equal distances: axes cover orders of magnitude, and some begin at 0."""
+    """Draws positions at equal distances: axes cover orders of magnitude, and some begin at 0. Words are not joined."""
     axis, ends = positions(curves.values()), list[End]()
     for name, curve in curves.items():
         colour, dash, marker = styles[name]
@@ -114,13 +128,14 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
         if points:
             indices, cells = zip(*points, strict=True)
             means = [cell.mean for cell in cells]
-            axes.plot(indices, means, color=colour, linestyle=dash, marker=marker, markersize=4)
+            joined = not any(isinstance(x, str) for x in axis)
+            axes.plot(indices, means, color=colour, linestyle=dash if joined else "none", marker=marker, markersize=4)
             end = (indices[-1], means[-1])
         for index, cell in points:
             if cell.spread is not None:
                 axes.errorbar(index, cell.mean, yerr=cell.spread, color=colour, capsize=3)
         ends.append((textwrap.fill(name, 18), *end, colour))
-    axes.set_xticks(range(len(axis)), [f"{x:g}" for x in axis])
+    axes.set_xticks(range(len(axis)), [label(x) for x in axis])
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.spines[["right", "top"]].set_visible(False)

@@ -69,6 +69,28 @@ def test_epsilon_has_a_column_where_a_line_has_spent_any():
     assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"
 
 
+def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeypatch):
+    lines = {"A": {"as it is": "t1 a", "half": "t2 a"}, "B": {"flat": "t1 b"}}
+    words = {"page": "words", "title": "What does it cost?", "axis": "sent", "ours": {"title": "small", "lines": lines}}
+    text = studies.table(words, curves(words, RECORDS), {})
+    assert [line.split(" |")[0] for line in text.splitlines()[2:4]] == ["| as it is", "| half"]
+    assert "Paper" not in text
+    (tmp_path / "words.md").write_text(f"{methods.START}\n{methods.END}\n")
+    drawn = []
+    monkeypatch.setattr(studies, "STUDIES", [words])
+    monkeypatch.setattr(studies, "save", lambda draw, file: drawn.append(draw()))
+    studies.write(RECORDS, tmp_path)
+    (axes,) = drawn[0].axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["as it is", "half"]
+    assert "None" in {line.get_linestyle() for line in axes.lines}
+
+
+def test_infinity_is_a_position_after_all_others():
+    assert [
+        studies.label(x) for x in studies.positions([{float("inf"): Cell(1.0, None, 1), 8: Cell(2.0, None, 1)}])
+    ] == ["8", "inf"]
+
+
 @pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
 def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "STUDIES", [{**STUDY, "paper": paper}, {**STUDY, "page": "elsewhere"}])
