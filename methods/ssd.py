@@ -77,10 +77,11 @@ class SSD(FedAvg):
         super().__init__(objective, **kwargs)
         basis = basis or ("qr" if variant == "code" else "axis")
         features, self.width = objective.encoder.dim, objective.width
-        if features != self.width:
+        if pd_weight and features != self.width:
             raise MethodError(
                 f"SSD distils embeddings into representations, so both need the same width; encoder: {features}, "
-                f"embeddings: {self.width}; set heads.projector or objective.projector to end in {features}"
+                f"embeddings: {self.width}; set heads.projector or objective.projector to end in {features}, or leave "
+                "the distillation out with method.pd_weight=0"
             )
         self.alpha = check_number("method.alpha", alpha, at_least=0)
         self.dsr_weight = check_number("method.dsr_weight", dsr_weight, at_least=0)

@@ -119,6 +119,11 @@ class TestSSD(MethodContract):
         assert run.loop.method.width == run.loop.method.objective.encoder.dim
         assert set(run.loop.server["weights"]) == {"encoder"}
 
+    def test_without_distillation_embeddings_have_a_width_of_their_own(self, tmp_path):
+        run = run_helpers.train_run(tmp_path, "ssd", "heads.projector=[12,6]", "method.pd_weight=0")
+        assert run.loop.method.width == 6
+        assert run.loop.method.objective.encoder.dim != 6
+
     def test_variants_differ(self, tmp_path, unbroken):
         paper = run_helpers.train_run(tmp_path, "ssd", "method.variant=paper")
         assert run_helpers.difference(paper.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-4
