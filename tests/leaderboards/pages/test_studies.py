@@ -111,7 +111,7 @@ def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp
 def planned():
     from benchmark.configuration.suites import suite
 
-    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", "study-orchestra", "study-flesd")
+    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", "study-orchestra", "study-flesd", "study-epsilon", "study-uplink")
             for config in suite(name, {"seeds": [0]}, [])}  # fmt: skip
 
 
