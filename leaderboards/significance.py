@@ -27,7 +27,7 @@ LEVEL = 0.05
 FEWEST_SEEDS = 3
 """A row with fewer seeds is compared with no other."""
 SIMULATED = 2000
-"""Boards of equal rows from which the critical values of Levene's test are taken."""
+"""Boards of equal rows from which the critical values of the test of spreads are taken."""
 DIGITS = 9
 """Decimals of all that a fit gives: processors differ after them, and halves have to be rounded alike on a page."""
 ROUNDING = 10.0**-DIGITS
@@ -76,11 +76,12 @@ class Fit:
 
     @cached_property
     def uneven(self) -> tuple[str, ...]:
-        """The rows with more spread than the others, if Levene's test at 5 % finds that spreads differ.
+        """The rows with more spread than the others, if a test at 5 % finds that spreads differ.
 
-        With three seeds the table of Levene's statistic is far off (a row's residuals sum to zero), so the statistic is
-        compared with that of simulated boards of equal rows. Named are the rows whose mean absolute residual is larger
-        than the largest of all but 5 % of these boards, or else the row with the largest, or the rows that share it:
+        Two statistics are tested at half of that each: Levene's, to which many rows add, and the largest row's share in
+        the absolute residuals, which a single row moves. With three seeds the table of Levene's statistic is far off (a
+        row's residuals sum to zero), so both are compared with those of simulated boards of equal rows. Named are the
+        rows whose share is beyond its critical value, or else the row with the largest, or the rows that share it:
         residuals of two rows may mirror each other, and then nothing tells which of them varies. Of two rows alone
         nothing can be found.
         """
@@ -91,7 +92,7 @@ class Fit:
         limits = _limits(self.design)
         sizes = np.abs(np.concatenate([self.residuals[row] for row in self.effects]))[:, None]
         statistic, share = _levene(sizes, self.design)
-        if statistic[0] <= limits.statistic:
+        if statistic[0] <= limits.statistic and share.max() <= limits.share:
             return ()
         least = min(limits.share, float(share.max()) - ROUNDING)
         return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > least)
@@ -172,14 +173,14 @@ class _Limits(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _limits(design: Design) -> _Limits:
-    """Both at `LEVEL`, from `SIMULATED` boards of equal rows with the seeds of this one; the same at every call."""
+    """Both at half of `LEVEL`, from `SIMULATED` boards of equal rows with this one's seeds; the same at every call."""
     import numpy as np
 
     solver = _solver(design)
     assert solver is not None
     noise = np.random.default_rng(0).standard_normal((len(solver.residuals), SIMULATED))
     statistic, share = _levene(np.abs(solver.residuals @ noise), design)
-    return _Limits(*(float(np.quantile(sample, 1 - LEVEL)) for sample in (statistic, share.max(axis=0))))
+    return _Limits(*(float(np.quantile(sample, 1 - LEVEL / 2)) for sample in (statistic, share.max(axis=0))))
 
 
 def _levene(sizes: "NDArray[np.float64]", design: Design) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":

@@ -29,7 +29,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
 PLAIN = (
     *("cifar10-micro", "cifar10-mini", "25 million images", "50 million images", "0.01 to 0.05 at", "5.6 points"),
     *("Fine-tuning on 10 %", "FedU2", "155 steps", "a rate of 0;", "25,000 image passes", "With 1 %", "Tables 4 and 7"),
-    *("the upper 5 % point", "any statement at all is 5 %"),
+    *("the upper 5 % point", "any statement at all has a probability of 5 %"),
     *("200 epochs", "from alpha 100,000 to 0.001", "31 steps a visit"),
 )
 """Names, settings, and what a paper says of its own numbers."""

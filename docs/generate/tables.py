@@ -213,7 +213,12 @@ def methods_page() -> str:
 
 def studies_page() -> str:
     """The studies, by their questions."""
-    lines = ["# Studies", "", "A study answers one question at small scale. Where a paper asks it, its numbers stand beside ours.", ""]
+    lines = [
+        "# Studies",
+        "",
+        "A study answers one question at small scale. Where a paper asks it, its numbers stand beside ours.",
+        "",
+    ]
     for page in sorted((ROOT / "docs" / "studies").glob("*.md")):
         lines.append(f"- [{page.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}]({page.name})")
     return _text(lines)

@@ -246,8 +246,21 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "missing": gaps(rows),
         "further": further and _further(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
+        "further_seeds": _seeds_with(further, complete),
         "gains": differences(rows, COMPARISONS["bases"]),
     }
+
+
+def _seeds_with(scores: Iterable[str], records: Iterable[Record]) -> dict[str, list[str]]:
+    """Seeds in words -> the rows whose records of these seeds have any of the scores."""
+    protocols, seeds = {key.split(" ")[0] for key in scores}, dict[str, list[str]]()
+    for record in records:
+        if not protocols.isdisjoint(record["scores"]):
+            seeds.setdefault(record["row"], []).append(str(record["seed"]))
+    rows: dict[str, list[str]] = {}
+    for row, found in seeds.items():
+        rows.setdefault(", ".join(found), []).append(row)
+    return rows
 
 
 def _further(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:

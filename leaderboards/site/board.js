@@ -50,13 +50,13 @@ function boardPage(scenario, beside) {
   const read =
     "Mean ± spread over seeds after the last round. Rows are ordered and ranked by the linear probe; where a row lacks a " +
     "seed, by its mean as estimated for all seeds. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
-    "is better than it, and those after the ninth are worse, by Tukey's test of all pairs at 5 %. " +
+    "is better than it, and as many rows are worse as there are places after the ninth, by Tukey's test of all pairs at 5 %. " +
     "Rows of fewer than three seeds and controls are not ranked; untrained is the floor, and ↓ is below it. " +
     "Bytes and client seconds are per client and round.";
   const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
   const uneven =
     compared && compared.uneven.length
-      ? `Spreads are uneven (Levene's test, 5 %): a statement about ${compared.uneven.join(", ")} is less certain.`
+      ? `Spreads are uneven (Levene's test and the largest row's, 5 % together): a statement about ${compared.uneven.join(", ")} is less certain.`
       : "";
   return [
     el("h1", {}, here),

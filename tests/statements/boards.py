@@ -17,6 +17,7 @@ class Board:
     """The board of a scenario, asked what a sentence needs."""
 
     def __init__(self, scenario: str):
+        self.scenario = scenario
         self.rows: dict[str, Row] = {row.row: row for row in board(RECORDS, scenario)}
         self.fit = fitted(self.rows.values())
         assert self.fit is not None
@@ -24,6 +25,11 @@ class Board:
 
     def score(self, row: str, key: str = LINEAR) -> float:
         return self.rows[row].cells[key].mean
+
+    def by_seed(self, row: str, key: str) -> dict[int, float]:
+        protocol, metric = key.split()
+        records = (record for record in RECORDS if (record["scenario"], record["row"]) == (self.scenario, row))
+        return {record["seed"]: record["scores"][protocol][metric] for record in records}
 
     def gain(self, row: str, base: str) -> float:
         found = compare(self.rows[row], self.rows[base], self.fit)

@@ -107,11 +107,14 @@ def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp
     assert not (tmp_path / "elsewhere.svg").exists()
 
 
+SUITES = ("study-orchestra", "study-flesd", "study-epsilon", "study-uplink")
+
+
 @pytest.fixture(scope="module")
 def planned():
     from benchmark.configuration.suites import suite
 
-    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", "study-orchestra", "study-flesd", "study-epsilon", "study-uplink")
+    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", *SUITES)
             for config in suite(name, {"seeds": [0]}, [])}  # fmt: skip
 
 
