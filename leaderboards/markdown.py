@@ -86,10 +86,8 @@ def seeds_phrase(counts: Iterable[int]) -> str:
 
 
 def rank_of(row: Row) -> str:
-    """A row's rank: its best and its worst place, `2-9`."""
-    if row.rank is None:
-        return "control" if row.control else MISSING
-    return interval(*row.rank)
+    """A row's rank: its best and its worst place, `2-9`; or why it has none."""
+    return interval(*row.rank) if row.rank else row.unranked or MISSING
 
 
 def interval(best: float, worst: float) -> str:

@@ -5,7 +5,8 @@ estimates it for all seeds of the ranked rows. That is the plain mean of a row t
 ranked have their plain means. A row's rank is an interval: from one more than the number of rows that are better, to
 the number of ranked rows less those that are worse. A row of rank "2-9" may stand anywhere from second to ninth.
 `significance` decides which rows differ. Rows with the headline from three seeds or more are ranked, where there are
-two of them; controls are not, nor is the untrained encoder, which is the floor and always last.
+two of them. Not ranked are controls, a single client among federations, and the untrained encoder, which is the floor
+and always last.
 """
 
 import math
@@ -52,6 +53,7 @@ class Row:
         `covers` and no other, at `delta`.
     control: its clients do not learn (`optimizer.lr` is 0), so that it shows what the rest of a method does.
     below: the accuracies of `cells` whose mean, over the seeds that both have, is below that of the untrained encoder.
+    clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """
@@ -76,6 +78,8 @@ class Row:
     covers: tuple[str, ...] = ()
     delta: float | None = None
     control: bool = False
+    clients: int = 0
+    unranked: str = ""
     below: tuple[str, ...] = ()
     rank: tuple[int, int] | None = None
     better: tuple[str, ...] = ()
@@ -152,7 +156,13 @@ def fitted(rows: Iterable[Row]) -> Fit | None:
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Rows in order of the board, those that can be with their ranks; rows of equal means are in order of name."""
-    able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.control}
+    federated = any(row.clients > 1 for row in rows)
+
+    def reason(row: Row) -> str:
+        return "control" if row.control else "one client" if row.clients == 1 and federated else ""
+
+    rows = [replace(row, unranked=reason(row)) for row in rows]
+    able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.unranked}
     compared = fit({name: row.headline for name, row in able.items()})
     means = {row.row: row.cells[HEADLINE].mean for row in rows} | (compared.effects if compared else {})
     rows = sorted(rows, key=lambda row: -round(means[row.row], 9))  # the fit of equal rows may differ by rounding
@@ -255,4 +265,5 @@ def _row(group: Sequence[Record], values: Values, floor: Values) -> Row:
         covers=tuple(sorted({entry for privacy in noise for entry in privacy.get("covers", ())})),
         delta=noise[0].get("delta"),
         control=first["settings"].get("optimizer.lr") == 0,
+        clients=first["federation"]["clients"],
     )

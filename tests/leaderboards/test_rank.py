@@ -134,12 +134,20 @@ def test_a_control_is_shown_in_its_place_and_not_ranked():
         record("idle", seed, 49.5, settings={**record(seed=0)["settings"], "optimizer.lr": 0.0}) for seed in range(3)
     ]
     rows = board([*records(**NOISY), *idle], "cifar10-micro")
-    assert [(row.row, row.rank, row.control) for row in rows] == [
-        ("a", (1, 2), False),
-        ("idle", None, True),
-        ("b", (1, 3), False),
-        ("c", (2, 3), False),
+    assert [(row.row, row.rank, row.unranked) for row in rows] == [
+        ("a", (1, 2), ""),
+        ("idle", None, "control"),
+        ("b", (1, 3), ""),
+        ("c", (2, 3), ""),
     ]
+
+
+def test_a_single_client_is_not_ranked_among_federations():
+    alone = [{**record("alone", seed, 49.5), "federation": {"clients": 1, "per_round": 1}} for seed in range(3)]
+    rows = board([*records(**NOISY), *alone], "cifar10-micro")
+    assert [(row.row, row.rank, row.unranked) for row in rows][:2] == [("a", (1, 2), ""), ("alone", None, "one client")]
+    other = [{**each, "row": "other"} for each in alone]
+    assert [row.rank for row in board([*alone, *other], "cifar10-micro")] == [(1, 2), (1, 2)]
 
 
 def test_accuracies_below_the_untrained_encoder_are_marked():

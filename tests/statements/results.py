@@ -16,10 +16,10 @@ def small_scenarios() -> Iterator[str]:
     assert {len(row.headline) for row in MINI.rows.values()} == {3}
     five = {row.row for row in MICRO.rows.values() if len(row.headline) == 5}
     assert {len(row.headline) for row in MICRO.rows.values()} == {3, 5}
-    assert {"fedavg-simclr", "fedavg-byol", "fedavg-align_uniform", "fedavg-spectral-correlation"} <= five
+    assert {"fedavg-simclr", "fedavg-byol", "fedavg-align_uniform", "fedavg-spectral-correlation", "orchestra"} <= five
     yield (
-        f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main one of each method but "
-        "Orchestra and what it builds on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
+        f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main one of each method and what it "
+        "builds on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
     )
 
     best = ("fedavg-align_uniform", "fedavg-simclr", "fedavg-spectral")
@@ -81,9 +81,9 @@ def small_scenarios() -> Iterator[str]:
     yield "On `cifar10-micro` Orchestra is between SimCLR and BYOL"
     yield f"on `cifar10-mini` {abs(MINI.gain('orchestra', 'fedavg-byol')):.1f} points from BYOL"
     rotation = -MICRO.gain("orchestra-no-rotation", "orchestra")
-    assert MICRO.verdict("orchestra-no-rotation", "orchestra") == "no clear difference"
-    assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < rotation
-    yield f"Without its rotation it is {rotation:.1f} points lower, below what counts"
+    edge = MICRO.fit.margins["orchestra-no-rotation"]["orchestra"]
+    assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < 1 < edge - 0.1 < rotation < edge + 0.1
+    yield f"Without its rotation it is {rotation:.2f} points lower, on the edge of what counts ({edge:.2f})"
 
     rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2, 5)}
     largest = max(abs(rounds[count].gain("flesd", "flesd-idle")) for count in (1, 2))

@@ -70,7 +70,9 @@ def orchestra_study() -> Iterator[str]:
     sizes = [row for row in MICRO.rows if re.fullmatch(r"orchestra-([gl]\d+|reps)", row)]
     noises = [row for row in MICRO.rows if row.startswith("orchestra-eps")]
     ours = {row: abs(MICRO.gain(row, "orchestra")) for row in (rotation, target, *sizes, *noises)}
-    assert MICRO.all_are("no clear difference", ours, ["orchestra"])
+    assert MICRO.all_are("no clear difference", [row for row in ours if row != rotation], ["orchestra"])
+    edge = MICRO.fit.margins[rotation]["orchestra"]
+    assert abs(ours[rotation] - edge) < 0.1
     papers = {row: abs(theirs[row] - theirs["orchestra"]) for row in ours}
     assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-spectral")
 
@@ -78,9 +80,8 @@ def orchestra_study() -> Iterator[str]:
         return f"{max(ours[row] for row in rows):.1f} ({max(papers[row] for row in rows):.1f})"
 
     yield (
-        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), "
-        f"the target {both([target])}, other G and L up to {both(sizes)}, and the noise of its Table 7 {both(noises)}; "
-        "none of ours counts"
+        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), on the edge of what counts, "
+        f"the target {both([target])}, other G and L up to {both(sizes)}, and the noise of its Table 7 {both(noises)}"
     )
 
 
