@@ -97,7 +97,7 @@ def _dots(axes: "Axes", y: int, cell: Cell, sample: Sequence[float]) -> None:
         axes.plot(ends, [y, y], color=BLUE, linewidth=5, alpha=0.25, solid_capstyle="butt")
         axes.plot(cell.mean, y, "|", color=INK, markersize=11, markeredgewidth=1.6)
     axes.plot(sample, [y] * len(sample), "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=0.75)
-    axes.text(1.15, y, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
+    axes.text(1.17, y, with_spread(cell, 1), transform=axes.get_yaxis_transform(), va="center")
 
 
 def _floor(axes: "Axes", mean: float) -> None:
