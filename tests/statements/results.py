@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from scipy.stats import spearmanr, studentized_range, t, ttest_rel
@@ -13,6 +13,11 @@ from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, Board, sp
 
 
 def small_scenarios() -> Iterator[str]:
+    parts = (seeds, objectives, methods_over_their_bases, fedx, fedsc, orchestra, flesd, uniformity, other_protocols)
+    return chain.from_iterable(part() for part in (*parts, drift))
+
+
+def seeds() -> Iterator[str]:
     assert {len(row.headline) for row in MINI.rows.values()} == {3}
     five = {row.row for row in MICRO.rows.values() if len(row.headline) == 5}
     assert {len(row.headline) for row in MICRO.rows.values()} == {3, 5}
@@ -22,6 +27,8 @@ def small_scenarios() -> Iterator[str]:
         "builds on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
     )
 
+
+def objectives() -> Iterator[str]:
     best = ("fedavg-align_uniform", "fedavg-simclr", "fedavg-spectral")
     middle = ("fedavg-moco", "fedavg-protocl")
     assert MICRO.verdict(best[0], best[1]) == MICRO.verdict(best[1], best[2]) == "no clear difference"
@@ -36,6 +43,8 @@ def small_scenarios() -> Iterator[str]:
     yield f"Alignment and uniformity is {first:.1f} points above the spectral loss"
     yield f"and on `cifar10-mini` {ahead:.1f} above SimCLR"
 
+
+def methods_over_their_bases() -> Iterator[str]:
     over = {
         "fedavg-simclr": ("fedprox", "scaffold", "feddecorr", "ldawa", "fedu2"),
         "fedavg-byol": ("fedu", "fedema"),
@@ -50,6 +59,8 @@ def small_scenarios() -> Iterator[str]:
         "and none that counts"
     )
 
+
+def fedx() -> Iterator[str]:
     fedx = [("fedx-simclr", "fedavg-simclr"), ("fedx-byol", "fedavg-byol"), ("fedu-fedx", "fedu")]
     near = [("fedx-moco", "fedavg-moco"), ("fedx-protocl", "fedavg-protocl")]
     assert [MICRO.verdict(*pair) for pair in fedx + near] == ["less", *["no clear difference"] * 4]
@@ -67,6 +78,8 @@ def small_scenarios() -> Iterator[str]:
     yield f"without it FedX is {abs(without):.1f} below its base, with it {span(rest)}"
     assert MICRO.all_are("no clear difference", ("fedx-no-global-contrast", "fedx-local", *others[1:]), ["fedx-simclr"])
 
+
+def fedsc() -> Iterator[str]:
     noises = ("fedsc", "fedsc-sigma0.00104", "fedsc-sigma0.01", "fedsc-sigma0.1")
     assert MICRO.all_are("no clear difference", noises, ["fedavg-spectral-correlation"])
     assert MICRO.verdict("fedsc-sigma1", "fedsc") == "less"
@@ -75,6 +88,8 @@ def small_scenarios() -> Iterator[str]:
     loss = MICRO.gain("fedavg-spectral-correlation", "fedavg-spectral")
     yield f"is {-loss:.1f} points below the spectral loss as published"
 
+
+def orchestra() -> Iterator[str]:
     parts = [row for row in MICRO.rows if row.startswith("orchestra-") and row != "orchestra-no-rotation"]
     assert MICRO.all_are("no clear difference", parts, ["orchestra"])
     assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-simclr")
@@ -85,6 +100,8 @@ def small_scenarios() -> Iterator[str]:
     assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < 1 < edge - 0.1 < rotation < edge + 0.1
     yield f"Without its rotation it is {rotation:.2f} points lower, on the edge of what counts ({edge:.2f})"
 
+
+def flesd() -> Iterator[str]:
     rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2, 5)}
     largest = max(abs(rounds[count].gain("flesd", "flesd-idle")) for count in (1, 2))
     yield f"are within {largest:.1f} points of it after one round or two"
@@ -104,6 +121,8 @@ def small_scenarios() -> Iterator[str]:
     yield f"over the other four FedAvg is {sum(behind[:-1]) / 4:.1f} ahead"
     yield f"after the twenty of `cifar10-mini` {twenty:.1f}, which counts both times"
 
+
+def uniformity() -> Iterator[str]:
     between = {
         row: MINI.score(row, "geometry/v1 uniformity_between") for row in ("ssd", "ssd-dsr", "ssd-pd", "ssd-hard")
     }
@@ -117,6 +136,8 @@ def small_scenarios() -> Iterator[str]:
     costs, lower = (-found.gain("ssd-hard", "fedavg-align_uniform") for found in (MICRO, MINI))
     yield f"costs {costs:.1f} points on `cifar10-micro` and {lower:.1f} on `cifar10-mini`, which agrees with the paper"
 
+
+def other_protocols() -> Iterator[str]:
     semi = MINI.cells("semi/v1 accuracy_10pct")
     federated = {row: value for row, value in semi.items() if row not in (FLOOR, "centralized")}
     yield f"gives the untrained encoder {semi[FLOOR]:.1f} % and the best federated one {max(federated.values()):.1f}"
@@ -138,6 +159,8 @@ def small_scenarios() -> Iterator[str]:
     assert min(dimensions, key=dimensions.__getitem__) == "orchestra"
     yield f"Nine tenths of the variance of Orchestra's features are in {dimensions['orchestra']:.0f} directions"
 
+
+def drift() -> Iterator[str]:
     angles = {row: angle for row, angle in MINI.cells("drift/v1 local_global_angle").items() if row != "centralized"}
     order = sorted(angles, key=angles.__getitem__)
     assert order[0] == "scaffold"

@@ -80,8 +80,9 @@ def orchestra_study() -> Iterator[str]:
         return f"{max(ours[row] for row in rows):.1f} ({max(papers[row] for row in rows):.1f})"
 
     yield (
-        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), on the edge of what counts, "
-        f"the target {both([target])}, other G and L up to {both(sizes)}, and the noise of its Table 7 {both(noises)}"
+        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), on the edge of what "
+        f"counts, the target {both([target])}, other G and L up to {both(sizes)}, "
+        f"and the noise of its Table 7 {both(noises)}"
     )
 
 
