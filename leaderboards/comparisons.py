@@ -37,6 +37,13 @@ class Difference:
             return "too few seeds"
         return "no clear difference" if abs(self.points) <= self.margin else "more" if self.points > 0 else "less"
 
+    @property
+    def decimals(self) -> int:
+        """Those that tell the points from the margin: 1, or as many as it takes up to 4."""
+        if self.margin is None:
+            return 1
+        return next((n for n in (1, 2, 3) if f"{abs(self.points):.{n}f}" != f"{self.margin:.{n}f}"), 4)
+
 
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
     """Each row of a board compared with the row it builds on, largest gain first.

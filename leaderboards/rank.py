@@ -144,6 +144,8 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     groups = runs(records, scenario)
     values = {row: _values(group) for row, group in groups.items()}
     rows = [_row(group, values[row], values.get(FLOOR, {})) for row, group in groups.items()]
+    federated = any(row.clients > 1 for row in rows)
+    rows = [replace(row, unranked=_unranked(row, federated)) for row in rows]
     scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
     return _ranked(scored) + others
@@ -154,14 +156,15 @@ def fitted(rows: Iterable[Row]) -> Fit | None:
     return fit({row.row: row.headline for row in rows if row.rank is not None})
 
 
+def _unranked(row: Row, federated: bool) -> str:
+    """Why a row takes no rank, in a word or two; federated: whether others on its board have several clients."""
+    if row.row == FLOOR:
+        return ""
+    return "control" if row.control else "one client" if row.clients == 1 and federated else ""
+
+
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Rows in order of the board, those that can be with their ranks; rows of equal means are in order of name."""
-    federated = any(row.clients > 1 for row in rows)
-
-    def reason(row: Row) -> str:
-        return "control" if row.control else "one client" if row.clients == 1 and federated else ""
-
-    rows = [replace(row, unranked=reason(row)) for row in rows]
     able = {row.row: row for row in rows if len(row.headline) >= FEWEST_SEEDS and not row.unranked}
     compared = fit({name: row.headline for name, row in able.items()})
     means = {row.row: row.cells[HEADLINE].mean for row in rows} | (compared.effects if compared else {})

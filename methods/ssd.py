@@ -77,6 +77,7 @@ class SSD(FedAvg):
         super().__init__(objective, **kwargs)
         basis = basis or ("qr" if variant == "code" else "axis")
         features, self.width = objective.encoder.dim, objective.width
+        self.pd_weight = check_number("method.pd_weight", pd_weight, at_least=0)
         if pd_weight and features != self.width:
             raise MethodError(
                 f"SSD distils embeddings into representations, so both need the same width; encoder: {features}, "
@@ -85,7 +86,6 @@ class SSD(FedAvg):
             )
         self.alpha = check_number("method.alpha", alpha, at_least=0)
         self.dsr_weight = check_number("method.dsr_weight", dsr_weight, at_least=0)
-        self.pd_weight = check_number("method.pd_weight", pd_weight, at_least=0)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.basis = choose("method.basis", basis, "qr", "axis")
         self.separation = choose("method.separation", separation, "soft", "hard")

@@ -113,7 +113,8 @@ def table(rows: Iterable[Row], title: str) -> Table:
     """The board for the terminal."""
     rows = list(rows)
     unranked = any(HEADLINE in row.cells for row in rows) and not any(row.rank for row in rows)
-    caption = Text(f"no rank: that takes two rows of {FEWEST_SEEDS} seeds") if unranked else None
+    why = f"no rank: that takes two rows of {FEWEST_SEEDS} seeds, controls and single clients aside"
+    caption = Text(why) if unranked else None
     result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = _terminal_columns(rows)
     for column in columns:

@@ -79,6 +79,7 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
 
 
 def _phrase(difference: Difference) -> str:
-    counts = "" if difference.margin is None else f" (counts from {difference.margin:.1f})"
+    decimals = difference.decimals
+    counts = "" if difference.margin is None else f" (counts from {difference.margin:.{decimals}f})"
     doubt = [difference.verdict] if difference.verdict not in ("more", "less") else []
-    return "; ".join([f"{difference.points:+z.1f} to {difference.base}{counts}", *doubt, *difference.unlike])
+    return "; ".join([f"{difference.points:+z.{decimals}f} to {difference.base}{counts}", *doubt, *difference.unlike])

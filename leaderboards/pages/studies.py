@@ -45,12 +45,18 @@ def _rows(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Row]
 
 
 def our_curves(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Curve]:
-    """Our lines by name, each over the seeds it has; a position without a record is left out."""
-    curves = {
-        name: {x: rows[where].cells[HEADLINE] for x, where in line.items() if where in rows}
+    """Our lines by name, each over the seeds that all its rows have; a position without a record is left out."""
+    lines = {
+        name: {x: rows[where].headline for x, where in line.items() if where in rows}
         for name, line in study["ours"]["lines"].items()
     }
-    return {name: curve for name, curve in curves.items() if curve}
+    return {name: _over_shared_seeds(line) for name, line in lines.items() if line}
+
+
+def _over_shared_seeds(line: Mapping[float | str, Mapping[int, float]]) -> Curve:
+    """line: position -> seed -> headline. Rows that share no seed keep their own."""
+    shared = set.intersection(*map(set, line.values()))
+    return {x: Cell.of([values[seed] for seed in sorted(shared or values)]) for x, values in line.items()}
 
 
 def paper_curves(study: Mapping[str, Any]) -> dict[str, Curve]:
@@ -95,7 +101,7 @@ def positions(curves: Iterable[Curve]) -> list[float | str]:
 
 def label(position: float | str) -> str:
     """A position as the table and the axis show it."""
-    return position if isinstance(position, str) else f"{position:g}"
+    return position if isinstance(position, str) else f"{position:g}".replace("inf", "∞")
 
 
 def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
@@ -117,8 +123,12 @@ def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
 
 
 def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]) -> None:
-    """Draws positions at equal distances: axes cover orders of magnitude, and some begin at 0. Words are not joined."""
+    """Draws positions at equal distances: axes cover orders of magnitude, and some begin at 0.
+
+    An axis with words has no lines between its positions.
+    """
     axis, ends = positions(curves.values()), list[End]()
+    joined = not any(isinstance(x, str) for x in axis)
     for name, curve in curves.items():
         colour, dash, marker = styles[name]
         if "flat" in curve:
@@ -128,7 +138,6 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
         if points:
             indices, cells = zip(*points, strict=True)
             means = [cell.mean for cell in cells]
-            joined = not any(isinstance(x, str) for x in axis)
             axes.plot(indices, means, color=colour, linestyle=dash if joined else "none", marker=marker, markersize=4)
             end = (indices[-1], means[-1])
         for index, cell in points:

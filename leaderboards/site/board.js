@@ -56,7 +56,7 @@ function boardPage(scenario, beside) {
   const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
   const uneven =
     compared && compared.uneven.length
-      ? `Spreads are uneven (Levene's test and the largest row's, 5 % together): a statement about ${compared.uneven.join(", ")} is less certain.`
+      ? `Spreads are uneven (by Levene's test, or by a test of the row that varies most; 5 % in all): a statement about ${compared.uneven.join(", ")} is less certain than the ranks say.`
       : "";
   return [
     el("h1", {}, here),

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from leaderboards.averages import full_names, mean_rank, ranks_by_scenario
-from leaderboards.comparisons import compare, differences
+from leaderboards.comparisons import Difference, compare, differences
 from leaderboards.rank import HEADLINE, Cell, board, fitted, gaps, metric_values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record
@@ -150,6 +151,14 @@ def test_a_single_client_is_not_ranked_among_federations():
     assert [row.rank for row in board([*alone, *other], "cifar10-micro")] == [(1, 2), (1, 2)]
 
 
+def test_a_row_without_the_headline_says_too_why_it_takes_no_rank():
+    unscored = [dict(entry, scores={}) for entry in records(**NOISY)]
+    idle = {**record("idle", 0), "settings": {**record(seed=0)["settings"], "optimizer.lr": 0.0}, "scores": {}}
+    alone = [{**record("alone", seed, 49.5), "federation": {"clients": 1, "per_round": 1}} for seed in range(3)]
+    found = {row.row: row.unranked for row in board([*unscored, idle, *alone], "cifar10-micro")}
+    assert found == {"a": "", "b": "", "c": "", "idle": "control", "alone": "one client"}
+
+
 def test_accuracies_below_the_untrained_encoder_are_marked():
     floor = record("untrained", 0, 40.0)
     floor["scores"]["knn/v1"] = {"accuracy": 40.0}
@@ -187,6 +196,15 @@ def test_a_gain_counts_by_the_comparison_of_all_rows():
     assert (less.verdict, unclear.verdict) == ("less", "no clear difference")
     (more,) = differences(rows, {"c": ["a"]})
     assert (more.points, more.verdict) == (pytest.approx(4), "more")
+
+
+@pytest.mark.parametrize(
+    ("points", "margin", "decimals"), [(0.2, 1.4, 1), (-2.17, 2.27, 1), (-2.17, 2.21, 2), (2.1673, 2.1731, 3)]
+)
+def test_points_are_shown_with_the_decimals_that_tell_them_from_the_margin(points, margin, decimals):
+    found = Difference("a", "b", points, {}, margin, ())
+    assert found.decimals == decimals
+    assert replace(found, margin=None).decimals == 1
 
 
 def test_a_gain_of_few_seeds_is_shown_without_a_verdict():

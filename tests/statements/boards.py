@@ -1,12 +1,13 @@
 """The boards of the committed records, as sentences ask them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
 from leaderboards import store
 from leaderboards.comparisons import compare
 from leaderboards.rank import Row, board, fitted
+from leaderboards.schema import Record
 
 ROOT = Path(__file__).parents[2]
 RECORDS = list(store.collect(ROOT / "leaderboards" / "results"))
@@ -27,9 +28,16 @@ class Board:
         return self.rows[row].cells[key].mean
 
     def by_seed(self, row: str, key: str) -> dict[int, float]:
+        return {record["seed"]: value for record, value in self._scores(key) if record["row"] == row}
+
+    def of_seed(self, seed: int, key: str) -> dict[str, float]:
+        return {record["row"]: value for record, value in self._scores(key) if record["seed"] == seed}
+
+    def _scores(self, key: str) -> Iterator[tuple[Record, float]]:
         protocol, metric = key.split()
-        records = (record for record in RECORDS if (record["scenario"], record["row"]) == (self.scenario, row))
-        return {record["seed"]: record["scores"][protocol][metric] for record in records}
+        for record in RECORDS:
+            if record["scenario"] == self.scenario and metric in record["scores"].get(protocol, {}):
+                yield record, record["scores"][protocol][metric]
 
     def gain(self, row: str, base: str) -> float:
         found = compare(self.rows[row], self.rows[base], self.fit)

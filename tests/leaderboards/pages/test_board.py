@@ -99,7 +99,7 @@ def test_the_page_names_rows_of_more_spread_than_the_others():
     assert "uneven" not in markdown(even)
     wide = [record("wide", seed, linear) for seed, linear in enumerate([40.0, 60.0, 44.0])]
     (line,) = [line for line in markdown([*even, *wide]).splitlines() if "uneven" in line]
-    assert "5 % together): wide varies more than the others" in line
+    assert "5 % in all): wide varies more than the others" in line
 
 
 def test_accuracies_below_the_untrained_encoder_are_marked():
@@ -321,7 +321,7 @@ FURTHER = [
     with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
     record("untrained", 0, 30.0),
 ]
-UNLIKE = " Rows of unlike seeds have other clients and another start: seed 0: fedavg-byol; seed 0, 1: ssd."
+UNLIKE = " Rows scored under different seeds are not directly comparable: seed 0: fedavg-byol; seeds 0, 1: ssd."
 
 
 def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():

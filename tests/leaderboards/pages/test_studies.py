@@ -38,22 +38,27 @@ def epsilons(study, records):
     return studies.epsilons(study, studies._rows(study, records))
 
 
-def test_a_position_is_the_mean_over_its_seeds_and_one_without_a_record_is_left_out():
+def test_a_line_is_over_the_seeds_that_all_its_rows_have_and_leaves_out_what_has_no_record():
     assert curves(STUDY, RECORDS) == {
-        "A": {1: Cell(50.0, 2.0, 3), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
+        "A": {1: Cell(49.0, pytest.approx(2**0.5), 2), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
         "B": {"flat": Cell(40.0, None, 1)},
     }
+
+
+def test_rows_that_share_no_seed_keep_their_own():
+    apart = [*RECORDS[:2], record("a", 7, 53.0, scenario="t2")]
+    assert curves(STUDY, apart)["A"] == {1: Cell(49.0, pytest.approx(2**0.5), 2), 2: Cell(53.0, None, 1)}
 
 
 def test_the_papers_numbers_are_next_to_ours():
     head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {}).splitlines()
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
-        "| 1 | 50.0 ± 2.0 | 40.0 | 10.9 |",
+        "| 1 | 49.0 ± 1.4 | 40.0 | 10.9 |",
         "| 2 | 53.5 ± 0.7 | 40.0 | – |",
         "| 4 | – | 40.0 | 42.5 ± 0.5 |",
     ]
-    assert "1 to 3 seeds" in lines[4]
+    assert "1 to 2 seeds" in lines[4]
     assert studies.table(STUDY, {}, {}) == "No row of it has been recorded yet.\n"
 
 
@@ -82,13 +87,14 @@ def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeyp
     studies.write(RECORDS, tmp_path)
     (axes,) = drawn[0].axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["as it is", "half"]
-    assert "None" in {line.get_linestyle() for line in axes.lines}
+    (points,) = (line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 2)
+    assert points.get_linestyle() == "None"
 
 
 def test_infinity_is_a_position_after_all_others():
     assert [
         studies.label(x) for x in studies.positions([{float("inf"): Cell(1.0, None, 1), 8: Cell(2.0, None, 1)}])
-    ] == ["8", "inf"]
+    ] == ["8", "∞"]
 
 
 @pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
@@ -100,7 +106,7 @@ def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp
     text, drawn = page.read_text(), (tmp_path / "rounds.svg").read_bytes()
     assert "stale" not in text
     assert text.endswith("by hand\n")
-    assert "| 1 | 50.0 ± 2.0 |" in text
+    assert "| 1 | 49.0 ± 1.4 |" in text
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     studies.write(RECORDS, tmp_path)
     assert (page.read_text(), (tmp_path / "rounds.svg").read_bytes()) == (text, drawn)
