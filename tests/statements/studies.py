@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -102,3 +103,46 @@ def fedsc_study() -> Iterator[str]:
     yield f"sigma = 1 costs {cost:.1f} points, of the {learned:.1f} by which FedSC is above the untrained encoder"
     images = MICRO.rows["fedsc"].images / 50
     yield f"A visit trains on {images:,.0f} images of ten equal clients"
+
+
+def uplink_study() -> Iterator[str]:
+    bases = {"SimCLR": "fedavg-simclr", "SSD": "ssd"}
+
+    def ahead(found: Board, row: str, base: str) -> float:
+        """Over the seeds that both have, as the table of the study shows them."""
+        first, other = found.rows[row].headline, MICRO.rows[base].headline
+        return fmean(first[seed] - other[seed] for seed in first.keys() & other.keys())
+
+    assert MICRO.all_are("no clear difference", ["fedavg-simclr-int8", "fedavg-simclr-top1"], ["fedavg-simclr"])
+    assert MICRO.all_are("no clear difference", ["ssd-int8", "ssd-top1"], ["ssd"])
+    margin = MICRO.fit.margins["ssd-int8"]["ssd"]
+    eight, few = ({name: ahead(MICRO, f"{row}-{how}", row) for name, row in bases.items()} for how in ("int8", "top1"))
+    whole, byte, part = (MICRO.rows[f"ssd{how}"].bytes_up for how in ("", "-int8", "-top1"))
+    assert round(whole / byte) == 4
+    assert min(eight.values()) > 0 > max(few.values())
+    for row in bases.values():
+        seeds = MICRO.rows[f"{row}-top1"].headline
+        assert all(value < MICRO.rows[row].headline[seed] for seed, value in seeds.items())
+    simclr, ssd = (f"{eight[name]:.1f}" for name in bases)
+    yield f"Eight bits are a quarter of the bytes, and SimCLR is {simclr} points higher, SSD {ssd}"
+    yield (
+        f"The largest 1 % take {part / 1e3:.0f} kB where all take {whole / 1e6:.1f} MB, and SimCLR is "
+        f"{-few['SimCLR']:.1f} points lower, SSD {-few['SSD']:.1f}"
+    )
+    yield f"none of it counts, which takes {margin:.1f} points"
+    gained = [MICRO.score(row) - MICRO.score(FLOOR) for row in bases.values()]
+    yield f"the {gained[0]:.1f} and {gained[1]:.1f} points by which they are above the untrained encoder"
+
+    lost = {share: Board(f"cifar10-micro-lost{share}") for share in (10, 30)}
+    moved = {
+        share: [ahead(found, *pair) for pair in (("fedavg", "fedavg-simclr"), ("ssd", "ssd"))]
+        for share, found in lost.items()
+    }
+    assert all(simclr < 0 < ssd and max(-simclr, ssd) < MICRO.margin for simclr, ssd in moved.values())
+    (first, second), (third, fourth) = moved[10], moved[30]
+    yield (
+        f"With 10 % of the replies lost SimCLR is {-first:.1f} points lower and SSD {second:.1f} higher, "
+        f"with 30 % {-third:.1f} lower and {fourth:.1f} higher"
+    )
+    images = lost[30].rows["ssd"].images
+    yield f"at 30 % a run has {images:,.0f} images in the mean in place of {MICRO.rows['ssd'].images:,.0f}"
