@@ -4,7 +4,8 @@ A paper's file gives them under `training`: a pattern of our scenario and row, a
 later pattern replaces what an earlier one gave. A value is the paper's; `{code: value}` is that of its released code,
 where the paper has none or the code contradicts it; `{converted: value}` is either, in the units of our loss, where a
 comment in the file says how. `{open: why}` is in neither; `{differs: why}` is known, and ours cannot do it; null does
-not apply. `{open: why}` in place of the settings leaves all of them open.
+not apply. `{open: why}` in place of the settings leaves all of them open. Constants of a method or an objective have
+the names of the fields that hold them in a record, as `method.temperature`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,16 @@ KINDS: dict[str, Any] = dict.fromkeys(FIELDS, NUMBER) | {
     "head": list,
 }
 """Setting -> type of its value."""
+CONSTANT = (*NUMBER, bool, str)
+"""Types of a constant's value."""
+WANTED: dict[Any, str] = {
+    str: "words",
+    NUMBER: "a number",
+    CONSTANT: "a number, true, false or words",
+    list: "a list of widths",
+    dict: "a mapping of views",
+}
+"""Type -> what it is asked for as."""
 PAPER, CODE, CONVERTED, OPEN, DIFFERS = "paper", "code", "converted", "open", "differs"
 WORDS = (OPEN, DIFFERS)
 """Sources whose value is not a setting but a reason."""
@@ -74,16 +85,18 @@ def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
         return {key: Given(str(content[OPEN]), OPEN, pattern) for key in FIELDS}
     if not isinstance(content, Mapping):
         raise RecordError(f"{where}: {content!r} is not a mapping")
-    if unknown := sorted(str(key) for key in content if key not in FIELDS):
-        raise RecordError(f"{where}: {unknown[0]} is unknown; there are {', '.join(FIELDS)}")
+    if unknown := sorted(str(key) for key in content if key not in FIELDS and "." not in str(key)):
+        raise RecordError(
+            f"{where}: {unknown[0]} is unknown; there are {', '.join(FIELDS)}, and fields as method.alpha"
+        )
     given = {}
     for key, value in content.items():
         marks = (CODE, CONVERTED, *WORDS)
         source = next((word for word in marks if isinstance(value, Mapping) and list(value) == [word]), PAPER)
         value = value if source == PAPER else value[source]
-        kind = str if source in WORDS else KINDS[key]
+        kind = str if source in WORDS else KINDS.get(key, CONSTANT)
         if not isinstance(value, kind) and (value is not None or source != PAPER):
-            what = {str: "words", NUMBER: "a number", list: "a list of widths", dict: "a mapping of views"}[kind]
+            what = WANTED[kind]
             raise RecordError(
                 f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}}, {{differs: why}} or null"
             )
@@ -107,7 +120,7 @@ def differences(training: Mapping[str, Given], settings: Mapping[str, Any]) -> I
 def _of_record(key: str, settings: Mapping[str, Any]) -> Any:
     if key == "augmentation":
         return {field.removeprefix("views."): value for field, value in settings.items() if field.startswith("views.")}
-    value = next((settings[field] for field in FIELDS[key] if settings.get(field) is not None), None)
+    value = next((settings[field] for field in FIELDS.get(key, (key,)) if settings.get(field) is not None), None)
     return str(value).rpartition(".")[2] if key == "optimizer" else value
 
 

@@ -1,5 +1,6 @@
 """The acceptance test of partitions: the table of Orchestra's appendix (Table 4, ICML 2022), cell by cell."""
 
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from scipy import stats
 
 from datamodules import heterogeneity
 from datamodules.partition import balanced_counts, dirichlet_balanced
+from leaderboards.store import load_yaml
 
 Cell = tuple[int, int, float, str]
 ANY, PERCENT = "classes", "classes_1pct"
@@ -132,6 +134,17 @@ def test_the_released_draw_has_the_published_number(cell: Cell) -> None:
         examples = balanced_counts(np.log(drawn), np.full(num_classes, IMAGES // num_classes))
     # 48.625 is printed as 48.63 and 4.875 as 4.87
     assert (examples >= least).sum(axis=0).mean() == pytest.approx(PUBLISHED[cell], abs=0.0051)
+
+
+def test_the_explanation_beside_the_table_names_every_number_that_is_off() -> None:
+    text = load_yaml("explanations.yaml")["orchestra, table 4"]
+    assert (len(OFF), len(PUBLISHED)) == (5, 20)
+    assert "Five of twenty numbers are off" in text
+    numbers = {f"{PUBLISHED[cell]:g}" for cell in OFF}
+    assert numbers == {"3.13", "35.5", "3.56", "100"}
+    assert all(re.search(rf"\b{number}\b", text) for number in numbers)
+    exact = {f"{PUBLISHED[cell]:g}" for cell, (clients, least) in RELEASED.items() if (clients, least) == (100, 1)}
+    assert all(number in text for number in exact)
 
 
 LABELS = np.array([5] * 700 + [8] * 7 + [9] * 300)
