@@ -31,6 +31,7 @@ PLAIN = (
     *("cifar10-micro", "cifar10-mini", "25 million images", "50 million images", "0.01 to 0.05 at", "5.6 points"),
     *("Fine-tuning on 10 %", "FedU2", "155 steps", "a rate of 0;", "25,000 image passes", "With 1 %", "Tables 4 and 7"),
     *("the upper 5 % point", "any statement at all has a probability of 5 %"),
+    *("from 10 to 100,000 clients", "beyond 100,000 visited clients", "224 x 224", "20 Gbit/s"),
     *("200 epochs", "from alpha 100,000 to 0.001", "31 steps a visit"),
 )
 """Names, settings, and what a paper says of its own numbers."""
@@ -46,10 +47,9 @@ def test_every_number_in_words_follows_from_the_records(where):
     assert not missing
     for sentence in sorted((*sentences, *PLAIN), key=len, reverse=True):
         text = text.replace(sentence, "")
-    text = re.sub(r"\]\([^)]*\)|`[^`]*`", "", text)  # links and names in code
+    text = re.sub(r"\]\([^)]*\)|`[^`]*`|\$[^$]*\$|(float|resnet)\d+| \d\. ", "", text)  # links, names, formulas, lists
     if page not in (
         "docs/privacy.md",
-        "docs/scale.md",
         "docs/methods/orchestra.md",
     ):  # settings and formulas stand beside the numbers
         assert not re.findall(r"\S*\d\S*", text)

@@ -3,7 +3,11 @@
 import re
 from collections.abc import Iterator
 
+import torch
+
 from benchmark.federation.accountant import Release, epsilon
+from datamodules.federated import CHUNK, RESIDENT, WHOLE
+from methods import networks
 from methods.maths import gaussian_sigma
 from methods.orchestra import SENSITIVITY
 from tests.statements.boards import ROOT
@@ -17,11 +21,12 @@ def scale() -> Iterator[str]:
     yield f"{small:.2f} ms (convnet), {large:.1f} ms (resnet18, 11.6 million numbers)"
     small_save, large_save = terms["convnet: saving the round"], terms["resnet18: saving the round"]
     yield f"{small_save:.1f} ms (convnet), {large_save:.0f} ms (resnet18)"
-    yield f"{100 * large / 1000:.1f} s of visits"
+    yield f"At $C = 100$ and resnet18 all visits of a round cost {100 * large / 1000:.1f} s besides their steps"
     assert 6 < small * 1000 / 60 < 7
     yield f"At {small:.1f} ms a visit without work that is over six minutes"
     draw = terms["a cohort of 100 drawn from 1,000,000"]
     yield f"{draw:.0f} ms of a million"
+    yield f"drawing one of a million clients and saving {(draw + large_save) / 1000:.2f} s"
     yield f"permutes all ids: {draw:.0f} ms a round"
     yield (
         f"{terms['the lists of that']:.0f} MiB for ten million images of a million clients, "
@@ -31,7 +36,8 @@ def scale() -> Iterator[str]:
     grown = terms["100,000 clients: peak memory"] - terms["10 clients: peak memory"]
     yield f"to stay as they are, to {max(round_time, memory) - 1:.0%} ({grown:.0f} MB of lists)".replace("%", " %")
     write, read = terms["resnet18's memory of a client written"], terms["and read"]
-    yield f"writes 45 MB a visit ({write:.0f} ms) and reads as much ({read:.0f} ms)"
+    size = 4 * _numbers(networks.resnet18()) / 1e6
+    yield f"writes {size:.0f} MB a visit ({write:.0f} ms) and reads as much ({read:.0f} ms)"
     yield f"a million names make it take {terms['a checkpoint that names 1,000,000 memories']:.1f} s"
     clearing = terms["clearing up among 20,000 memories"]
     yield f"{clearing:.0f} ms for 20,000, so about a second for a million"
@@ -45,6 +51,27 @@ def scale() -> Iterator[str]:
     hours = 1.28e6 / half / 3600
     assert 10.5 < hours < 11.5
     yield f"eleven hours in bf16 and a hundred of them {hours * 100 / 24:.0f} days"
+    yield from _sizes()
+
+
+def _sizes() -> Iterator[str]:
+    """What follows from sizes alone."""
+    pixels, images = 3 * 224**2, 1_280_000
+    yield f"its label a third: 16 bytes an image more, {16 * 10**7 / 2**20:.0f} MiB"
+    yield f"at $d = 256$ a million clients are {256**2 * 4 * 10**6 / 1e9:.0f} GB"
+    state = 4 * _numbers(networks.resnet18())
+    yield f"a cohort of 100 over 1,000 rounds leaves up to 100,000 files, {state * 1e5 / 1e12:.1f} TB"
+    yield f"1.28 million images at 224 pixels are {pixels * images / 1e9:.0f} GB as uint8 arrays"
+    yield f"ImageNet-100 is {pixels * 126_689 / 1e9:.0f} GB"
+    yield f"A data set** of up to {RESIDENT >> 20} MiB stays on a GPU whole"
+    yield f"whole up to {WHOLE >> 20} MiB, which is {WHOLE // pixels:,} images of this size"
+    yield f"{CHUNK} images or {CHUNK * pixels / 1e6:.0f} MB at a time"
+    large = _numbers(networks.resnet50())
+    yield f"at resnet50 ({large / 1e6:.1f} million numbers) {8 * large / 1e6:.0f} MB"
+
+
+def _numbers(network: torch.nn.Module) -> int:
+    return sum(values.numel() for values in network.parameters())
 
 
 def orchestra_noise() -> Iterator[str]:
