@@ -52,6 +52,7 @@ def _uniformity(row: Row) -> str:
 
 
 BELOW = "↓"
+BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
 """Marks an accuracy below that of the untrained encoder."""
 EPSILON, IMAGES = "epsilon", "images: clients + server"
 COLUMNS: dict[str, Callable[[Row], str]] = {
@@ -100,6 +101,7 @@ def markdown(
     return render(
         "README.md.j2",
         boards=_sections(records),
+        below=BELOW_WORDS,
         averages=averaged_ranks(records),
         curves=plots.curve_figures(records),
         published=reproduction.tables(verdicts),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leaderboards.comparisons import COMPARISONS, Difference, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
-from leaderboards.pages.board import COLUMNS, scenarios
+from leaderboards.pages.board import BELOW, BELOW_WORDS, COLUMNS, scenarios
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row, board
@@ -75,7 +75,8 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
     if not lines:
         return "No row of it has been recorded yet."
     headings = ["scenario", *columns, "above untrained", "adds to what it builds on"]
-    return "\n".join(table_lines(headings, lines, "llrrrrrl"))
+    text = "\n".join(table_lines(headings, lines, "llrrrrrl"))
+    return f"{text}\n\n{BELOW_WORDS}" if BELOW in text else text
 
 
 def _phrase(difference: Difference) -> str:

@@ -69,7 +69,7 @@ def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, 
     found: dict[str, dict[tuple[str, str, str], dict[str, None]]] = {}
     for cell in (verdict.cell for verdict in verdicts):
         for key, (value, source, pattern) in cell.training.items():
-            line = key.replace("_", " "), in_words(value), source
+            line = f"`{key}`" if "." in key else key.replace("_", " "), in_words(value), source
             found.setdefault(cell.paper, {}).setdefault(line, {})[pattern] = None
 
     def rows(patterns: Iterable[str], alone: bool) -> list[str]:

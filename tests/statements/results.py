@@ -103,6 +103,7 @@ def orchestra() -> Iterator[str]:
 
 def flesd() -> Iterator[str]:
     rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2, 5)}
+    assert rounds[1].score("fedavg") <= MICRO.score(FLOOR) < rounds[1].score("flesd")
     largest = max(abs(rounds[count].gain("flesd", "flesd-idle")) for count in (1, 2))
     yield f"are within {largest:.1f} points of it after one round or two"
     above = MICRO.gain("flesd-kept1-idle", "flesd-kept1")
@@ -201,6 +202,10 @@ def below_the_floor() -> Iterator[str]:
         f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC, FedU and local training"
     )
     assert not any(KNN in row.below for row in MINI.rows.values())
+    drift = Board("cifar10-drift").rows
+    under = {row.row for row in drift.values() if KNN in row.below}
+    assert under == {"orchestra", "orchestra-no-rotation", "fedavg-byol", "fedema"}
+    yield f"on `cifar10-drift` {len(under)} of {len(drift) - 1} are, the rows of Orchestra and of BYOL"
     floor = MICRO.by_seed(FLOOR, KNN)
 
     def surely(row: str) -> bool:

@@ -49,6 +49,14 @@ def test_a_row_shows_its_gains_over_the_floor_and_over_its_base():
     assert line == f"| cifar10-micro | ssd | 1-2 | 51.0 ± 1.0 | 43.5 ± 0.0 | 3 | +20.8 | {adds} |"
 
 
+def test_the_mark_of_an_accuracy_below_the_floor_is_explained_where_it_stands():
+    low = [record("ssd", seed, 20.0, method="ssd") for seed in range(3)]
+    page = methods.filled(PAGE, "ssd", methods.boards([*low, record("untrained", 0, 30.25)]), CELLS)
+    assert "| 20.0 ± 0.0 ↓ |" in page
+    assert "\n\n↓ is below the untrained encoder, " in page
+    assert "↓" not in methods.filled(PAGE, "ssd", BOARDS, CELLS)
+
+
 def test_a_row_that_builds_on_two_rows_shows_its_gain_over_each():
     records = [
         *(record("flesd", seed, 47.0, method="flesd") for seed in (0, 1)),
