@@ -26,12 +26,19 @@ PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "
 def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing where no known name is near."""
     known, name = list(known), OTHER_WORDS.get(name, name)
+    if same := [other for other in known if _letters(other) == _letters(name)]:
+        return f" (did you mean {same[0]!r}?)"
     close = difflib.get_close_matches(name, known, n=5)
 
     def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
         return difflib.SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
 
     return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
+
+
+def _letters(name: str) -> str:
+    """Without case, hyphens and underscores, as papers write `SSD` and `L-DAWA`."""
+    return re.sub("[-_]", "", name).lower()
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -45,18 +45,21 @@ def _rows(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Row]
 
 
 def our_curves(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Curve]:
-    """Our lines by name, each over the seeds that all its rows have; a position without a record is left out."""
+    """Our lines by name, over the seeds that all rows of the study have; a position without a record is left out.
+
+    Rows that share no seed keep their own.
+    """
     lines = {
         name: {x: rows[where].headline for x, where in line.items() if where in rows}
         for name, line in study["ours"]["lines"].items()
     }
-    return {name: _over_shared_seeds(line) for name, line in lines.items() if line}
+    samples = [values for line in lines.values() for values in line.values()]
+    shared = sorted(set(samples[0]).intersection(*samples)) if samples else []
 
+    def cell(values: Mapping[int, float]) -> Cell:
+        return Cell.of([values[seed] for seed in shared or sorted(values)])
 
-def _over_shared_seeds(line: Mapping[float | str, Mapping[int, float]]) -> Curve:
-    """line: position -> seed -> headline. Rows that share no seed keep their own."""
-    shared = set.intersection(*map(set, line.values()))
-    return {x: Cell.of([values[seed] for seed in sorted(shared or values)]) for x, values in line.items()}
+    return {name: {x: cell(values) for x, values in line.items()} for name, line in lines.items() if line}
 
 
 def paper_curves(study: Mapping[str, Any]) -> dict[str, Curve]:

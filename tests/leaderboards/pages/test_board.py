@@ -103,7 +103,7 @@ def test_the_page_names_rows_of_more_spread_than_the_others():
 
 
 def test_accuracies_below_the_untrained_encoder_are_marked():
-    assert "↓" not in markdown(RECORDS)
+    assert "↓ is below" not in markdown(RECORDS)
     low = record("local", 0, 30.0)
     page = markdown([*RECORDS, low])
     assert "| – | local | 30.0 ↓ | 43.5 |" in page

@@ -26,7 +26,7 @@ STUDY = {
 RECORDS = [
     *(record("a", seed, linear, scenario="t1") for seed, linear in enumerate([48.0, 50.0, 52.0])),
     *(record("a", seed, linear, scenario="t2") for seed, linear in enumerate([53.0, 54.0])),
-    record("b", 0, 40.0, scenario="t1"),
+    *(record("b", seed, linear, scenario="t1") for seed, linear in enumerate([40.0, 42.0, 77.0])),
 ]
 
 
@@ -38,10 +38,10 @@ def epsilons(study, records):
     return studies.epsilons(study, studies._rows(study, records))
 
 
-def test_a_line_is_over_the_seeds_that_all_its_rows_have_and_leaves_out_what_has_no_record():
+def test_lines_are_over_the_seeds_that_all_rows_have_and_leave_out_what_has_no_record():
     assert curves(STUDY, RECORDS) == {
         "A": {1: Cell(49.0, pytest.approx(2**0.5), 2), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
-        "B": {"flat": Cell(40.0, None, 1)},
+        "B": {"flat": Cell(41.0, pytest.approx(2**0.5), 2)},
     }
 
 
@@ -54,11 +54,11 @@ def test_the_papers_numbers_are_next_to_ours():
     head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {}).splitlines()
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
-        "| 1 | 49.0 ± 1.4 | 40.0 | 10.9 |",
-        "| 2 | 53.5 ± 0.7 | 40.0 | – |",
-        "| 4 | – | 40.0 | 42.5 ± 0.5 |",
+        "| 1 | 49.0 ± 1.4 | 41.0 ± 1.4 | 10.9 |",
+        "| 2 | 53.5 ± 0.7 | 41.0 ± 1.4 | – |",
+        "| 4 | – | 41.0 ± 1.4 | 42.5 ± 0.5 |",
     ]
-    assert "1 to 2 seeds" in lines[4]
+    assert "2 seeds" in lines[4]
     assert studies.table(STUDY, {}, {}) == "No row of it has been recorded yet.\n"
 
 
@@ -71,7 +71,7 @@ def test_epsilon_has_a_column_where_a_line_has_spent_any():
     head, _, *lines = studies.table(study, curves(study, noisy), epsilons(study, noisy)).splitlines()
     assert head.endswith("| A, paper | epsilon |")
     assert lines[0].endswith("| 10.9 | – |")
-    assert lines[1] == "| 2 | 53.5 ± 0.7 | 40.0 | – | 2 |"
+    assert lines[1] == "| 2 | 53.5 ± 0.7 | 41.0 ± 1.4 | – | 2 |"
 
 
 def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeypatch):
