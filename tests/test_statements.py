@@ -16,6 +16,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     ("docs/results.md", "## What the small scenarios show, and what not", "## Strong drift"): results.small_scenarios,
     ("docs/studies/flesd.md", "**Reading.**", "155 local steps, at two"): studies.flesd_study,
     ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
+    ("docs/studies/epsilon.md", "**Reading.**", "Play it again"): studies.epsilon_study,
     ("docs/studies/uplink.md", "**Reading.**", "Play it again"): studies.uplink_study,
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,

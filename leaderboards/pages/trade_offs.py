@@ -12,7 +12,7 @@ from leaderboards.rank import HEADLINE, Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEWEST = 5
+FEWEST = 4
 """Rows that a figure takes at least."""
 
 

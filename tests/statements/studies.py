@@ -10,7 +10,7 @@ from benchmark.rng import Streams
 from benchmark.tracking.provenance import partition_hash
 from datamodules.partition import dirichlet_balanced
 from leaderboards.papers.tables import collect
-from leaderboards.rank import FLOOR
+from leaderboards.rank import FLOOR, board
 from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, span
 
 PUBLISHED = collect()
@@ -155,3 +155,27 @@ def uplink_study() -> Iterator[str]:
     )
     images = lost[30].rows["ssd"].images
     yield f"at 30 % a run has {images:,.0f} images in the mean in place of {MICRO.rows['ssd'].images:,.0f}"
+
+
+def epsilon_study() -> Iterator[str]:
+    rows = {row.row: row for row in board(RECORDS, "cifar10-crowd")}
+    shared = set.intersection(*(set(row.headline) for row in rows.values()))
+    assert len(shared) == 2
+    yield "Two seeds so far, so that no difference is tested"
+
+    def mean(row: str) -> float:
+        return fmean(rows[row].headline[seed] for seed in shared)
+
+    floor, bases = mean(FLOOR), ("fedavg", "ssd")
+    simclr, ssd = (mean(f"{row}-eps8") - mean(row) for row in bases)
+    yield f"At epsilon 8 SimCLR is {-simclr:.1f} points lower than without noise, SSD {ssd:.1f} higher"
+    costs, learned = ([mean(row) - mean(f"{row}-eps1") for row in bases], [mean(row) - floor for row in bases])
+    yield f"At epsilon 1 SimCLR is {costs[0]:.1f} points lower and SSD {costs[1]:.1f}"
+    yield f"of the {learned[0]:.1f} and {learned[1]:.1f} by which they are above the untrained encoder ({floor:.1f} %)"
+    noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
+    yield f"a deviation of {noise[0]:.2f} and {noise[1]:.2f} times the clip"
+
+
+def _multiplier(row: str) -> float:
+    (found,) = {record["privacy"]["noise_multiplier"] for record in RECORDS if record["row"] == row}
+    return found
