@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.pages.plots import BLUE, GRID, INK, LABEL
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 FEWEST = 4
 """Rows that a figure takes at least."""
+
+MARKED = 6
+"""Different costs at most that are the marks of a logarithmic axis, whose powers of ten may all lie outside."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ def _draw(points: Points, cost: Cost, scenario: str) -> "Figure":
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
+        costs = sorted({float(f"{value:.3g}") for value, _ in points.values()})
+        if len(costs) <= MARKED and all(more > 1.3 * less for less, more in pairwise(costs)):  # far enough for numbers
+            axes.set_xticks(costs)
     axes.set(xlabel=cost.label, ylabel=f"{HEADLINE} (%)")
     axes.set_title(f"{cost.title} ({scenario})", loc="left", fontsize=10, fontweight="bold", color=INK)
     axes.grid(color=GRID, linewidth=0.6)

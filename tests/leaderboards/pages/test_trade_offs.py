@@ -61,6 +61,16 @@ def test_epsilon_counts_where_it_covers_whole_clients():
     assert list(trade_offs.figures(entries, "s")) == ["bytes"]
 
 
+def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
+    def marks(*costs):
+        rows = [row(str(k), 40.0 + k, bytes_up=cost * 1e6, bytes_down=0.0) for k, cost in enumerate(costs)]
+        axes = trade_offs.figures(rows, "s")["bytes"]().axes[0]
+        return [tick.get_text() for tick in axes.get_xticklabels()]
+
+    assert marks(1, 1, 8, 8) == ["1", "8"]
+    assert "8.1" not in marks(1, 1, 8, 8.1)
+
+
 def test_attacks_are_a_cost(tmp_path):
     attacked = [
         replace(each, cells={**each.cells, "membership/v1 auc": Cell(0.5 + k / 100, None, 1)})
