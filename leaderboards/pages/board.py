@@ -52,8 +52,8 @@ def _uniformity(row: Row) -> str:
 
 
 BELOW = "↓"
-BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
 """Marks an accuracy below that of the untrained encoder."""
+BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
 EPSILON, IMAGES = "epsilon", "images: clients + server"
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 from leaderboards import store
 from leaderboards.comparisons import compare
@@ -57,6 +58,11 @@ class Board:
 
 
 MICRO, MINI = Board("cifar10-micro"), Board("cifar10-mini")
+
+
+def over(row: Row, seeds: Iterable[int]) -> float:
+    """The headline's mean over some seeds of a row, as where another row has no more."""
+    return fmean(row.headline[seed] for seed in seeds)
 
 
 def span(values: Iterable[float], digits: int = 1) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -11,14 +10,14 @@ from benchmark.tracking.provenance import partition_hash
 from datamodules.partition import dirichlet_balanced
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR, board
-from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, span
+from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, over, span
 
 PUBLISHED = collect()
 
 
 def flesd_study() -> Iterator[str]:
     one, two, five = (Board(f"cifar10-micro-t{count}") for count in (1, 2, 5))
-    floor = fmean(MICRO.rows[FLOOR].headline[seed] for seed in one.rows["flesd"].headline)
+    floor = over(MICRO.rows[FLOOR], one.rows["flesd"].seeds)
     assert one.score("fedavg") <= floor
     yield f"FLESD is at {one.score('flesd'):.1f} %, and FedAvg at {one.score('fedavg'):.1f} %"
     yield f"untrained encoder ({floor:.1f} %)"
@@ -110,11 +109,8 @@ def uplink_study() -> Iterator[str]:
 
     def ahead(found: Board, row: str, base: str) -> float:
         """Over the seeds that both have, as the table of the study shows them."""
-        first, other = found.rows[row].headline, MICRO.rows[base].headline
-        return fmean(first[seed] - other[seed] for seed in first.keys() & other.keys())
-
-    def over_shared(row: str) -> float:
-        return fmean(MICRO.rows[row].headline[seed] for seed in MICRO.rows["ssd-int8"].headline)
+        seeds = found.rows[row].headline.keys() & MICRO.rows[base].headline.keys()
+        return over(found.rows[row], seeds) - over(MICRO.rows[base], seeds)
 
     assert MICRO.all_are("no clear difference", ["fedavg-simclr-int8", "fedavg-simclr-top1"], ["fedavg-simclr"])
     assert MICRO.all_are("no clear difference", ["ssd-int8", "ssd-top1"], ["ssd"])
@@ -139,7 +135,8 @@ def uplink_study() -> Iterator[str]:
     )
     assert {f"{points:.1f}" for points in estimated[0]} == {"0.1"}
     yield "0.1 lower for both with eight bits"
-    gained = [over_shared(row) - over_shared(FLOOR) for row in bases.values()]
+    shared = MICRO.rows["ssd-int8"].seeds
+    gained = [over(MICRO.rows[row], shared) - over(MICRO.rows[FLOOR], shared) for row in bases.values()]
     yield f"the {gained[0]:.1f} and {gained[1]:.1f} points by which they are above the untrained encoder"
 
     lost = {share: Board(f"cifar10-micro-lost{share}") for share in (10, 30)}
@@ -163,13 +160,11 @@ def epsilon_study() -> Iterator[str]:
     assert len(shared) == 2
     yield "Two seeds so far, so that no difference is tested"
 
-    def mean(row: str) -> float:
-        return fmean(rows[row].headline[seed] for seed in shared)
-
-    floor, bases = mean(FLOOR), ("fedavg", "ssd")
-    simclr, ssd = (mean(f"{row}-eps8") - mean(row) for row in bases)
+    mean = {name: over(row, shared) for name, row in rows.items()}
+    floor, bases = mean[FLOOR], ("fedavg", "ssd")
+    simclr, ssd = (mean[f"{row}-eps8"] - mean[row] for row in bases)
     yield f"At epsilon 8 SimCLR is {-simclr:.1f} points lower than without noise, SSD {ssd:.1f} higher"
-    costs, learned = ([mean(row) - mean(f"{row}-eps1") for row in bases], [mean(row) - floor for row in bases])
+    costs, learned = ([mean[row] - mean[f"{row}-eps1"] for row in bases], [mean[row] - floor for row in bases])
     yield f"At epsilon 1 SimCLR is {costs[0]:.1f} points lower and SSD {costs[1]:.1f}"
     yield f"of the {learned[0]:.1f} and {learned[1]:.1f} by which they are above the untrained encoder ({floor:.1f} %)"
     noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
