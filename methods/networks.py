@@ -158,28 +158,63 @@ def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: A
     return Encoder(network, measured_width(network, name, in_channels, image_size), model)
 
 
-def _vit(width: int, heads: int, patch_size: int, features: str, in_channels: int, image_size: int) -> Encoder:
-    shape = {"width": width, "depth": 12, "heads": heads, "in_channels": in_channels}
-    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
-
-
-def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
-    """ViT-Tiny (Touvron et al. 2021): 12 layers, 3 heads, 192 features.
+def vit(
+    *,
+    width: int,
+    depth: int,
+    heads: int,
+    patch_size: int = 4,
+    features: str = "class",
+    in_channels: int = 3,
+    image_size: int = 32,
+) -> Encoder:
+    """A vision transformer (Dosovitskiy et al. 2021) of any size.
 
     Args:
+        width: number of features, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
         patch_size: side of a patch in pixels; 16 for images of 224.
         features: "class" (the class token) or "mean" (of the patches' tokens).
         in_channels: channels of the images. image_size: their side in pixels.
 
+    >>> vit(width=96, depth=4, heads=3).dim
+    96
+    """
+    if min(width, depth, heads) < 1 or width % heads:
+        raise MethodError(
+            f"encoder: width={width} depth={depth} heads={heads}: width is a multiple of heads, all above 0"
+        )
+    shape = {"width": width, "depth": depth, "heads": heads, "in_channels": in_channels}
+    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
+
+
+def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
+    """ViT-Tiny (Touvron et al. 2021): 12 layers, 3 heads, 192 features; other arguments as for `vit`.
+
     >>> vit_tiny(patch_size=8).dim
     192
     """
-    return _vit(192, 3, patch_size, features, in_channels, image_size)
+    return vit(
+        width=192,
+        depth=12,
+        heads=3,
+        patch_size=patch_size,
+        features=features,
+        in_channels=in_channels,
+        image_size=image_size,
+    )
 
 
 def vit_small(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
     """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; arguments as for `vit_tiny`."""
-    return _vit(384, 6, patch_size, features, in_channels, image_size)
+    return vit(
+        width=384,
+        depth=12,
+        heads=6,
+        patch_size=patch_size,
+        features=features,
+        in_channels=in_channels,
+        image_size=image_size,
+    )
 
 
 def mobilenet_v3(*, size: str = "small", in_channels: int = 3, image_size: int = 32, **options: Any) -> Encoder:

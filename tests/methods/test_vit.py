@@ -32,6 +32,12 @@ def test_the_published_sizes():
         assert encoder(torch.zeros(1, 3, 224, 224)).shape == (1, encoder.dim)
 
 
+@pytest.mark.parametrize("size", [{"width": 10}, {"depth": 0}, {"heads": 0}, {"width": 0}])
+def test_a_size_that_cannot_be_is_one_line(size):
+    with pytest.raises(MethodError, match=r"encoder: width=\d+ depth=\d+ heads=\d: width is a multiple of heads"):
+        networks.vit(**{"width": 12, "depth": 2, "heads": 3, **size})
+
+
 def test_mean_features_are_those_of_the_patches():
     network, images = small(features="mean"), torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(network(images), network.tokens(images)[:, 1:].mean(1))
