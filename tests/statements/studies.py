@@ -155,18 +155,19 @@ def uplink_study() -> Iterator[str]:
 
 
 def epsilon_study() -> Iterator[str]:
-    rows = {row.row: row for row in board(RECORDS, "cifar10-crowd")}
-    shared = set.intersection(*(set(row.headline) for row in rows.values()))
-    assert len(shared) == 2
-    yield "Two seeds so far, so that no difference is tested"
-
-    mean = {name: over(row, shared) for name, row in rows.items()}
-    floor, bases = mean[FLOOR], ("fedavg", "ssd")
-    simclr, ssd = (mean[f"{row}-eps8"] - mean[row] for row in bases)
-    yield f"At epsilon 8 SimCLR is {-simclr:.1f} points lower than without noise, SSD {ssd:.1f} higher"
-    costs, learned = ([mean[row] - mean[f"{row}-eps1"] for row in bases], [mean[row] - floor for row in bases])
-    yield f"At epsilon 1 SimCLR is {costs[0]:.1f} points lower and SSD {costs[1]:.1f}"
-    yield f"of the {learned[0]:.1f} and {learned[1]:.1f} by which they are above the untrained encoder ({floor:.1f} %)"
+    crowd, bases = Board("cifar10-crowd"), ("fedavg", "ssd")
+    assert {row.seeds for row in crowd.rows.values()} == {(0, 1, 2)}
+    eight, one = ([crowd.gain(f"{base}-eps{budget}", base) for base in bases] for budget in (8, 1))
+    assert crowd.all_are("no clear difference", ["fedavg-eps8"], ["fedavg"])
+    assert crowd.all_are("no clear difference", ["ssd-eps8", "ssd-eps1"], ["ssd"])
+    yield f"At epsilon 8 SimCLR is {-eight[0]:.1f} points lower than without noise and SSD {eight[1]:.1f} higher"
+    yield f"neither counts: {crowd.margin:.1f} would"
+    assert crowd.verdict("fedavg-eps1", "fedavg") == "less"
+    floor = crowd.score(FLOOR)
+    simclr, ssd = (crowd.score(base) - floor for base in bases)
+    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which counts, of the {simclr:.1f} by which it is above the"
+    yield f"untrained encoder ({floor:.1f} %)"
+    yield f"SSD is {-one[1]:.1f} of {ssd:.1f} lower, which does not"
     noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
     yield f"a deviation of {noise[0]:.2f} and {noise[1]:.2f} times the clip"
 
