@@ -9,7 +9,7 @@ from benchmark.rng import Streams
 from benchmark.tracking.provenance import partition_hash
 from datamodules.partition import dirichlet_balanced
 from leaderboards.papers.tables import collect
-from leaderboards.rank import FLOOR, board
+from leaderboards.rank import FLOOR
 from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, over, span
 
 PUBLISHED = collect()
