@@ -165,8 +165,8 @@ def epsilon_study() -> Iterator[str]:
     assert crowd.verdict("fedavg-eps1", "fedavg") == "less"
     floor = crowd.score(FLOOR)
     simclr, ssd = (crowd.score(base) - floor for base in bases)
-    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which counts, of the {simclr:.1f} by which it is above the"
-    yield f"untrained encoder ({floor:.1f} %)"
+    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which counts, of the {simclr:.1f} by which it is above"
+    yield f"the untrained encoder ({floor:.1f} %)"
     yield f"SSD is {-one[1]:.1f} of {ssd:.1f} lower, which does not"
     noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
     yield f"a deviation of {noise[0]:.2f} and {noise[1]:.2f} times the clip"
