@@ -24,6 +24,7 @@ from benchmark.tracking.wandb_run import server_problem, silence
 from leaderboards.markdown import TEMPLATES, rank_of
 from leaderboards.pages import board as board_page
 from leaderboards.pages import site
+from leaderboards.pages.columns import lines as board_lines
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished
 from leaderboards.schema import Record
@@ -199,8 +200,8 @@ def report(records: Sequence[Record], project: str, entity: str | None) -> "Repo
             v2.BarPlot(title=HEADLINE, metrics=[HEADLINE.replace(" ", "/")], groupby="row"),
             v2.ScatterPlot(title="uniformity, alignment", x="geometry/v1/uniformity", y="geometry/v1/alignment"),
         ]
-        lines = board_page.lines(board(records, scenario))
-        blocks += [v2.H2(scenario), v2.MarkdownBlock("\n".join(lines)), v2.PanelGrid(runsets=[runs], panels=panels)]
+        text = "\n".join(board_lines(board(records, scenario)))
+        blocks += [v2.H2(scenario), v2.MarkdownBlock(text), v2.PanelGrid(runsets=[runs], panels=panels)]
     return v2.Report(project=project, entity=entity or "", title="Fulcrum leaderboards", blocks=blocks)
 
 

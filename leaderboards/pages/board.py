@@ -1,7 +1,7 @@
 """The board: a Markdown page with its figures, and a table for the terminal, all from run records alone."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, groupby
 from math import isfinite
@@ -15,61 +15,17 @@ from rich.text import Text
 from leaderboards.averages import full_names, ranks_by_scenario
 from leaderboards.comparisons import COMPARISONS, differences
 from leaderboards.markdown import (
-    MISSING,
-    in_bytes,
-    rank_of,
     render,
     seeds_phrase,
-    table_lines,
-    three_digits,
-    with_spread,
 )
 from leaderboards.pages import plots, reproduction, trade_offs
+from leaderboards.pages.columns import BELOW_WORDS, SCORES, further_lines, lines, terminal_columns
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS
-from leaderboards.store import load_yaml
 
-SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
-
-
-def _score(key: str, decimals: int) -> Callable[[Row], str]:
-    return lambda row: f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
-
-
-def _images(row: Row) -> str:
-    if row.server_images is None:
-        return f"{row.images:,.0f} + ?"
-    server = f" + {row.server_images:,.0f}" if row.server_images else ""
-    return f"{row.images:,.0f}{server}"
-
-
-def _uniformity(row: Row) -> str:
-    cells = map(row.cells.get, SCORES["uniformity"])
-    return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
-
-
-BELOW = "↓"
-"""Marks an accuracy below that of the untrained encoder."""
-BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
-EPSILON, IMAGES = "epsilon", "images: clients + server"
-COLUMNS: dict[str, Callable[[Row], str]] = {
-    "rank": rank_of,
-    "row": lambda row: row.row,
-    **{heading: _score(key, decimals) for key, (heading, decimals) in SCORES["board"].items()},
-    "uniformity: total / within / between": _uniformity,
-    "bytes up": lambda row: in_bytes(row.bytes_up),
-    "bytes down": lambda row: in_bytes(row.bytes_down),
-    "client seconds": lambda row: three_digits(row.client_seconds),
-    IMAGES: _images,
-    "seeds": lambda row: str(len(row.seeds)),
-    EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
-}
-"""Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
-TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
-"""The columns that fit into 80 characters."""
 SETTING = {
     "data.name": "data",
     "partition.clients": "clients",
@@ -82,8 +38,6 @@ SETTING = {
     "training.epochs": "epochs a visit",
 }
 """Settings that describe a scenario, and their names on the page."""
-PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
-"""Scores with labels, and the ones that stand in their places where no row has any of them."""
 
 
 def markdown(
@@ -118,7 +72,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
     why = f"no rank: that takes two rows of {FEWEST_SEEDS} seeds, controls and single clients aside"
     caption = Text(why) if unranked else None
     result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    columns = _terminal_columns(rows)
+    columns = terminal_columns(rows)
     for column in columns:
         heading = column.replace(" ", "\n")
         if column == "row":
@@ -128,18 +82,6 @@ def table(rows: Iterable[Row], title: str) -> Table:
     for row in rows:
         result.add_row(*(Text(text(row)) for text in columns.values()))
     return result
-
-
-def _terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
-    """Heading -> a row's text, for the columns that fit into 80 characters."""
-    shown = {column: COLUMNS[column] for column in columns_of(rows) if column in TERMINAL}
-    if any(key in row.cells for row in rows for key in PROBES):
-        return shown
-    scores = {key: column for group in SCORES.values() for key, column in group.items()}
-    probes = [scores[key][0] for key in PROBES]
-    names = {column: shown[column] for column in ("rank", "row")}
-    others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
-    return names | {scores[key][0]: _score(key, scores[key][1]) for key in LABEL_FREE} | others
 
 
 def write(
@@ -182,19 +124,6 @@ def _stem(scenario: str) -> str:
     """The name of its figure; a hash replaces the end of a long one, as file systems limit a name to 255 bytes."""
     stem = scenario.replace("/", "-")
     return stem if len(stem.encode()) <= 240 else f"{stem[:50]}-{hashlib.sha256(stem.encode()).hexdigest()[:16]}"
-
-
-def columns_of(rows: Iterable[Row]) -> list[str]:
-    """The headings of a board."""
-    rows = list(rows)
-    shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
-    return [column for column in COLUMNS if shown.get(column, True)]
-
-
-def lines(rows: Sequence[Row]) -> list[str]:
-    """The board as a table of Markdown."""
-    columns = columns_of(rows)
-    return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
 def setting(rows: Sequence[Row]) -> str:
@@ -247,30 +176,23 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),
-        "further": further and _further(further_rows, further),
+        "further": further and further_lines(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
-        "further_seeds": _seeds_with(further, complete),
+        "further_seeds": _seeds_with(further, further_rows, complete),
         "gains": differences(rows, COMPARISONS["bases"]),
     }
 
 
-def _seeds_with(scores: Iterable[str], records: Iterable[Record]) -> dict[str, list[str]]:
+def _seeds_with(scores: Iterable[str], rows: Iterable[Row], records: Iterable[Record]) -> dict[str, list[str]]:
     """Seeds in words -> the rows whose records of these seeds have any of the scores."""
     protocols, seeds = {key.split(" ")[0] for key in scores}, dict[str, list[str]]()
     for record in records:
         if not protocols.isdisjoint(record["scores"]):
             seeds.setdefault(record["row"], []).append(str(record["seed"]))
-    rows: dict[str, list[str]] = {}
-    for row, found in seeds.items():
-        rows.setdefault(", ".join(found), []).append(row)
-    return rows
-
-
-def _further(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
-    """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
-    texts = [_score(key, decimals) for key, (_, decimals) in columns.items()]
-    headings = ["row", *(heading for heading, _ in columns.values())]
-    return table_lines(headings, [[row.row, *(text(row) for text in texts)] for row in rows], "lr")
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(", ".join(seeds[row.row]), []).append(row.row)
+    return found
 
 
 def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:

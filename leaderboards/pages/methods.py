@@ -7,7 +7,8 @@ from pathlib import Path
 
 from leaderboards.comparisons import COMPARISONS, Difference, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
-from leaderboards.pages.board import BELOW, BELOW_WORDS, COLUMNS, scenarios
+from leaderboards.pages.board import scenarios
+from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row, board

@@ -1,0 +1,80 @@
+"""The columns of a board's tables: headings, and the texts of a row."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from leaderboards.markdown import MISSING, in_bytes, rank_of, table_lines, three_digits, with_spread
+from leaderboards.rank import Row
+from leaderboards.store import load_yaml
+
+SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
+
+
+def _score(key: str, decimals: int) -> Callable[[Row], str]:
+    return lambda row: f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
+
+
+def _images(row: Row) -> str:
+    if row.server_images is None:
+        return f"{row.images:,.0f} + ?"
+    server = f" + {row.server_images:,.0f}" if row.server_images else ""
+    return f"{row.images:,.0f}{server}"
+
+
+def _uniformity(row: Row) -> str:
+    cells = map(row.cells.get, SCORES["uniformity"])
+    return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
+
+
+BELOW = "↓"
+"""Marks an accuracy below that of the untrained encoder."""
+BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
+EPSILON, IMAGES = "epsilon", "images: clients + server"
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "rank": rank_of,
+    "row": lambda row: row.row,
+    **{heading: _score(key, decimals) for key, (heading, decimals) in SCORES["board"].items()},
+    "uniformity: total / within / between": _uniformity,
+    "bytes up": lambda row: in_bytes(row.bytes_up),
+    "bytes down": lambda row: in_bytes(row.bytes_down),
+    "client seconds": lambda row: three_digits(row.client_seconds),
+    IMAGES: _images,
+    "seeds": lambda row: str(len(row.seeds)),
+    EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
+}
+"""Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
+TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
+"""The columns that fit into 80 characters."""
+PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
+"""Scores with labels, and the ones that stand in their places where no row has any of them."""
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """The headings of a board."""
+    rows = list(rows)
+    shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
+    return [column for column in COLUMNS if shown.get(column, True)]
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """The board as a table of Markdown."""
+    columns = columns_of(rows)
+    return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
+
+
+def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Heading -> a row's text, for the columns that fit into 80 characters."""
+    shown = {column: COLUMNS[column] for column in columns_of(rows) if column in TERMINAL}
+    if any(key in row.cells for row in rows for key in PROBES):
+        return shown
+    scores = {key: column for group in SCORES.values() for key, column in group.items()}
+    probes = [scores[key][0] for key in PROBES]
+    names = {column: shown[column] for column in ("rank", "row")}
+    others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
+    return names | {scores[key][0]: _score(key, scores[key][1]) for key in LABEL_FREE} | others
+
+
+def further_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
+    """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
+    texts = [_score(key, decimals) for key, (_, decimals) in columns.items()]
+    headings = ["row", *(heading for heading, _ in columns.values())]
+    return table_lines(headings, [[row.row, *(text(row) for text in texts)] for row in rows], "lr")
