@@ -321,7 +321,7 @@ FURTHER = [
     with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
     record("untrained", 0, 30.0),
 ]
-UNLIKE = " Rows scored under different seeds are not directly comparable: seed 0: fedavg-byol; seeds 0, 1: ssd."
+UNLIKE = " Rows scored under different seeds are not directly comparable: seeds 0, 1: ssd; seed 0: fedavg-byol."
 
 
 def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():
