@@ -41,7 +41,7 @@ def render(template: str, **values: Any) -> str:
     """A page from its template in `pages/templates`; filters: `md` escapes text, `line` makes a line of a table."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    filters = (line, with_spread, in_bytes, three_digits, seeds_phrase)
+    filters = (line, anchor, with_spread, in_bytes, three_digits, seeds_phrase)
     pages.filters |= {
         "interval": lambda places: interval(*places),
         "mean_rank": lambda ranks: interval(*mean_rank(ranks)),

@@ -132,7 +132,8 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
         phrases.append("masked, so that the server sees the sum of all clients alone")
     if release:
         cost = epsilon(((release, 1),), account.delta, account.by)
-        phrases.append(f"a release costs epsilon {cost:.3g} at delta {account.delta:g}")
+        budget = "" if account.budget is None else f", all together at most {account.budget:g},"
+        phrases.append(f"a release costs epsilon {cost:.3g}{budget} at delta {account.delta:g}")
     return "; ".join(filter(None, phrases)) or None
 
 

@@ -38,6 +38,8 @@ def read(group: str, name: str) -> dict[str, Any]:
             folder = Path(name).resolve()
             data = f"data.root={folder.parent} data.name={folder.name}"
             raise ConfigError(f"{name} is a folder, not a scenario: name a scenario, and give images by {data}")
+        if name.endswith(".yml"):
+            raise ConfigError(f"{name}: the name of a {group}'s file ends in .yaml")
         names = available(group)
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
         short = [each for each in names if "/" not in each]

@@ -234,5 +234,5 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
 
 
 def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, in order of their mean place."""
+    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, in the order of `ranks_by_scenario`."""
     return ranks_by_scenario({name: board(records, name) for name in COMPARISONS["averaged"]})

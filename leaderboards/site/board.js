@@ -266,7 +266,7 @@ function averages() {
     interval(mean),
     ...names.map((name) => interval(ranks[name])),
   ]);
-  const read = "The rows that these scenarios all rank, in order of their mean place; a rank counts these rows alone.";
+  const read = "The rows that these scenarios all rank, in order of the mean of their places by score; a rank counts these rows alone.";
   return el(
     "section",
     {},

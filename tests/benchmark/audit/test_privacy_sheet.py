@@ -159,6 +159,8 @@ def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
         "a client's update clipped to norm 2, Gaussian noise of 3 on the sum, by the server; "
         f"a release costs epsilon {epsilon(((Release(1.5), 1),), 1e-5):.3g} at delta 1e-05"
     )
+    (weights,) = privacy_sheet.record_method("fedavg", [*SMALL, *words[:2], "privacy.epsilon=8", words[3]]).entries
+    assert weights.protected.endswith(", all together at most 8, at delta 1e-05")
     for entry in privacy_sheet.record_method("scaffold", [*SMALL, *words]).entries:
         assert "together with delta_" in entry.protected
     with pytest.raises(ConfigError, match="noise of its own"):

@@ -67,6 +67,12 @@ def test_a_name_of_several_rows_is_refused_unless_one_is_of_this_scenario(monkey
         row_line("cifar10-mini", "mine")
 
 
+@pytest.mark.parametrize("words", [("digits", "mine.yml"), ("mine.yml", "fedavg")])
+def test_another_ending_of_a_file_is_named(words):
+    with pytest.raises(ConfigError, match=r"^mine.yml: the name of a (method|scenario)'s file ends in .yaml$"):
+        compose(*words)
+
+
 def test_an_unknown_row_is_one_line_with_a_near_name(capsys):
     assert main(["run", "digits", "fedvag-byol"]) == 2
     line = capsys.readouterr().err
