@@ -25,8 +25,8 @@ def full_names(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, str]]
 def ranks_by_scenario(boards: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, tuple[int, int]]]:
     """Row -> scenario -> rank, of the rows that all these boards rank.
 
-    They are in order of the mean of their places by score (Demsar 2006). A row that boards call differently has its full
-    name. A rank counts those rows alone. Boards without any rank are left out.
+    They are in order of the mean of their places by score (Demsar 2006). A row that boards call differently has its
+    full name. A rank counts those rows alone. Boards without any rank are left out.
     """
     names = full_names(boards)
 
