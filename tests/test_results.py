@@ -1,6 +1,7 @@
 """Committed results agree with the code: pages with records, records with configs, tuned values with scores."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,19 @@ def test_a_tuned_value_is_the_best_of_its_scores(file):
         key, _, value = override.partition("=")
         assert OmegaConf.select(config, key) == float(value)
     assert not any(trial["evaluated"]["dirty"] for trial in scored)
+
+
+def test_the_page_of_results_lists_every_tuned_value_with_its_grid():
+    """The numbers of each line of its table, in order of the lines: the chosen one, then the grid."""
+    listed, tuned, scenario = [], [], ""
+    page = (LEADERBOARDS.parent / "docs" / "results.md").read_text()
+    table = page.partition("| scenario | row | chosen | of |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
+    for line in table.splitlines():
+        name, _, chosen, grid = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        scenario = name or scenario
+        listed.append((scenario, *(sorted(map(float, re.findall(r"\d+\.\d+", text))) for text in (chosen, grid))))
+    for file in TUNED:
+        found = json.loads(file.read_text())
+        values = [float(trial["point"][0].partition("=")[2]) for trial in found["tried"]]
+        tuned.append((found["scenario"], [float(found["best"][0].partition("=")[2])], sorted(values)))
+    assert sorted(listed) == sorted(tuned)
