@@ -51,7 +51,8 @@ class Row:
     commits: with a star where files differed from the commit. dates: of the first and the last run.
     epsilon: the largest that a client of any seed has spent, None without noisy releases; it covers the entries of
         `covers` and no other, at `delta`.
-    control: its clients do not learn (`optimizer.lr` is 0), so that it shows what the rest of a method does.
+    control: its clients do not learn (`optimizer.lr` is 0, or it is another untrained encoder than the floor), so that
+        it shows what the rest of a method, or its network, does.
     below: the accuracies of `cells` whose mean, over the seeds that both have, is below that of the untrained encoder.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
@@ -267,6 +268,6 @@ def _row(group: Sequence[Record], values: Values, floor: Values) -> Row:
         epsilon=max((record["epsilon"] for record in group if record["epsilon"] is not None), default=None),
         covers=tuple(sorted({entry for privacy in noise for entry in privacy.get("covers", ())})),
         delta=noise[0].get("delta"),
-        control=first["settings"].get("optimizer.lr") == 0,
+        control=first["row"] != FLOOR and (first["method"] == FLOOR or first["settings"].get("optimizer.lr") == 0),
         clients=first["federation"]["clients"],
     )

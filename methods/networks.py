@@ -205,7 +205,7 @@ def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int =
 
 
 def vit_small(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
-    """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; arguments as for `vit_tiny`."""
+    """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; other arguments as for `vit`."""
     return vit(
         width=384,
         depth=12,

@@ -61,7 +61,7 @@ class ProgFedSSL(FedAvg):
         if not isinstance(backbone, VisionTransformer):
             raise MethodError(
                 f"{type(self).__name__} adds blocks of equal width, which this encoder does not have: "
-                "set encoder.class=methods.networks.vit_tiny or methods.networks.vit_small"
+                "set encoder.class=methods.networks.vit_tiny or methods.networks.vit_small, or vit"
             )
         if kept := [part for part in objective.stays if part in objective.ema]:
             raise MethodError(

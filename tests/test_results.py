@@ -114,16 +114,23 @@ def test_a_tuned_value_is_the_best_of_its_scores(file):
 
 
 def test_the_page_of_results_lists_every_tuned_value_with_its_grid():
-    """The numbers of each line of its table, in order of the lines: the chosen one, then the grid."""
+    """Its table has a line for each tuned file: scenario, row, the chosen value, the grid, and what diverged."""
+
+    def numbers(text):
+        return sorted(map(float, re.findall(r"\d+\.\d+", text)))
+
     listed, tuned, scenario = [], [], ""
     page = (LEADERBOARDS.parent / "docs" / "results.md").read_text()
     table = page.partition("| scenario | row | chosen | of |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
     for line in table.splitlines():
-        name, _, chosen, grid = (cell.strip(" `") for cell in line.strip("|").split("|"))
-        scenario = name or scenario
-        listed.append((scenario, *(sorted(map(float, re.findall(r"\d+\.\d+", text))) for text in (chosen, grid))))
+        name, row, chosen, grid = (cell.strip() for cell in line.strip("|").split("|"))
+        scenario = name.strip("`") or scenario
+        trained, _, diverged = grid.partition("diverging")
+        listed.append((scenario, row.split("`")[1], *map(numbers, (chosen, trained, diverged))))
     for file in TUNED:
         found = json.loads(file.read_text())
-        values = [float(trial["point"][0].partition("=")[2]) for trial in found["tried"]]
-        tuned.append((found["scenario"], [float(found["best"][0].partition("=")[2])], sorted(values)))
+        points = {float(trial["point"][0].partition("=")[2]): trial["score"] for trial in found["tried"]}
+        trained = sorted(value for value, score in points.items() if score is not None)
+        chosen = [float(found["best"][0].partition("=")[2])]
+        tuned.append((found["scenario"], found["row"], chosen, trained, sorted(points.keys() - set(trained))))
     assert sorted(listed) == sorted(tuned)

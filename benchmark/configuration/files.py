@@ -39,7 +39,7 @@ def read(group: str, name: str) -> dict[str, Any]:
             data = f"data.root={folder.parent} data.name={folder.name}"
             raise ConfigError(f"{name} is a folder, not a scenario: name a scenario, and give images by {data}")
         if name.endswith(".yml"):
-            raise ConfigError(f"{name}: the name of a {group}'s file ends in .yaml")
+            raise ConfigError(f"{name}: config files end in .yaml: rename it")
         names = available(group)
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
         short = [each for each in names if "/" not in each]

@@ -14,12 +14,9 @@ from rich.text import Text
 
 from leaderboards.averages import full_names, ranks_by_scenario
 from leaderboards.comparisons import COMPARISONS, differences
-from leaderboards.markdown import (
-    render,
-    seeds_phrase,
-)
+from leaderboards.markdown import render, seeds_phrase
 from leaderboards.pages import plots, reproduction, trade_offs
-from leaderboards.pages.columns import BELOW_WORDS, SCORES, further_lines, lines, terminal_columns
+from leaderboards.pages.columns import BELOW_WORDS, SCORES, board_lines, other_protocols_lines, terminal_columns
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
@@ -167,7 +164,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "renamed": renamed,
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "trade_offs": [f"{_stem(scenario)}-against-{cost}" for cost in trade_offs.figures(rows, scenario)],
-        "lines": lines(rows),
+        "lines": board_lines(rows),
         "unknown": any(row.server_images is None for row in rows),
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
@@ -176,7 +173,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "complete": complete,
         "left_out": left_out(here, scenario),
         "missing": gaps(rows),
-        "further": further and further_lines(further_rows, further),
+        "further": further and other_protocols_lines(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
         "further_seeds": _seeds_with(further, further_rows, complete),
         "gains": differences(rows, COMPARISONS["bases"]),

@@ -1,4 +1,4 @@
-"""The columns of a board's tables: headings, and the texts of a row."""
+"""The columns of a board's tables, and its tables as lines of Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -7,6 +7,12 @@ from leaderboards.rank import Row
 from leaderboards.store import load_yaml
 
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
+
+
+BELOW = "↓"
+"""Marks an accuracy below that of the untrained encoder."""
+BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
+EPSILON, IMAGES = "epsilon", "images: clients + server"
 
 
 def _score(key: str, decimals: int) -> Callable[[Row], str]:
@@ -25,10 +31,6 @@ def _uniformity(row: Row) -> str:
     return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
 
 
-BELOW = "↓"
-"""Marks an accuracy below that of the untrained encoder."""
-BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
-EPSILON, IMAGES = "epsilon", "images: clients + server"
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": lambda row: row.row,
@@ -42,38 +44,38 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
 }
 """Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
-TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
+_TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-PROBES, LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
+_PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
 
 
-def columns_of(rows: Iterable[Row]) -> list[str]:
+def _columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
     return [column for column in COLUMNS if shown.get(column, True)]
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
+def board_lines(rows: Sequence[Row]) -> list[str]:
     """The board as a table of Markdown."""
-    columns = columns_of(rows)
+    columns = _columns_of(rows)
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
 def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     """Heading -> a row's text, for the columns that fit into 80 characters."""
-    shown = {column: COLUMNS[column] for column in columns_of(rows) if column in TERMINAL}
-    if any(key in row.cells for row in rows for key in PROBES):
+    shown = {column: COLUMNS[column] for column in _columns_of(rows) if column in _TERMINAL}
+    if any(key in row.cells for row in rows for key in _PROBES):
         return shown
     scores = {key: column for group in SCORES.values() for key, column in group.items()}
-    probes = [scores[key][0] for key in PROBES]
+    probes = [scores[key][0] for key in _PROBES]
     names = {column: shown[column] for column in ("rank", "row")}
     others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
-    return names | {scores[key][0]: _score(key, scores[key][1]) for key in LABEL_FREE} | others
+    return names | {scores[key][0]: _score(key, scores[key][1]) for key in _LABEL_FREE} | others
 
 
-def further_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
+def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
     """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
     texts = [_score(key, decimals) for key, (_, decimals) in columns.items()]
     headings = ["row", *(heading for heading, _ in columns.values())]

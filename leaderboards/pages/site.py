@@ -24,7 +24,7 @@ from leaderboards.store import digest, name
 ASSETS = Path(__file__).parents[1] / "site"
 DATA = "data.js"
 BEGIN, END = "const DATA = ", ";\n"
-COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
+SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
 """Scores of the site's board, "protocol metric" -> heading, decimals; the first of them are shown at once."""
 
 
@@ -44,7 +44,9 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
     boards = methods.boards(records)
     names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
     return {
-        "columns": [{"key": key, "title": title, "digits": decimals} for key, (title, decimals) in COLUMNS.items()],
+        "columns": [
+            {"key": key, "title": title, "digits": decimals} for key, (title, decimals) in SCORE_COLUMNS.items()
+        ],
         "scenarios": {
             scenario: {
                 "setting": board.setting(rows),
@@ -79,7 +81,7 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    cells = {key: cell for key, cell in row.cells.items() if key in COLUMNS}
+    cells = {key: cell for key, cell in row.cells.items() if key in SCORE_COLUMNS}
     return {**_rounded({**asdict(row), "cells": cells}), "settings": row.settings}
 
 

@@ -85,7 +85,7 @@ class MaskedReconstruction(Objective):
         if not isinstance(backbone, VisionTransformer):
             raise MethodError(
                 "masked_reconstruction hides patches, which this encoder does not have: "
-                "set encoder={class: methods.networks.vit_tiny}, or vit_small"
+                "set encoder={class: methods.networks.vit_tiny}, or vit_small or vit"
             )
         if decoder_width < 1 or decoder_depth < 1 or decoder_heads < 1 or decoder_width % decoder_heads:
             raise MethodError(

@@ -143,6 +143,14 @@ def test_a_control_is_shown_in_its_place_and_not_ranked():
     ]
 
 
+def test_an_untrained_encoder_of_another_kind_is_a_control_and_the_floor_is_none():
+    network = [{**record("untrained-vit", seed, 49.5), "method": "untrained"} for seed in range(3)]
+    floor = {**record("untrained", 0, 30), "method": "untrained"}
+    rows = {row.row: row for row in board([*records(**NOISY), *network, floor], "cifar10-micro")}
+    assert (rows["untrained-vit"].rank, rows["untrained-vit"].unranked) == (None, "control")
+    assert not rows["untrained"].control
+
+
 def test_a_single_client_is_not_ranked_among_federations():
     alone = [{**record("alone", seed, 49.5), "federation": {"clients": 1, "per_round": 1}} for seed in range(3)]
     rows = board([*records(**NOISY), *alone], "cifar10-micro")

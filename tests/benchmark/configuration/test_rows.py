@@ -67,9 +67,11 @@ def test_a_name_of_several_rows_is_refused_unless_one_is_of_this_scenario(monkey
         row_line("cifar10-mini", "mine")
 
 
-@pytest.mark.parametrize("words", [("digits", "mine.yml"), ("mine.yml", "fedavg")])
+@pytest.mark.parametrize(
+    "words", [("digits", "mine.yml"), ("mine.yml", "fedavg"), ("digits", "fedavg", ["objective=mine.yml"])]
+)
 def test_another_ending_of_a_file_is_named(words):
-    with pytest.raises(ConfigError, match=r"^mine.yml: the name of a (method|scenario)'s file ends in .yaml$"):
+    with pytest.raises(ConfigError, match=r"^mine\.yml: config files end in \.yaml: rename it$"):
         compose(*words)
 
 

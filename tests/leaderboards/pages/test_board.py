@@ -52,6 +52,13 @@ def test_the_page_holds_the_board():
         assert line in page.splitlines()
 
 
+def test_several_boards_are_listed_with_the_addresses_of_their_sections():
+    other = [{**each, "scenario": "micro-a0.001"} for each in RECORDS]
+    listed = "Boards: [cifar10-micro](#cifar10-micro), [micro-a0.001](#micro-a0001)."
+    assert listed in markdown([*RECORDS, *other]).splitlines()
+    assert "Boards:" not in markdown(RECORDS)
+
+
 def test_every_line_of_a_table_has_the_same_number_of_cells():
     lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
     assert [line.count("|") for line in lines] == [12] * 6 + [5] * 5
