@@ -34,7 +34,7 @@ NO_UPDATES = {"calibre", "fedca", "fedmkd", "flesd", "flesd-cc", "flesd-two", "l
 REFUSED = {
     "central": NO_UPDATES | {"fedu2", "ldawa"},
     "secure": NO_UPDATES | {"fedu2", "ldawa"},
-    "int8": NO_UPDATES,
+    "int8": NO_UPDATES | {"fedu2"},
     "dropouts": set(),
 }
 """Measure -> the methods that refuse it."""
