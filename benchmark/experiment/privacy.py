@@ -83,8 +83,8 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
     refuse_single(method, config.federation.rounds, "privacy.mechanism")
     if method.batch_norm != "local" and any(trees.leaves(method.statistics())):
         raise ConfigError(
-            "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set "
-            "federation.batch_norm=local, or use networks without BatchNorm"
+            "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set encoder.norm=group "
+            "heads.head_norm=false, or federation.batch_norm=local, whose evaluated encoder epsilon does not cover"
         )
     multiplier = given.noise_multiplier
     if multiplier is None:

@@ -282,7 +282,7 @@ MISTAKES = [
     (
         "fedavg",
         ("privacy.mechanism=local", *NOISY[:2], "federation.batch_norm=recalibrate"),
-        "set federation.batch_norm=local",
+        "federation.batch_norm=local, whose evaluated encoder",
     ),
     ("fedavg", ("privacy.mechanism=central", *NOISY[:2]), "running statistics would be"),
     ("fedca", ("privacy.mechanism=central", *NOISY), "no phase in which FedCA's clients train sends any"),
