@@ -179,12 +179,13 @@ def vit(
     >>> vit(width=96, depth=4, heads=3).dim
     96
     """
-    if min(width, depth, heads) < 1 or width % heads:
-        raise MethodError(
-            f"encoder: width={width} depth={depth} heads={heads}: width is a multiple of heads, all above 0"
-        )
     shape = {"width": width, "depth": depth, "heads": heads, "in_channels": in_channels}
     return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
+
+
+def _deit(width: int, heads: int, patch_size: int, features: str, in_channels: int, image_size: int) -> Encoder:
+    shape = {"width": width, "depth": 12, "heads": heads, "in_channels": in_channels}
+    return vit(patch_size=patch_size, features=features, image_size=image_size, **shape)
 
 
 def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
@@ -193,28 +194,12 @@ def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int =
     >>> vit_tiny(patch_size=8).dim
     192
     """
-    return vit(
-        width=192,
-        depth=12,
-        heads=3,
-        patch_size=patch_size,
-        features=features,
-        in_channels=in_channels,
-        image_size=image_size,
-    )
+    return _deit(192, 3, patch_size, features, in_channels, image_size)
 
 
 def vit_small(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
     """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; other arguments as for `vit`."""
-    return vit(
-        width=384,
-        depth=12,
-        heads=6,
-        patch_size=patch_size,
-        features=features,
-        in_channels=in_channels,
-        image_size=image_size,
-    )
+    return _deit(384, 6, patch_size, features, in_channels, image_size)
 
 
 def mobilenet_v3(*, size: str = "small", in_channels: int = 3, image_size: int = 32, **options: Any) -> Encoder:

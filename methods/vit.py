@@ -42,6 +42,10 @@ class VisionTransformer(models.VisionTransformer):
             raise MethodError(
                 f"encoder.patch_size={patch_size} does not divide images of {image_size} pixels: give a divisor"
             )
+        if min(width, depth, heads) < 1 or width % heads:
+            raise MethodError(
+                f"encoder: width={width} depth={depth} heads={heads}: width is a multiple of heads, all above 0"
+            )
         super().__init__(image_size, patch_size, depth, heads, width, 4 * width)
         self.heads = nn.Identity()
         self.features = choose("encoder.features", features, "class", "mean")

@@ -23,8 +23,7 @@ from benchmark.tracking.progress import Display
 from benchmark.tracking.wandb_run import server_problem, silence
 from leaderboards.markdown import TEMPLATES, rank_of
 from leaderboards.pages import board as board_page
-from leaderboards.pages import site
-from leaderboards.pages.columns import board_lines
+from leaderboards.pages.columns import SCORE_COLUMNS, board_lines
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished
 from leaderboards.schema import Record
@@ -157,7 +156,7 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
 
 def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
     """Columns and lines of a board; a score and its spread have a column each."""
-    scores = {key: title for key, (title, _) in site.SCORE_COLUMNS.items() if any(key in row.cells for row in rows)}
+    scores = {key: title for key, (title, _) in SCORE_COLUMNS.items() if any(key in row.cells for row in rows)}
     columns = ["rank", "row", "method", "objective"]
     columns += [f"{title}{suffix}" for title in scores.values() for suffix in ("", " ±")]
     columns += ["bytes up", "bytes down", "client seconds", "epsilon", "seeds", "commits", "hardware"]

@@ -7,8 +7,8 @@ from leaderboards.rank import Row
 from leaderboards.store import load_yaml
 
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
-
-
+SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
+"""Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
 BELOW = "↓"
 """Marks an accuracy below that of the untrained encoder."""
 BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
@@ -68,11 +68,10 @@ def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     shown = {column: COLUMNS[column] for column in _columns_of(rows) if column in _TERMINAL}
     if any(key in row.cells for row in rows for key in _PROBES):
         return shown
-    scores = {key: column for group in SCORES.values() for key, column in group.items()}
-    probes = [scores[key][0] for key in _PROBES]
+    probes = [SCORE_COLUMNS[key][0] for key in _PROBES]
     names = {column: shown[column] for column in ("rank", "row")}
     others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
-    return names | {scores[key][0]: _score(key, scores[key][1]) for key in _LABEL_FREE} | others
+    return names | {SCORE_COLUMNS[key][0]: _score(key, SCORE_COLUMNS[key][1]) for key in _LABEL_FREE} | others
 
 
 def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from leaderboards import palette
 from leaderboards.averages import full_names, mean_rank
 from leaderboards.pages import board, methods, reproduction
-from leaderboards.pages.columns import SCORES
+from leaderboards.pages.columns import SCORE_COLUMNS
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, fitted, gaps
@@ -24,8 +24,6 @@ from leaderboards.store import digest, name
 ASSETS = Path(__file__).parents[1] / "site"
 DATA = "data.js"
 BEGIN, END = "const DATA = ", ";\n"
-SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
-"""Scores of the site's board, "protocol metric" -> heading, decimals; the first of them are shown at once."""
 
 
 def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, sheet: Sheet | None = None) -> None:
