@@ -109,6 +109,7 @@ def export(words: list[str], session: Session) -> None:
     """Write a finished run's encoder to a file for plain torch, torchvision, timm or ONNX."""
     from benchmark.distributed.collectives import on_rank_zero
     from benchmark.experiment.export import export_encoder
+    from benchmark.tracking.record import covers_encoder
     from leaderboards import store
 
     names, overrides = split(words)
@@ -121,9 +122,14 @@ def export(words: list[str], session: Session) -> None:
             raise ConfigError(f"{path} has no scores yet: evaluate it first with `evaluate {shlex.quote(path)}`")
         file = Path(target).expanduser()
         options = {"format": given.get("format"), "name": given.get("encoder")}
-        write = partial(export_encoder, finished, store.read(result), file, **options)
-        name = on_rank_zero(finished.fabric, write)
+        record = store.read(result)
+        name = on_rank_zero(finished.fabric, partial(export_encoder, finished, record, file, **options))
         display.print(f"encoder {name} of {finished.name}: {file}, described by {file}.json")
+        if not covers_encoder(record):
+            display.print(
+                "epsilon does not cover this encoder: its BatchNorm statistics were measured on all training images, "
+                "without noise"
+            )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from benchmark.tracking.provenance import (
     numerical_deviations,
     origin,
 )
-from benchmark.tracking.record import BEST, lacks_best_round, record
+from benchmark.tracking.record import BEST, POOLED_STATISTICS, lacks_best_round, record
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import first
 from eval.features import EvalError
@@ -283,7 +283,7 @@ class Run:
         code = [line for environment in self.loop.environments for line in environment.get("external", [])]
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
-            lines.append("BatchNorm statistics of the evaluated encoder were measured on the pooled training images")
+            lines.append(POOLED_STATISTICS)
         lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes]
         if self.evaluator.images is not self.data.source:
             images = self.evaluator.images

@@ -20,6 +20,9 @@ ANONYMITY = ("anonymity", "anonymity_claimed")
 BEST = "accuracy_best_on_test"
 """Metric of `evaluation.best_on_test`: the best round's accuracy."""
 
+POOLED_STATISTICS = "BatchNorm statistics of the evaluated encoder were measured on the pooled training images"
+"""A deviation of records."""
+
 MONITORED = ("monitor", "effective_rank", "alignment", "uniformity", "uniformity_within", "uniformity_between")
 
 
@@ -107,6 +110,8 @@ def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
         fields["clients"] = {str(client): value for client, value in spent.items()}
     if (updates := loop.uplink.updates) is not None:
         fields |= {"noise_multiplier": updates.noise_multiplier, "clip": updates.clipping.norm}
+    if loop.uplink.secure_sums is not None:
+        fields["secure_sums"] = True
     for name in ANONYMITY:
         if noted := [row["notes"][name]["least"] for row in loop.history if name in row.get("notes", {})]:
             fields[name] = min(noted)
@@ -148,13 +153,22 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def headline(result: Record) -> str:
-    """A record's accuracies, label-free score, largest epsilon and times in one line."""
+    """A record's accuracies, label-free score, largest epsilon, times and an early end in one line."""
     scores = [
         f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
         for protocol, metrics in result["scores"].items()
         if "accuracy" in metrics or "score" in metrics
     ]
     if result["epsilon"] is not None:
-        scores.append(f"epsilon {result['epsilon']:.3g} ({', '.join(result['privacy']['covers'])})")
-    seconds = result["seconds"]
-    return f"{', '.join(scores)}  ({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
+        covered = ", ".join(result["privacy"]["covers"])
+        beyond = "" if covers_encoder(result) else "; not the evaluated encoder's BatchNorm statistics"
+        scores.append(f"epsilon {result['epsilon']:.3g} ({covered}{beyond})")
+    seconds, rounds = result["seconds"], result["rounds"]
+    early = f"after {rounds['done']} of {rounds['planned']} rounds: " if "ended" in rounds else ""
+    times = f"({seconds['wall']:.0f} s training, {seconds['evaluation']:.0f} s evaluation)"
+    return f"{early}{', '.join(scores)}  {times}"
+
+
+def covers_encoder(result: Record) -> bool:
+    """Whether noise on updates, where a record has any, also covers all of the encoder that was evaluated."""
+    return "noise_multiplier" not in result.get("privacy", {}) or POOLED_STATISTICS not in result["deviations"]

@@ -214,11 +214,12 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def spans(names: Iterable[str], order: Sequence[str], itself: str) -> str:
-    """Rows in words, neighbours on the board as `a to c (3)`; without the row that they are set beside."""
+    """Rows in words, neighbours on the board as `a to c (3)`, without the row that they are set beside; else "none"."""
     places = sorted(map(order.index, names))
     runs = [[place for _, place in run] for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0])]
     found = [[order[place] for place in run if order[place] != itself] for run in runs]
-    return ", ".join(f"{run[0]} to {run[-1]} ({len(run)})" if len(run) > 2 else ", ".join(run) for run in found if run)
+    words = [f"{run[0]} to {run[-1]} ({len(run)})" if len(run) > 2 else ", ".join(run) for run in found if run]
+    return ", ".join(words) or "none"
 
 
 def left_out(records: Iterable[Record], scenario: str) -> list[str]:

@@ -130,11 +130,11 @@ def uplink_study() -> Iterator[str]:
     )
     yield f"none of it counts, which takes {margin:.1f} points"
     estimated = [[-MICRO.gain(f"{row}-{how}", row) for row in bases.values()] for how in ("int8", "top1")]
-    yield "the board, which estimates with all five seeds of the whole updates, has {:.1f} and {:.1f}".format(
+    yield "the board counts all five seeds of the uncompressed rows, and has {:.1f} and {:.1f} lower".format(
         *estimated[1]
     )
     assert {f"{points:.1f}" for points in estimated[0]} == {"0.1"}
-    yield "0.1 lower for both with eight bits"
+    yield "0.1 lower with eight bits"
     shared = MICRO.rows["ssd-int8"].seeds
     gained = [over(MICRO.rows[row], shared) - over(MICRO.rows[FLOOR], shared) for row in bases.values()]
     yield f"the {gained[0]:.1f} and {gained[1]:.1f} points by which they are above the untrained encoder"

@@ -153,7 +153,7 @@ def test_a_torchvision_model_is_loaded_without_this_suite(run_folder, tmp_path):
     assert (done.returncode, done.stdout) == (0, "256\n"), done.stderr
 
 
-def test_the_description_is_complete(run_folder, tmp_path):
+def test_the_description_is_complete(run_folder, tmp_path, capsys):
     folder, file = run_folder("resnet18"), tmp_path / "encoder.pt"
     assert main(["export", str(folder), str(file)]) == 0
     card, record = json.loads((tmp_path / "encoder.pt.json").read_text()), store.read(folder / "result.json")
@@ -167,6 +167,7 @@ def test_the_description_is_complete(run_folder, tmp_path):
     assert card["features"] == 512
     assert card["run"]["identity"] == record["provenance"]["config"]
     assert card["run"]["scores"] == record["encoders"]["global"]
+    assert "epsilon" not in capsys.readouterr().out
 
 
 def test_statistics_are_written_as_they_are_evaluated(tmp_path, loader):
@@ -179,6 +180,13 @@ def test_statistics_are_written_as_they_are_evaluated(tmp_path, loader):
     means = [value for name, value in network.named_buffers() if name.endswith("running_mean")]
     assert means
     assert all(value.any() for value in means)
+
+
+def test_noise_that_does_not_cover_the_encoder_is_told(tmp_path, capsys):
+    noise = ("privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1")
+    folder = finished(tmp_path, SECTIONS["convnet"], "federation.batch_norm=local", *noise)
+    assert main(["export", str(folder), str(tmp_path / "encoder.pt")]) == 0
+    assert "epsilon does not cover this encoder" in capsys.readouterr().out
 
 
 def test_a_run_of_double_precision_is_written_in_single(tmp_path, loader):

@@ -180,6 +180,10 @@ class TestRuns:
         assert max(float(leaf.abs().max()) for _, leaf in trees.leaves(gap)) < 2e-6
         assert not run_helpers.same(run_helpers.state(plain), run_helpers.state(masked))
 
+    def test_the_record_names_them(self, tmp_path):
+        record, _ = run_helpers.execute_run(tmp_path, "fedavg", "federation.rounds=1", SECURE)
+        assert record["privacy"] == {"secure_sums": True}
+
     def test_clients_that_never_reply_are_taken_out(self, tmp_path):
         words = ("federation.rounds=3", "federation.participation=1", "federation.dropout=0.4")
         plain = run_helpers.train_run(tmp_path / "plain", "fedavg", *words)

@@ -11,6 +11,7 @@ from benchmark.federation.attendance import Attendance
 from benchmark.federation.clipping import Clipping
 from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
 from benchmark.rng import Streams
+from benchmark.tracking.record import covers_encoder, headline
 from methods import trees
 from methods.base import Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
@@ -21,6 +22,7 @@ FIT = Phase("fit", uplink={"weights": Mean(), "delta": Sum()})
 SENT = {"weights": {"encoder": {"w": torch.tensor([1.0, 1.0])}}}
 REPLY = {"weights": {"encoder": {"w": torch.tensor([4.0, 1.0])}}, "delta": {"w": torch.tensor([0.0, 4.0])}}
 LOCAL = "federation.batch_norm=local"
+ROUND = "federation.rounds=1"
 NOISY = ("privacy.clip=0.5", "privacy.noise_multiplier=0.2", LOCAL)
 
 
@@ -231,11 +233,20 @@ class TestRuns:
 
     def test_a_budget_ends_the_run(self, tmp_path):
         words = ("privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1.5", "federation.rounds=20")
-        run = run_helpers.train_run(
-            tmp_path, "fedavg", *words, LOCAL, "privacy.epsilon=6", "federation.participation=1"
-        )
+        words += ("privacy.epsilon=6", "federation.participation=1")
+        record, run = run_helpers.execute_run(tmp_path, "fedavg", *words, LOCAL)
         assert 0 < run.loop.round < 20
         assert max(run.loop.accountant.epsilon(client) for client in range(4)) <= 6
+        assert headline(record).startswith(f"after {run.loop.round} of 20 rounds: knn/v1 ")
+
+    @pytest.mark.parametrize(
+        ("words", "uncovered"), [((LOCAL,), True), (("encoder.norm=group", "heads.head_norm=false"), False)]
+    )
+    def test_a_record_tells_whether_epsilon_covers_the_evaluated_encoder(self, words, uncovered, tmp_path):
+        words += ("privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=5", ROUND)
+        record, _ = run_helpers.execute_run(tmp_path, "fedavg", *words)
+        assert covers_encoder(record) != uncovered
+        assert ("not the evaluated encoder's BatchNorm statistics" in headline(record)) == uncovered
 
     def test_scaffolds_two_entries_are_one_release(self, tmp_path):
         run = run_helpers.train_run(tmp_path, "scaffold", "privacy.mechanism=central", *NOISY)
