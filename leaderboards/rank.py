@@ -53,7 +53,8 @@ class Row:
         `covers` and no other, at `delta`.
     control: its clients do not learn (`optimizer.lr` is 0, or it is another untrained encoder than the floor), so that
         it shows what the rest of a method, or its network, does.
-    below: the accuracies of `cells` whose mean, over the seeds that both have, is below that of the untrained encoder.
+    floor: the row of the untrained encoder of its architecture, or else the floor. below:
+        the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
@@ -81,6 +82,7 @@ class Row:
     control: bool = False
     clients: int = 0
     unranked: str = ""
+    floor: str = FLOOR
     below: tuple[str, ...] = ()
     rank: tuple[int, int] | None = None
     better: tuple[str, ...] = ()
@@ -144,12 +146,30 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     """The rows of a scenario: those with a headline, the best first; then rows without one; then the floor."""
     groups = runs(records, scenario)
     values = {row: _values(group) for row, group in groups.items()}
-    rows = [_row(group, values[row], values.get(FLOOR, {})) for row, group in groups.items()]
+    floors = {row: _floor(group[0], groups) for row, group in groups.items()}
+    rows = [
+        replace(_row(group, values[row]), floor=floors[row], below=_below(values[row], values.get(floors[row], {})))
+        for row, group in groups.items()
+    ]
     federated = any(row.clients > 1 for row in rows)
     rows = [replace(row, unranked=_unranked(row, federated)) for row in rows]
     scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
     others = sorted((row for row in rows if row not in scored), key=lambda row: row.row == FLOOR)
     return _ranked(scored) + others
+
+
+def _floor(record: Record, groups: Mapping[str, Sequence[Record]]) -> str:
+    """The untrained row that a record's row is set beside. groups: row -> records of a board."""
+    untrained = [row for row, group in groups.items() if group[0]["method"] == FLOOR and row != FLOOR]
+    own = [row for row in untrained if _architecture(groups[row][0]) == _architecture(record)]
+    return (
+        own[0] if own and (FLOOR not in groups or _architecture(groups[FLOOR][0]) != _architecture(record)) else FLOOR
+    )
+
+
+def _architecture(record: Record) -> dict[str, object]:
+    """A record's settings of the encoder."""
+    return {key: value for key, value in record["settings"].items() if key.startswith("encoder.")}
 
 
 def fitted(rows: Iterable[Row]) -> Fit | None:
@@ -198,7 +218,7 @@ def _values(group: Iterable[Record]) -> Values:
 
 
 def _below(values: Values, floor: Values) -> tuple[str, ...]:
-    """The accuracies of a row that are below those of the untrained encoder, over the seeds that both have."""
+    """The accuracies of a row that are below those of an untrained encoder, over the seeds that both have."""
 
     def is_below(key: str) -> bool:
         limits = floor.get(key, {})
@@ -236,7 +256,7 @@ def _server_images(group: Iterable[Record]) -> float | None:
     return fmean(server.get("images", 0) for server, _ in servers)
 
 
-def _row(group: Sequence[Record], values: Values, floor: Values) -> Row:
+def _row(group: Sequence[Record], values: Values) -> Row:
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
@@ -255,7 +275,6 @@ def _row(group: Sequence[Record], values: Values, floor: Values) -> Row:
         headline=dict(values.get(HEADLINE, {})),
         seeds=tuple(record["seed"] for record in group),
         cells={key: Cell.of(list(sample.values())) for key, sample in values.items()},
-        below=_below(values, floor),
         images=fmean(record["images"] for record in group),
         server_images=_server_images(group),
         bytes_up=traffic("up"),

@@ -11,7 +11,10 @@ SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.val
 """Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
 BELOW = "↓"
 """Marks an accuracy below that of the untrained encoder."""
-BELOW_WORDS = f"{BELOW} is below the untrained encoder, by means over the seeds that both have and without a test."
+BELOW_WORDS = (
+    f"{BELOW} is below the untrained encoder, of the row's architecture where the board has one, "
+    "by means over the seeds that both have and without a test."
+)
 EPSILON, IMAGES = "epsilon", "images: clients + server"
 
 

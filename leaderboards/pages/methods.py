@@ -64,15 +64,16 @@ def _methods_of(row: str, known: Collection[str]) -> list[str]:
 def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
     columns, lines = ("row", "rank", "linear (%)", "kNN (%)", "seeds"), []
     for scenario, rows in boards.items():
-        floors = [row.cells[HEADLINE].mean for row in rows if row.row == FLOOR and HEADLINE in row.cells]
+        floors = {row.row: row.cells[HEADLINE].mean for row in rows if row.method == FLOOR and HEADLINE in row.cells}
         gains = differences(rows, COMPARISONS["bases"])
         for row in rows:
             if method in row.method.split("-"):
-                is_compared = HEADLINE in row.cells and row.row != FLOOR
-                above = [f"{row.cells[HEADLINE].mean - floor:+z.1f}" for floor in floors if is_compared]
+                above = ""
+                if HEADLINE in row.cells and row.floor in floors and row.row != row.floor:
+                    above = f"{row.cells[HEADLINE].mean - floors[row.floor]:+z.1f}"
                 adds = [_phrase(gain) for gain in gains if gain.row == row.row]  # a row may build on several rows
                 cells = [COLUMNS[column](row) for column in columns]
-                lines.append([scenario, *cells, *(above or [""]), "; ".join(adds)])
+                lines.append([scenario, *cells, above, "; ".join(adds)])
     if not lines:
         return "No row of it has been recorded yet."
     headings = ["scenario", *columns, "above untrained", "adds to what it builds on"]

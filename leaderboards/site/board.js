@@ -51,7 +51,7 @@ function boardPage(scenario, beside) {
     "Mean ± spread over seeds after the last round. Rows are ordered and ranked by the linear probe; where a row lacks a " +
     "seed, by its mean as estimated for all seeds. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
     "is better than it, and as many rows are worse as there are places after the ninth, by Tukey's test of all pairs at 5 %. " +
-    "Rows of fewer than three seeds, controls and a single client are not ranked; untrained is the floor, and ↓ is below it. " +
+    "Rows of fewer than three seeds, controls and a single client are not ranked; untrained is the floor. ↓ is below it, or below the untrained encoder of the row's architecture where the board has one. " +
     "Bytes and client seconds are per client and round.";
   const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
   const uneven =

@@ -178,6 +178,25 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
     assert {row.below for row in board([low, high], "cifar10-micro")} == {()}
 
 
+def test_a_row_is_set_beside_the_untrained_encoder_of_its_architecture():
+    made = {"untrained": 40.0, "untrained-vit": 30.0, "convnet": 35.0, "vit": 35.0, "resnet": 35.0}
+    rows = [record(name, 0, linear) for name, linear in made.items()]
+    for row in rows:
+        row["method"] = row["row"].partition("-")[0]
+        row["settings"] |= {
+            "encoder.class": {"convnet": "convnet", "resnet": "resnet"}.get(row["row"], row["row"][-3:])
+        }
+    rows[0]["settings"]["encoder.class"] = "convnet"
+    found = {row.row: (row.floor, bool(row.below)) for row in board(rows, "cifar10-micro")}
+    assert found == {
+        "untrained": ("untrained", False),
+        "untrained-vit": ("untrained-vit", False),
+        "convnet": ("untrained", True),
+        "vit": ("untrained-vit", False),
+        "resnet": ("untrained", True),
+    }
+
+
 def test_a_row_is_set_beside_the_untrained_encoder_of_its_own_seeds():
     floor = [record("untrained", seed, linear) for seed, linear in enumerate([50.0, 40.0, 30.0])]
     above, below = record("above", 2, 31.0), record("below", 0, 49.0)
