@@ -110,13 +110,14 @@ class Display(Callback):
     def scores(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Prints every metric of some protocols, the headline of each first."""
         columns = ("protocol", "metric", Column("value", justify="right"), "unit", "better")
-        table = Table(*columns, title=Text(name), box=SIMPLE_HEAD)
+        table = Table(*columns, box=SIMPLE_HEAD)
         for id, metrics in scores.items():
             protocol = find(id)
             for metric in sorted(metrics, key=lambda metric: (metric != protocol.headline, _natural(metric))):
                 value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
                 label = id if metric == protocol.headline else ""
                 table.add_row(label, metric, value, protocol.unit(metric), protocol.better(metric))
+        self.print(f"{name}:")  # a table's title would be broken to the width of the table
         self.bars.console.print(table)
 
     def decoding(self, done: int, total: int) -> None:
