@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.statements import results, studies, terms
+from tests.statements import newer, results, studies, terms
 from tests.statements.boards import ROOT
 
 HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
@@ -22,7 +22,8 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
     ("docs/privacy.md", "a network that hardly depends on colour", "- Two images and one step"): results.inversion,
     ("docs/privacy.md", "The figure `shares.png`", "- Under secure sums only"): results.shares,
-    ("docs/results.md", "## Strong drift", "## Protocols"): results.strong_drift,
+    ("docs/results.md", "## Strong drift", "## Newer objectives"): results.strong_drift,
+    ("docs/results.md", "## Newer objectives and methods", "## Protocols"): newer.newer,
     ("docs/scale.md", "# Scale", "The loop, the draw"): terms.scale,
     ("docs/results.md", "## Ranks", "## kNN below the untrained encoder"): results.ranks,
     ("docs/results.md", "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,

@@ -23,8 +23,8 @@ def seeds() -> Iterator[str]:
     assert {len(row.headline) for row in MICRO.rows.values()} == {3, 5}
     assert {"fedavg-simclr", "fedavg-byol", "fedavg-align_uniform", "fedavg-spectral-correlation", "orchestra"} <= five
     yield (
-        f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main one of each method and what it "
-        "builds on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
+        f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main ones of all methods but the newer "
+        "and what they build on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
     )
 
 
@@ -97,8 +97,14 @@ def orchestra() -> Iterator[str]:
     yield f"on `cifar10-mini` {abs(MINI.gain('orchestra', 'fedavg-byol')):.1f} points from BYOL"
     rotation = -MICRO.gain("orchestra-no-rotation", "orchestra")
     edge = MICRO.fit.margins["orchestra-no-rotation"]["orchestra"]
-    assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < 1 < edge - 0.1 < rotation < edge
-    yield f"Without its rotation it is {rotation:.2f} points lower, just short of what counts ({edge:.2f} too)"
+    assert max(abs(MICRO.gain(row, "orchestra")) for row in parts) < 1
+    yield f"Without its rotation it is {rotation:.2f} points lower, {at_the_edge(rotation, edge)} ({edge:.2f})"
+
+
+def at_the_edge(points: float, margin: float) -> str:
+    """A difference that is about as large as the margin, in words: further rows may move it to the other side."""
+    assert abs(points - margin) < 0.1
+    return f"just {'more than' if points > margin else 'short of'} what counts"
 
 
 def flesd() -> Iterator[str]:
@@ -118,7 +124,6 @@ def flesd() -> Iterator[str]:
     ahead = MICRO.rows["fedavg-simclr"].headline
     behind = sorted(ahead[seed] - value for seed, value in MICRO.rows["flesd"].headline.items())
     assert behind[-1] > 2 * behind[-2]
-    assert MICRO.fit.uneven == ("flesd",)
     yield f"over the other four FedAvg is {sum(behind[:-1]) / 4:.1f} ahead"
     yield f"after the twenty of `cifar10-mini` {twenty:.1f}, which counts both times"
 
@@ -193,12 +198,12 @@ def ranks() -> Iterator[str]:
 
 
 def below_the_floor() -> Iterator[str]:
-    rows = [row for row in MICRO.rows.values() if row.row != FLOOR]
+    rows = [row for row in MICRO.rows.values() if row.row != FLOOR == row.floor]
     low = {row.row for row in rows if KNN in row.below}
     assert {"local", "fedu", "fedsc", "fedsc-sigma1"} <= low
     assert not any(LINEAR in row.below for row in rows)
     yield (
-        f"By kNN {len(low)} of the {len(rows)} rows of `cifar10-micro` are below the untrained encoder "
+        f"By kNN {len(low)} of the {len(rows)} rows of a convnet on `cifar10-micro` are below the untrained encoder "
         f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC, FedU and local training"
     )
     assert not any(KNN in row.below for row in MINI.rows.values())

@@ -11,6 +11,7 @@ from datamodules.partition import dirichlet_balanced
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
 from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, over, span
+from tests.statements.results import at_the_edge
 
 PUBLISHED = collect()
 
@@ -72,7 +73,6 @@ def orchestra_study() -> Iterator[str]:
     ours = {row: abs(MICRO.gain(row, "orchestra")) for row in (rotation, target, *sizes, *noises)}
     assert MICRO.all_are("no clear difference", [row for row in ours if row != rotation], ["orchestra"])
     edge = MICRO.fit.margins[rotation]["orchestra"]
-    assert edge - 0.1 < ours[rotation] < edge
     papers = {row: abs(theirs[row] - theirs["orchestra"]) for row in ours}
     assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-spectral")
 
@@ -80,8 +80,8 @@ def orchestra_study() -> Iterator[str]:
         return f"{max(ours[row] for row in rows):.1f} ({max(papers[row] for row in rows):.1f})"
 
     yield (
-        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), just short of what "
-        f"counts, the target {both([target])}, other G and L up to {both(sizes)}, "
+        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), "
+        f"{at_the_edge(ours[rotation], edge)}, the target {both([target])}, other G and L up to {both(sizes)}, "
         f"and the noise of its Table 7 {both(noises)}"
     )
 

@@ -1,0 +1,50 @@
+"""docs/results.md, "Newer objectives and methods"."""
+
+from collections.abc import Iterator
+
+from tests.statements.boards import KNN, LINEAR, MICRO, span
+
+OBJECTIVES = [f"fedavg-{name}" for name in ("vicreg", "dino", "swav", "barlow_twins")]
+SIMCLR, TRANSFORMER, FLOOR = "fedavg-simclr", "fedavg-vit", "untrained-vit"
+
+
+def newer() -> Iterator[str]:
+    assert {len(MICRO.rows[row].headline) for row in (*OBJECTIVES, "calibre", *transformers())} == {3}
+    yield from objectives()
+    assert MICRO.verdict("calibre", SIMCLR) == "no clear difference"
+    yield f"Calibre is {-MICRO.gain('calibre', SIMCLR):.1f} points below SimCLR, which does not count"
+    yield from with_a_transformer()
+
+
+def objectives() -> Iterator[str]:
+    assert sorted(OBJECTIVES, key=MICRO.score, reverse=True) == OBJECTIVES
+    assert MICRO.all_are("less", OBJECTIVES, [SIMCLR])
+    yield f"are {span(MICRO.gain(row, SIMCLR) for row in OBJECTIVES)} points below SimCLR, which counts"
+    for row in OBJECTIVES:
+        others = [other for other in (*OBJECTIVES, "fedavg-moco", "fedavg-protocl") if other != row]
+        assert MICRO.all_are("no clear difference", [row], others)
+    assert all(KNN in MICRO.rows[row].below for row in OBJECTIVES)
+    (settings,) = {(row.settings["training.batch_size"], row.images) for row in map(MICRO.rows.get, OBJECTIVES) if row}
+    yield f"a batch here has {settings[0]}"
+    assert round(settings[1] / 50_000) == 2
+
+
+def transformers() -> set[str]:
+    return {row.row for row in MICRO.rows.values() if row.floor == FLOOR and row.row != FLOOR}
+
+
+def with_a_transformer() -> Iterator[str]:
+    assert transformers() == {"lwfedssl", "progfedssl", "fedavg-masked_reconstruction", TRANSFORMER}
+    assert not any(LINEAR in MICRO.rows[row].below for row in transformers())
+    yield f"Untrained it has {MICRO.score(FLOOR):.1f} %"
+    yield f"SimCLR adds {MICRO.gain(TRANSFORMER, FLOOR):.1f} points to it"
+    yield f"gains {MICRO.gain(SIMCLR, 'untrained'):.1f} over its {MICRO.score('untrained'):.1f} %"
+    assert MICRO.verdict("fedavg-masked_reconstruction", FLOOR) == "no clear difference"
+    yield f"Masked reconstruction adds {MICRO.gain('fedavg-masked_reconstruction', FLOOR):.1f}, which does not count"
+    layered, whole = MICRO.rows["lwfedssl"], MICRO.rows[TRANSFORMER]
+    yield f"ends {abs(MICRO.gain('lwfedssl', TRANSFORMER)):.1f} points from SimCLR on the whole transformer"
+    yield f"its clients send {100 * (layered.bytes_up or 0) / (whole.bytes_up or 1):.0f} % of the bytes"
+    assert layered.server_images
+    assert not MICRO.rows["progfedssl"].server_images
+    assert MICRO.verdict("progfedssl", TRANSFORMER) == "less"
+    yield f"is {-MICRO.gain('progfedssl', TRANSFORMER):.1f} points below SimCLR, which counts"
