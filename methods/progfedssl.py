@@ -53,6 +53,8 @@ class ProgFedSSL(FedAvg):
         weight_transfer: whether a new block starts as a copy of the one before it, or from its initial weights.
     """
 
+    must_travel: Mapping[str, str] = {"encoder": "it grows at the server"}
+
     def __init__(
         self, objective: Objective, *, stages: int | None = None, weight_transfer: bool = True, **kwargs: Any
     ) -> None:

@@ -173,6 +173,10 @@ def test_a_projector_that_stays_is_not_scored(tmp_path):
     assert "drift/v1" in scores  # of encoders
 
 
+TRANSFORMER = (
+    "encoder.class=methods.networks.vit encoder.width=8 encoder.depth=2 encoder.heads=2 encoder.patch_size=4 "
+    "method.stages=2"
+)
 REFUSED = {
     ("fedavg", "[decoder]"): "FedAvg over SimCLR sends no 'decoder': choose among encoder, projector",
     ("fedavg", "[encoder,projector]"): "nothing would travel: choose method local instead",
@@ -185,6 +189,8 @@ REFUSED = {
     ("fedu", "[predictor]"): "FedU has to send the predictor: a client chooses .* method.threshold=0",
     ("fedu", "[encoder]"): "FedU has to send the encoder",
     ("fedema", "[encoder]"): "FedEMA has to send the encoder",
+    ("progfedssl", f"[encoder] {TRANSFORMER}"): "ProgFedSSL has to send the encoder: it grows at the server",
+    ("lwfedssl", f"[encoder] {TRANSFORMER}"): "LWFedSSL has to send the encoder: it grows at the server",
     ("fedsc", "[projector]"): "FedSC has to send the projector: correlations",
     ("ssd", "[projector] heads.projector=[12,8]"): "SSD has to send the projector",
     ("orchestra", "[target_encoder]"): "Orchestra has to send the target_encoder: .* method.stateful=true",
