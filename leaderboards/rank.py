@@ -147,10 +147,7 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
     groups = runs(records, scenario)
     values = {row: _values(group) for row, group in groups.items()}
     floors = {row: _floor(group[0], groups) for row, group in groups.items()}
-    rows = [
-        replace(_row(group, values[row]), floor=floors[row], below=_below(values[row], values.get(floors[row], {})))
-        for row, group in groups.items()
-    ]
+    rows = [_row(group, values[row], floors[row], values.get(floors[row], {})) for row, group in groups.items()]
     federated = any(row.clients > 1 for row in rows)
     rows = [replace(row, unranked=_unranked(row, federated)) for row in rows]
     scored = [row for row in rows if HEADLINE in row.cells and row.row != FLOOR]
@@ -160,11 +157,9 @@ def board(records: Iterable[Record], scenario: str) -> list[Row]:
 
 def _floor(record: Record, groups: Mapping[str, Sequence[Record]]) -> str:
     """The untrained row that a record's row is set beside. groups: row -> records of a board."""
-    untrained = [row for row, group in groups.items() if group[0]["method"] == FLOOR and row != FLOOR]
-    own = [row for row in untrained if _architecture(groups[row][0]) == _architecture(record)]
-    return (
-        own[0] if own and (FLOOR not in groups or _architecture(groups[FLOOR][0]) != _architecture(record)) else FLOOR
-    )
+    untrained = {row: group[0] for row, group in groups.items() if group[0]["method"] == FLOOR}
+    own = [row for row, other in untrained.items() if _architecture(other) == _architecture(record)]
+    return FLOOR if FLOOR in own or not own else own[0]
 
 
 def _architecture(record: Record) -> dict[str, object]:
@@ -256,7 +251,8 @@ def _server_images(group: Iterable[Record]) -> float | None:
     return fmean(server.get("images", 0) for server, _ in servers)
 
 
-def _row(group: Sequence[Record], values: Values) -> Row:
+def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) -> Row:
+    """A row without its rank. limits: the scores of the row `floor`."""
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
@@ -275,6 +271,8 @@ def _row(group: Sequence[Record], values: Values) -> Row:
         headline=dict(values.get(HEADLINE, {})),
         seeds=tuple(record["seed"] for record in group),
         cells={key: Cell.of(list(sample.values())) for key, sample in values.items()},
+        floor=floor,
+        below=_below(values, limits),
         images=fmean(record["images"] for record in group),
         server_images=_server_images(group),
         bytes_up=traffic("up"),

@@ -24,9 +24,10 @@ def objectives() -> Iterator[str]:
         others = [other for other in (*OBJECTIVES, "fedavg-moco", "fedavg-protocl") if other != row]
         assert MICRO.all_are("no clear difference", [row], others)
     assert all(KNN in MICRO.rows[row].below for row in OBJECTIVES)
-    (settings,) = {(row.settings["training.batch_size"], row.images) for row in map(MICRO.rows.get, OBJECTIVES) if row}
-    yield f"a batch here has {settings[0]}"
-    assert round(settings[1] / 50_000) == 2
+    rows = [MICRO.rows[row] for row in OBJECTIVES]
+    ((batch, images),) = {(row.settings["training.batch_size"], row.images) for row in rows}
+    yield f"a batch here has {batch}"
+    assert round(images / 50_000) == 2
 
 
 def transformers() -> set[str]:

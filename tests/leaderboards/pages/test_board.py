@@ -114,9 +114,10 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
     low = record("local", 0, 30.0)
     page = markdown([*RECORDS, low])
     assert "| – | local | 30.0 ↓ | 43.5 |" in page
-    assert (
-        "\n↓ is below the untrained encoder, of the row's architecture where the board has one, by means over" in page
+    words = (
+        "↓ is below the untrained encoder, of the row's architecture where the board has one, by means over the seeds"
     )
+    assert f"\n{words} that both have and without a test.\n" in page
 
 
 def test_a_further_score_below_the_untrained_encoders_is_marked_too():
