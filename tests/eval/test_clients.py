@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from eval.clients import by_client
+from eval.clients import by_client, summary
 from eval.features import Features
 from eval.inputs import Subject
 from eval.linear import Probe, linear_probe
@@ -57,6 +57,11 @@ def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():
     scores = by_client(subject(list(range(40)), tuple(map(str, range(40)))), PROBE, stream())
     assert set(scores) == {"accuracy", "accuracy_worst_tenth", "spread", "clients"}
     assert scores["accuracy_worst_tenth"] == 75  # of four clients of one image, one of which has the wrong label
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(1, 0.0), (10, 0.0), (11, 0.5), (20, 0.5), (21, 1.0)])
+def test_the_worst_tenth_of_the_clients_is_rounded_up(clients, worst):
+    assert summary({str(k): float(k) for k in range(clients)})["accuracy_worst_tenth"] == worst
 
 
 def test_rows_of_no_client_and_clients_without_rows_are_left_out():

@@ -73,7 +73,11 @@ class ObjectiveContract:
     def test_loss_is_the_papers(self) -> None:
         objective, given = self.build(), self.batch()
         out = objective(*given.views)
-        torch.testing.assert_close(objective.loss(out, given), self.expected(out))
+        ours, papers = objective.loss(out, given), self.expected(out)
+        torch.testing.assert_close(ours, papers)
+        encoder = tuple(objective.encoder.parameters())
+        gradients = (torch.autograd.grad(loss, encoder, retain_graph=True) for loss in (ours, papers))
+        torch.testing.assert_close(*gradients)
 
     def test_all_views_pass_through_the_networks_together(self) -> None:
         """BatchNorm sees all views in one batch, also the extra view of an add-on, which the loss ignores."""
@@ -120,9 +124,7 @@ class ObjectiveContract:
         """Targets need no gradient even where the images do."""
         out = self.build()(*(view.requires_grad_() for view in self.batch().views))
         assert all(not t.requires_grad for t in out.targets)
-        assert all(
-            h.requires_grad and z.requires_grad for h, z in zip(out.representations, out.embeddings, strict=True)
-        )
+        assert all(row.requires_grad for rows in (out.representations, out.embeddings, out.predictions) for row in rows)
 
     def test_views_may_change_places(self) -> None:
         objective, given = self.build().eval(), self.batch()

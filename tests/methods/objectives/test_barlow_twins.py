@@ -22,6 +22,11 @@ class TestBarlowTwins(ObjectiveContract):
         constant = torch.tensor([0.2, -1.0, 3.0, 0.5]).expand(5, 4)
         assert self.build().loss(Outputs((), (constant, constant)), batch()).item() == pytest.approx(4, rel=1e-4)
 
+    def test_the_default_weight_is_the_papers(self) -> None:
+        objective = BarlowTwins(encoder(), projector=(5, 4))
+        out = objective(*batch().views)
+        torch.testing.assert_close(objective.loss(out, batch()), barlow_twins(*out.embeddings, 5e-3))
+
     def test_without_redundancy_it_is_the_diagonal(self) -> None:
         """Equal views whose features are copies of one: the diagonal is 1, and so is everything off it."""
         copies = torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).expand(50, 4)

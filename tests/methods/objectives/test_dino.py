@@ -9,10 +9,10 @@ from torch import Tensor
 
 from datamodules.federated import Batch
 from methods.base import MethodError, Outputs
-from methods.maths import dino
+from methods.maths import cosines, dino
 from methods.objectives.dino import DINO
 from tests import run_helpers
-from tests.methods.objectives import ObjectiveContract, batch, encoder, views
+from tests.methods.objectives import ObjectiveContract, batch, encoder, step, views
 from tests.methods.test_maths import numeric_gradient
 
 
@@ -72,6 +72,37 @@ class TestDINO(ObjectiveContract):
     def expected(self, out: Outputs) -> Tensor:
         scores, targets = torch.stack(out.predictions), torch.stack(out.targets)
         return dino(scores, targets, torch.tensor([0.3, -0.2, 0.1, 0.0]), 0.3, 0.2)
+
+    def test_the_defaults_are_the_papers(self) -> None:
+        objective = DINO(encoder())
+        assert (objective.momentum, objective.centre_momentum) == (0.996, 0.9)
+        assert (objective.temperature, objective.target_temperature) == (0.1, 0.04)
+
+    def test_the_target_is_a_teacher_of_all_three_networks(self) -> None:
+        objective = self.build().eval()
+        with torch.no_grad():
+            for part in ("target_encoder", "target_projector", "target_prototypes"):
+                for parameter in getattr(objective, part).parameters():
+                    parameter.add_(torch.rand_like(parameter))
+        for view, target in zip(batch().views, objective(*batch().views).targets, strict=True):
+            z = objective.target_projector(objective.target_encoder(view))
+            torch.testing.assert_close(target, cosines(z, objective.target_prototypes.weight))
+
+    def test_every_network_of_the_target_follows_the_students(self) -> None:
+        objective = self.build()
+        objective.momentum = 0.7
+        pairs = [
+            (target, source)
+            for part in ("encoder", "projector", "prototypes")
+            for target, source in zip(
+                getattr(objective, f"target_{part}").parameters(), getattr(objective, part).parameters(), strict=True
+            )
+        ]
+        before = [target.clone() for target, _ in pairs]
+        step(objective, batch())
+        for then, (target, source) in zip(before, pairs, strict=True):
+            assert not torch.equal(source, then)
+            torch.testing.assert_close(target, 0.7 * then + 0.3 * source.detach())
 
     def test_the_centre_follows_the_teachers_mean_output(self) -> None:
         objective = self.build()

@@ -104,6 +104,19 @@ class TestObjective:
         assert touched.gather(1, seen).all()
         assert not out.targets[0].requires_grad
 
+    def test_the_decoder_puts_every_token_where_its_patch_was(self, objective):
+        batch, decoder = given(objective), objective.decoder
+        seen = batch.draws["objective"]["order"].argsort(1)[:, : objective.seen]
+        assert not torch.equal(seen, seen.sort(1).values)
+        decoder.layers, decoder.head = torch.nn.Identity(), torch.nn.Identity()
+        tokens = objective.backbone.tokens(batch.views[0], seen)
+        found = decoder(tokens, seen)
+        for image in range(5):
+            for patch in range(16):
+                place = (seen[image] == patch).nonzero()
+                expected = decoder.embed(tokens[image, 1 + place.item()]) if len(place) else decoder.mask_token[0, 0]
+                torch.testing.assert_close(found[image, patch], expected)
+
     def test_masks_are_those_of_the_generator(self, objective):
         first, again, other = (given(objective, seed).draws["objective"]["order"] for seed in (0, 0, 1))
         assert torch.equal(first, again)

@@ -16,7 +16,7 @@ class TestSimSiam(ObjectiveContract):
         return SimSiam(encoder(), projector=(5, 4), predictor=3)
 
     def expected(self, out: Outputs) -> Tensor:
-        (p1, p2), (z1, z2) = out.predictions, out.embeddings
+        (p1, p2), (z1, z2) = out.predictions, (z.detach() for z in out.embeddings)
         return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
 
     def test_targets_are_the_embeddings_and_predictions_those_of_the_predictor(self) -> None:
