@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from methods import trees
 from methods.hooks import check_hooks
 from methods.lightning_hooks import TrainerHooks, set_learning_rate
-from methods.objective import AddOn, Objective, Projected, build_addons
+from methods.objective import AddOn, Objective, Projected, build_addons, check_pair
 from methods.server import ServerOptimizer
 from methods.staying import ClientModels, check_stays
 from methods.trees import Tree
@@ -40,7 +40,7 @@ from methods.validation import MethodError, check_number, choose
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
     "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "check_number", "choose", "set_learning_rate",
+    "check_number", "check_pair", "choose", "set_learning_rate",
 ]  # fmt: skip
 
 

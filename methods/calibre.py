@@ -47,16 +47,15 @@ from methods.base import (
     Mail,
     Mean,
     Message,
-    MethodError,
     MethodParts,
     Objective,
     Outputs,
     Phase,
-    Projected,
     Tree,
     Turn,
     Visit,
     check_number,
+    check_pair,
     choose,
 )
 from methods.fedavg import FedAvg
@@ -104,11 +103,7 @@ class Prototypes(AddOn):
 
     def build(self, objective: Objective) -> None:
         """Raises MethodError for an objective without the embeddings of two views."""
-        if len(objective.views) != 2 or not isinstance(objective, Projected):
-            raise MethodError(
-                f"Calibre compares the clusters of an image's two views, which {type(objective).__name__} has not: "
-                "choose another objective, e.g. objective=simclr"
-            )
+        check_pair(objective, "Calibre compares the clusters")
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
         """Rows of both views at which k-means starts, `[k]`."""

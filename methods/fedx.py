@@ -38,9 +38,9 @@ from methods.base import (
     MethodParts,
     Objective,
     Outputs,
-    Projected,
     Visit,
     check_number,
+    check_pair,
     choose,
 )
 from methods.fedavg import FedAvg
@@ -81,11 +81,7 @@ class CrossDistillation(AddOn):
 
     def build(self, objective: Objective) -> None:
         """Creates the predictor, as wide as the embedding, and the teacher; neither without a global term."""
-        if len(objective.views) != 2 or not isinstance(objective, Projected):
-            raise MethodError(
-                f"FedX compares the embeddings of an image's two views, which {type(objective).__name__} has not: "
-                "choose another objective, e.g. objective=simclr"
-            )
+        check_pair(objective, "FedX compares the embeddings")
         if self.has_teacher:
             width = objective.width
             self.predictor = mlp((width, width, width), norm=False)

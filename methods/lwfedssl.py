@@ -12,7 +12,8 @@ training of 12 layers in 12 stages has 2 * 12 / (6.5 + 1) = 3.2 times the bytes,
 
 Decisions (D: without a source, decided here); those on blocks and stages are in `methods/progfedssl.py`
 - D: the sub-model is sent whole also without calibration, as a client keeps nothing between visits. The abstract of a
-  later version has a ratio of 5.07, which fits clients that keep the fixed blocks and exchange the new one only.
+  later version has a ratio of 5.07, which could not be checked: without the sub-model's way down it would be
+  2 * 12 / (1 + 1) = 12, heads left out, and the paper's heads are not known.
 - D: calibration trains all of the sub-model on two views of the public images, with the clients' optimiser at a
   constant rate, without add-ons.
 - D: alignment is InfoNCE between a view's embedding by the local model and the other view's by the received one, over
@@ -42,12 +43,12 @@ from methods.base import (
     Objective,
     Outputs,
     Phase,
-    Projected,
     Replies,
     Tree,
     Turn,
     Visit,
     check_number,
+    check_pair,
 )
 from methods.maths import nt_xent
 from methods.networks import Frozen
@@ -70,11 +71,7 @@ class RepresentationAlignment(AddOn):
 
     def build(self, objective: Objective) -> None:
         """Creates the copy of encoder and projector that holds the received model."""
-        if len(objective.views) != 2 or not isinstance(objective, Projected):
-            raise MethodError(
-                f"alignment compares the embeddings of an image's two views, which {type(objective).__name__} has not: "
-                "set method.alignment=0, or choose another objective, e.g. objective=simclr"
-            )
+        check_pair(objective, "alignment compares the embeddings", "set method.alignment=0, or ")
         self.received = Frozen(objective.encoder, objective.projector)
 
     @torch.no_grad()
@@ -125,6 +122,12 @@ class LWFedSSL(ProgFedSSL):
         if calibration_lr is not None:
             calibration_lr = check_number("method.calibration_lr", calibration_lr, at_least=0)
         self.calibration_lr = calibration_lr
+        own = [part for part in (*self.objective.stays, *self.personal) if part not in self.objective.queues]
+        if own and self.calibration_epochs:
+            raise MethodError(
+                f"{own[0]} stays with the clients, and the server would calibrate with a {own[0]} that nobody trains: "
+                "let it travel, or set method.calibration_epochs=0"
+            )
 
     def trained(self, visit: Visit) -> range:
         """A client trains the stage's block, the server all layers of the sub-model."""
@@ -167,5 +170,5 @@ class LWFedSSL(ProgFedSSL):
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}
 
     def guards(self) -> Mapping[str, str]:
-        """Entry `weights`: the clients send one block."""
-        return {"weights": "bytes are those of the first stage; a later one sends its own block without the embedding"}
+        """Nothing: a client sends one block in each stage."""
+        return {}

@@ -1,11 +1,11 @@
 """Encoders and heads as plain constructors; an encoder maps images `[B, C, H, W]` to features `[B, encoder.dim]`."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from inspect import isfunction
 from typing import Any, Self
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision import models
 
+from methods.fixup import FixupBlock, Shift
 from methods.libraries import LibraryModel, measured_width, timm_model, torchvision_model
 from methods.validation import MethodError, choose
 from methods.vit import VisionTransformer
@@ -248,42 +249,6 @@ def convnet(
     return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), widths[-1])
 
 
-class Shift(nn.Module):
-    """Adds one learned scalar."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
-        return x + self.bias
-
-
-class FixupBlock(nn.Module):
-    """A residual block without normalisation (Zhang, Dauphin, Ma 2019): shifts before and after layers, one scale.
-
-    Where the stride is 2, the shortcut takes every second shifted pixel and pads its channels with zeros.
-    """
-
-    def __init__(self, channels: int, width: int, stride: int, blocks: int) -> None:
-        super().__init__()
-        first = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
-        last = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        nn.init.normal_(first.weight, std=math.sqrt(2 / (width * 9)) * blocks**-0.5)
-        nn.init.zeros_(last.weight)
-        self.residual = nn.Sequential(Shift(), first, Shift(), nn.ReLU(), Shift(), last)
-        self.scale = nn.Parameter(torch.ones(1))
-        self.shift = Shift()
-        self.stride, self.padding = stride, width - channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, channels, H, W]` -> `[B, width, H / stride, W / stride]`."""
-        short = x if self.stride == 1 else self.residual[0](x)[:, :, :: self.stride, :: self.stride]
-        short = nn.functional.pad(short, (0, 0, 0, 0, 0, self.padding))
-        return torch.relu(self.shift(self.residual(x) * self.scale) + short)
-
-
 def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
     """ResNet-20 with Fixup initialisation, without BatchNorm, `width` times as wide; FedSC's encoder is at width 8.
 
@@ -327,3 +292,9 @@ def mlp(widths: Sequence[int], *, norm: bool = True, last_norm: bool = False) ->
     if last_norm:
         layers.append(nn.BatchNorm1d(widths[-1], affine=False))
     return nn.Sequential(*layers)
+
+
+def constructors() -> list[Callable[..., Encoder]]:
+    """The constructors of encoders of this module, by which `encoder.class` names them."""
+    public = [value for name, value in globals().items() if isfunction(value) and not name.startswith("_")]
+    return [function for function in public if function.__annotations__.get("return") is Encoder]

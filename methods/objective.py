@@ -205,6 +205,18 @@ class AddOn(nn.Module):
         raise NotImplementedError
 
 
+def check_pair(objective: Objective, work: str, otherwise: str = "") -> None:
+    """Raises MethodError for an objective without the embeddings of exactly two views of an image.
+
+    work: what needs them, as the start of a sentence. otherwise: what else to set than another objective.
+    """
+    if len(objective.views) == 2 and isinstance(objective, Projected):
+        return
+    other = "choose another objective, e.g. objective=simclr"
+    own = "set objective.local_views=0" if "local" in objective.views else other
+    raise MethodError(f"{work} of an image's two views, which {type(objective).__name__} has not: {otherwise}{own}")
+
+
 def build_addons(addons: Sequence[AddOn], objective: Objective) -> nn.ModuleDict:
     """The add-ons by name, built over the objective. Raises MethodError: two parts have one name."""
     names = {name for name, _ in objective.named_children()}

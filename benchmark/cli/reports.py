@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Groups of shipped configs, in the order of `list`."""
-LISTS = (*(f"{group}s" for group in GROUPS), "server_optimizers", "protocols")
+LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "protocols")
 """What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
@@ -186,13 +187,11 @@ def parity(words: list[str], session: Session) -> None:
 def listing(words: list[str], session: Session) -> None:
     """Print every name that commands take, one line each, or one group of them."""
     from eval.protocol import PROTOCOLS, find
-    from methods import server
+    from methods import networks, server
 
     groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
-    groups["server_optimizers"] = [
-        (f"methods.server.{optimizer.__name__}", (optimizer.__doc__ or "").partition("\n")[0])
-        for optimizer in get_args(server.ServerOptimizer)
-    ]
+    groups["encoders"] = [_described(networks, constructor) for constructor in networks.constructors()]
+    groups["server_optimizers"] = [_described(server, optimizer) for optimizer in get_args(server.ServerOptimizer)]
     long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
     groups["protocols"] = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
     for version in ("v1", "v2"):
@@ -206,6 +205,11 @@ def listing(words: list[str], session: Session) -> None:
         for row in groups[title]:
             table.add_row(*row)
         session.console.print(table)
+
+
+def _described(module: ModuleType, described: Any) -> tuple[str, str]:
+    """The import path of a function or class, and its summary."""
+    return f"{module.__name__}.{described.__name__}", (described.__doc__ or "").partition("\n")[0]
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from torch import nn
 
-from methods import networks
+from methods import fixup, networks
 from methods.base import MethodError
 
 
@@ -46,7 +46,7 @@ def test_fixup_resnet20_has_the_published_size_and_looks_at_each_image_alone() -
 
 def test_a_fixup_blocks_shortcut_is_shifted_where_the_image_shrinks() -> None:
     for stride in (1, 2):
-        block, x = networks.FixupBlock(4, 4, stride, blocks=9), torch.randn(2, 4, 8, 8)
+        block, x = fixup.FixupBlock(4, 4, stride, blocks=9), torch.randn(2, 4, 8, 8)
         with torch.no_grad():
             block.residual[0].bias.fill_(0.5)
         expected = x if stride == 1 else x[:, :, ::2, ::2] + 0.5
@@ -54,7 +54,7 @@ def test_a_fixup_blocks_shortcut_is_shifted_where_the_image_shrinks() -> None:
 
 
 def test_fixups_first_convolutions_shrink_with_the_number_of_blocks() -> None:
-    deep, shallow = (networks.FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
+    deep, shallow = (fixup.FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
     assert float(shallow) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
     assert float(shallow / deep) == pytest.approx(4, rel=0.05)
 
@@ -73,7 +73,7 @@ def test_batch_statistics_normalises_by_the_batch_and_leaves_the_statistics_alon
 
 
 def test_a_fixup_block_starts_as_its_shortcut() -> None:
-    block, x = networks.FixupBlock(4, 6, 2, blocks=9), torch.randn(2, 4, 8, 8)
+    block, x = fixup.FixupBlock(4, 6, 2, blocks=9), torch.randn(2, 4, 8, 8)
     out = block(x)
     torch.testing.assert_close(out[:, :4], x[:, :, ::2, ::2].relu())
     assert out.shape == (2, 6, 4, 4)

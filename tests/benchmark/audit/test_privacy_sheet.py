@@ -32,8 +32,8 @@ PREDICTOR = 2048 * 4096 + 2 * 4096 + 4096 * 2048 + 2048
 ORCHESTRA = 512 * 512 + 2 * 512 + 512 * 512 + 2 * (512 + 512)  # 512-BN-512-BN without biases, and their statistics
 TURNS = 512 * 4 + 4  # its rotation head
 FEDSC = 512 * 1024 + 1024 + 1024 * 512 + 512  # 512-1024-512 without BatchNorm
-VIT = 2 * (12 * 192**2 + 13 * 192) + (3 * 4**2 + 1) * 192 + 66 * 192  # ViT-Tiny's first two layers and embedding
-VIT += 2 * 192 + 192 * 512 + 4 * 512 + 512 * 256 + 256  # last LayerNorm; default projector with running statistics
+LAYER, EMBEDDING = 12 * 192**2 + 13 * 192, (3 * 4**2 + 1) * 192 + 66 * 192  # of ViT-Tiny
+VIT_ENDS = 2 * 192 + 192 * 512 + 4 * 512 + 512 * 256 + 256  # last LayerNorm; default projector with running statistics
 
 BY_HAND = {
     "centralized": {},
@@ -45,8 +45,8 @@ BY_HAND = {
     "fedu2": {"delta": RESNET + FEDU2, "running": RUNNING + 2 * 2048, "mean_weight": 1},
     "fedx": {"weights": RESNET + RUNNING + FEDX + 2 * (256 * 256 + 256)},
     "flesd": {"similarity": 5_000**2},
-    "lwfedssl": {"weights": VIT},
-    "progfedssl": {"weights": VIT},
+    "lwfedssl": {"weights": LAYER + VIT_ENDS},  # from the second of twelve stages on
+    "progfedssl": {"weights": EMBEDDING + 2 * LAYER + VIT_ENDS},
     "orchestra": {"weights": 2 * (RESNET + RUNNING + ORCHESTRA) + TURNS, "centroids": 8 * 512},
     "ldawa": {"weights": RESNET + RUNNING + 512 * 128 + 128},
     "local": {},
@@ -65,6 +65,15 @@ def _one_thread():
 def test_bytes_are_those_counted_by_hand(name):
     recorded = {entry.entry: entry.bytes for entry in COMMITTED[name].entries}
     assert recorded == {entry: 4 * numbers for entry, numbers in BY_HAND[name].items()}
+
+
+@pytest.mark.parametrize("name", ["lwfedssl", "progfedssl"])
+def test_a_model_in_stages_starts_with_the_embedding_and_one_layer(name):
+    first, second = COMMITTED[name].entries
+    assert first.bytes == 4 * (EMBEDDING + LAYER + VIT_ENDS)
+    assert (first.when, second.when) == ("once, in round 1", "from round 2 on")
+    assert (second.protected is None) == (name == "lwfedssl")  # whose later stages are all alike
+    assert name == "lwfedssl" or f"{4 * (EMBEDDING + 12 * LAYER + VIT_ENDS):,} bytes" in second.protected
 
 
 def test_a_quantised_matrix_is_values_and_columns():
@@ -175,7 +184,7 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
         "fedca": ["method.dictionary=4", "method.base_epochs=1"],  # clients hold unequal numbers of images
         "flesd-two": ["federation.encoders.half.clients=[3]"],
         "fedu2": ["method.solver=descent"],  # as in its scenario
-        "lwfedssl": ["method.stages=1"],  # the sheet has the bytes of the first stage
+        "lwfedssl": ["method.stages=1"],  # so that all rounds have the same bytes
         "progfedssl": ["method.stages=1"],
     }.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"

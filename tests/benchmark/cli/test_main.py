@@ -181,6 +181,15 @@ class TestMistakes:
             (["run", TINY, "fedx", "objective=supervised"], "which Supervised has not"),
             (["run", TINY, "fedprox-fedx", "objective=supervised"], "which Supervised has not"),
             (
+                ["run", TINY, "fedx", "objective=dino", "objective.local_views=2"],
+                "FedX compares the embeddings of an image's two views, which DINO has not: set objective.local_views=0",
+            ),
+            (
+                ["run", TINY, "lwfedssl", "objective=dino", "objective.local_views=2"],
+                "which DINO has not: set method.alignment=0, or set objective.local_views=0",
+            ),
+            (["run", TINY, "lwfedssl", "method.stays=[projector]"], "the server would calibrate with a projector"),
+            (
                 ["run", TINY, "fedu-fedx", "method.addons.0.temperature=0.2"],
                 "give the whole list, method.addons='[{class",
             ),
@@ -635,6 +644,14 @@ def test_list_of_one_group(call):
     assert code == 0
     assert {f"methods.server.{name}" for name in ("Momentum", "Adam", "Yogi")} <= set(out.split())
     assert not set(available("method")) & set(out.split())
+
+
+def test_list_of_the_encoders_is_of_all_constructors_of_one(call):
+    code, out, _ = call("list", "encoders")
+    assert code == 0
+    named = {word.removeprefix("methods.networks.") for word in out.split() if word.startswith("methods.networks.")}
+    assert {"resnet18", "vit_tiny", "vit_small", "mobilenet_v3", "convnext_tiny", "timm", "torchvision"} <= named
+    assert not named & {"mlp", "normalisation", "constructors", "timm_model"}
 
 
 class TestCite:
