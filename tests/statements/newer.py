@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
-from tests.statements.boards import KNN, LINEAR, MICRO, span
+from tests.statements.boards import KNN, LINEAR, MICRO, Board, span
 
 OBJECTIVES = [f"fedavg-{name}" for name in ("vicreg", "dino", "swav", "barlow_twins")]
 SIMCLR, TRANSFORMER, FLOOR = "fedavg-simclr", "fedavg-vit", "untrained-vit"
+
+
+DIGITS = Board("digits")
 
 
 def newer() -> Iterator[str]:
@@ -14,6 +17,7 @@ def newer() -> Iterator[str]:
     assert MICRO.verdict("calibre", SIMCLR) == "no clear difference"
     yield f"Calibre is {-MICRO.gain('calibre', SIMCLR):.1f} points below SimCLR, which does not count"
     yield from with_a_transformer()
+    yield from on_the_digits()
 
 
 def objectives() -> Iterator[str]:
@@ -49,3 +53,13 @@ def with_a_transformer() -> Iterator[str]:
     assert not MICRO.rows["progfedssl"].server_images
     assert MICRO.verdict("progfedssl", TRANSFORMER) == "less"
     yield f"is {-MICRO.gain('progfedssl', TRANSFORMER):.1f} points below SimCLR, which counts"
+
+
+def on_the_digits() -> Iterator[str]:
+    assert {len(row.headline) for row in DIGITS.rows.values()} == {3}
+    yield f"an untrained convnet has {DIGITS.score('untrained'):.1f} % there"
+    yield f"two rows differ from {DIGITS.margin:.1f} points on"
+    below = {row.row for row in DIGITS.rows.values() if LINEAR in row.below and row.floor == "untrained"}
+    assert below == {"local", "fedx-swav", "ssd-swav"}
+    worst = [DIGITS.gain(row, "untrained") for row in ("fedx-swav", "ssd-swav")]
+    yield f"SwAV under FedX and SSD is {span(worst)} points below it"

@@ -300,6 +300,17 @@ def shares() -> Iterator[str]:
         f"the distances are {simclr['distance']:.2f} and {orchestra['distance']:.2f}, "
         f"and {simclr['distance_blind']:.2f} of the guess"
     )
+    yield from shares_on_digits()
+
+
+def shares_on_digits() -> Iterator[str]:
+    found = {record["row"]: record for record in RECORDS if record["scenario"] == "digits" and record["seed"] == 0}
+    assert not found["fedsc"]["settings"]["method.sigma"]
+    fedsc, flesd = (found[row]["scores"]["shares/v1"] for row in ("fedsc", "flesd"))
+    yield f"gives a client's class shares to a distance of {fedsc['distance_R']:.2f}"
+    yield f"and its weights to {fedsc['distance_weights']:.2f}, where the guess has {fedsc['distance_blind']:.2f}"
+    assert f"{flesd['distance_blind']:.2f}" == f"{fedsc['distance_blind']:.2f}"
+    yield f"give them to {flesd['distance']:.2f}, and the most frequent class of {flesd['main_class']:.0f} % of the clients"
 
 
 def inversion() -> Iterator[str]:
