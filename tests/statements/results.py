@@ -310,7 +310,8 @@ def shares_on_digits() -> Iterator[str]:
     yield f"gives a client's class shares to a distance of {fedsc['distance_R']:.2f}"
     yield f"and its weights to {fedsc['distance_weights']:.2f}, where the guess has {fedsc['distance_blind']:.2f}"
     assert f"{flesd['distance_blind']:.2f}" == f"{fedsc['distance_blind']:.2f}"
-    yield f"give them to {flesd['distance']:.2f}, and the most frequent class of {flesd['main_class']:.0f} % of the clients"
+    yield f"give them to {flesd['distance']:.2f}"
+    yield f"and the most frequent class of {flesd['main_class']:.0f} % of the clients"
 
 
 def inversion() -> Iterator[str]:
