@@ -219,7 +219,7 @@ class FedMKD(FederatedMethod):
         """The student, and the teachers by architecture."""
         teachers = {
             kind: {
-                index: {part: model[part] for part in ("encoder", "projector")}
+                index: {part: model.get(part, {}) for part in ("encoder", "projector")}  # {}: an empty projector
                 for index, model in enumerate(models.values())
             }
             for kind, models in server["trained"].items()
@@ -264,8 +264,9 @@ class FedMKD(FederatedMethod):
     # --- the client
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimiser of the objective's networks."""
-        return self.make_optimizer(value for value in self.objective.parameters() if value.requires_grad)
+        """The optimiser of the objective's and the add-ons' networks."""
+        trained = (*self.objective.parameters(), *self.addons.parameters())
+        return self.make_optimizer(value for value in trained if value.requires_grad)
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
         """The trained networks."""

@@ -22,7 +22,6 @@ Decisions (D: without a source, decided here); those on blocks and stages are in
 - The objective is the config's. The paper's is MoCo v3; `byol` and `moco` are the nearest here.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -54,6 +53,8 @@ from methods.maths import nt_xent
 from methods.networks import Frozen
 from methods.progfedssl import ProgFedSSL, sub_model
 
+COMPARES = "alignment compares the embeddings"
+
 
 class RepresentationAlignment(AddOn):
     """InfoNCE between embeddings of a view by the local model and of the other view by the received one.
@@ -71,7 +72,7 @@ class RepresentationAlignment(AddOn):
 
     def build(self, objective: Objective) -> None:
         """Creates the copy of encoder and projector that holds the received model."""
-        check_pair(objective, "alignment compares the embeddings", "set method.alignment=0, or ")
+        check_pair(objective, COMPARES)
         self.received = Frozen(objective.encoder, objective.projector)
 
     @torch.no_grad()
@@ -117,17 +118,30 @@ class LWFedSSL(ProgFedSSL):
         **kwargs: Any,
     ) -> None:
         aligned = RepresentationAlignment(weight=alignment, temperature=temperature)
+        if alignment:
+            check_pair(objective, COMPARES, "set method.alignment=0, or ")
         super().__init__(objective, addons=(*addons, aligned) if alignment else tuple(addons), **kwargs)
         self.calibration_epochs = check_number("method.calibration_epochs", calibration_epochs, at_least=0)
         if calibration_lr is not None:
             calibration_lr = check_number("method.calibration_lr", calibration_lr, at_least=0)
         self.calibration_lr = calibration_lr
-        own = [part for part in (*self.objective.stays, *self.personal) if part not in self.objective.queues]
-        if own and self.calibration_epochs:
-            raise MethodError(
-                f"{own[0]} stays with the clients, and the server would calibrate with a {own[0]} that nobody trains: "
-                "let it travel, or set method.calibration_epochs=0"
-            )
+        if self.calibration_epochs:
+            self.check_calibration()
+
+    def check_calibration(self) -> None:
+        """Raises MethodError where the server lacks a part of the objective, or what it makes of a client's data."""
+        objective, name, otherwise = self.objective, type(self.objective).__name__, "set method.calibration_epochs=0"
+        unneeded = (*objective.queues, *self.addons)
+        for part in (*objective.stays, *self.personal):
+            if part not in unneeded:
+                raise MethodError(
+                    f"{part} stays with the clients, and the server would calibrate with a {part} that nobody trains: "
+                    f"let it travel, or {otherwise}"
+                )
+        if objective.labels:
+            raise MethodError(f"the server calibrates on public images, which lack {name}'s labels: {otherwise}")
+        if type(objective).start_epoch is not Objective.start_epoch:
+            raise MethodError(f"the server calibrates without {name}'s work before each epoch: {otherwise}")
 
     def trained(self, visit: Visit) -> range:
         """A client trains the stage's block, the server all layers of the sub-model."""
@@ -168,7 +182,3 @@ class LWFedSSL(ProgFedSSL):
         """The weights with the calibrated sub-model."""
         (calibrated,) = replies["calibrated"].values()
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}
-
-    def guards(self) -> Mapping[str, str]:
-        """Nothing: a client sends one block in each stage."""
-        return {}

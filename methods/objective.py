@@ -127,7 +127,8 @@ def fill(queue: Tensor, filled: Tensor, rows: Tensor) -> None:
 def update_ema(target: nn.Module, source: nn.Module, momentum: float) -> None:
     """Moves the target's parameters towards the source's, not its buffers; momentum: weight of the target's values."""
     targets, sources = ([*network.parameters()] for network in (target, source))
-    torch._foreach_lerp_(targets, sources, 1 - momentum)  # type: ignore[arg-type] # one kernel on a GPU
+    if targets:  # an empty projector has none
+        torch._foreach_lerp_(targets, sources, 1 - momentum)  # type: ignore[arg-type] # one kernel on a GPU
 
 
 class Projected(Objective):
@@ -208,7 +209,8 @@ class AddOn(nn.Module):
 def check_pair(objective: Objective, work: str, otherwise: str = "") -> None:
     """Raises MethodError for an objective without the embeddings of exactly two views of an image.
 
-    work: what needs them, as the start of a sentence. otherwise: what else to set than another objective.
+    work: what needs them, as the start of a sentence. otherwise: what else to set than another objective,
+    ending in ", or ".
     """
     if len(objective.views) == 2 and isinstance(objective, Projected):
         return

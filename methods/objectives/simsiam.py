@@ -30,7 +30,7 @@ class SimSiam(Projected):
 
     def __init__(self, encoder: Encoder, *, projector: Sequence[int] = (512, 256), predictor: int = 64) -> None:
         super().__init__(encoder, projector=projector, last_norm=True)
-        self.predictor = mlp((projector[-1], predictor, projector[-1]))
+        self.predictor = mlp((self.width, predictor, self.width))
 
     def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
         """The online pass with predictions; the targets are the embeddings without gradient."""

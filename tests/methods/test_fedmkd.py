@@ -142,6 +142,15 @@ def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path):
     assert int(first["queue"]["filled"]) == min(32, 2 * len(run.data.public))
 
 
+def test_add_ons_of_clients_learn(tmp_path):
+    """FedX's predictor travels with a client's networks, and the optimiser has its parameters."""
+    term = "method.addons=[{class: methods.fedx.CrossDistillation}]"
+    run = run_helpers.train_run(tmp_path, "fedmkd", *QUICK, term, EVERYONE, "row=fedmkd-fedx")
+    server = run.loop.server
+    for model in server["clients"].values():
+        assert run_helpers.difference(model["fedx"], server["initial"]["default"]["fedx"]) > 1e-3
+
+
 # --- the distillation, at the student's seat
 
 

@@ -45,6 +45,28 @@ def test_without_calibration_all_clients_train_and_there_are_no_public_images(tm
     assert [client.id for client in calibrated.loop.clients] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("objective=protocl",), "the server calibrates without ProtoCL's work before each epoch"),
+        (("objective=supervised", "method.alignment=0"), "public images, which lack Supervised's labels"),
+        (("method.stays=[projector]",), "would calibrate with a projector that nobody trains"),
+    ],
+)
+def test_an_objective_that_the_server_cannot_calibrate_is_refused_unless_it_does_not(words, message, tmp_path):
+    with pytest.raises(MethodError, match=rf"{message}.*set method\.calibration_epochs=0"):
+        run_helpers.build_run(tmp_path / "a", "lwfedssl", SMALL, *words)
+    run = run_helpers.train_run(tmp_path / "b", "lwfedssl", SMALL, *words, "method.calibration_epochs=0")
+    assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+
+
+def test_an_add_on_that_stays_is_not_needed_by_the_calibration(tmp_path):
+    term = "method.addons=[{class: methods.fedx.CrossDistillation}]"
+    words = (SMALL, term, "row=lwfedssl-fedx", "method.stays=[fedx]", "federation.rounds=2")
+    run = run_helpers.train_run(tmp_path, "lwfedssl", *words)
+    assert [phase.name for phase in run.loop.method.plan(0)] == ["fit", "calibrate"]
+
+
 def layer(weights, index):
     return {name: value for name, value in weights["encoder"].items() if f"encoder_layer_{index}." in name}
 
@@ -164,6 +186,9 @@ class TestAlignment:
         words = (SMALL, "objective=masked_reconstruction", "objective.decoder_width=12", "objective.decoder_depth=1")
         with pytest.raises(MethodError, match=r"method\.alignment=0"):
             run_helpers.build_run(tmp_path / "a", "lwfedssl", *words)
+        term = "method.addons=[{class: methods.lwfedssl.RepresentationAlignment}]"
+        with pytest.raises(MethodError, match="has not: choose another objective"):
+            run_helpers.build_run(tmp_path / "c", "fedavg", *words, term, "row=x")
         run = run_helpers.train_run(tmp_path / "b", "lwfedssl", *words, "method.alignment=0")
         assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
