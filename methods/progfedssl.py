@@ -158,8 +158,3 @@ class ProgFedSSL(FedAvg):
         """The client's sub-model: what it has trained over what it has received."""
         present = 1 + max(layer for name in message["weights"]["encoder"] if (layer := layer_of(name)) is not None)
         return without_absent(trees.overlay(server["weights"], message["weights"]), present)
-
-    def guards(self) -> Mapping[str, str]:
-        """Entry `weights`: that its bytes depend on the stage."""
-        whole = trees.nbytes(self.weights())
-        return {"weights": f"none; each stage sends a block more, the last all of them: {whole:,} bytes"}

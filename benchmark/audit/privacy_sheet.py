@@ -6,9 +6,10 @@ the values mean nothing.
 """
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -181,14 +182,19 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
         loop.restore()
         plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
         run_instead = representatives(plans)
-        for round in sorted(set(run_instead)):
+        last = loop.rounds - 1
+        for round in sorted({*run_instead, *range(loop.rounds)[-1:]}):
             loop.run_round(round)
-    rounds: dict[Entry, list[int]] = {}
+        if run_instead and recorder.entries.get(last) != recorder.entries.get(run_instead[last]):
+            # of a model in stages, rounds of one plan differ in bytes
+            for round in sorted({*range(last)} - {*run_instead}):
+                loop.run_round(round)
+            run_instead = [*range(loop.rounds)]
+    rounds: dict[Entry, dict[int, Entry]] = {}  # of an entry whatever its size: round -> the entry
     for round, representative in enumerate(run_instead):
         for entry in recorder.entries.get(representative, ()):
-            rounds.setdefault(entry, []).append(round)
-    described = [replace(entry, **describe_rounds(entry, sent, plans)) for entry, sent in rounds.items()]
-    return described, recorder.client_state
+            rounds.setdefault(replace(entry, shape="", bytes=0), {})[round] = entry
+    return [describe_entry(sent, plans) for sent in rounds.values()], recorder.client_state
 
 
 def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
@@ -237,6 +243,17 @@ def dimensions(leaf: Tensor) -> str:
     if leaf.dim() < 2:
         return f"{leaf.numel():,} number{'s' if leaf.numel() != 1 else ''}"
     return " x ".join(f"{size:,}" for size in leaf.shape)
+
+
+def describe_entry(sent: Mapping[int, Entry], plans: Sequence[Sequence[Phase]]) -> Entry:
+    """One entry for all rounds that send it; where its size changes, the last shape and the mean of the bytes."""
+    rounds, entries = list(sent), list(sent.values())
+    last, sizes = entries[-1], [entry.bytes for entry in entries]
+    described = replace(last, bytes=round(fmean(sizes)), **describe_rounds(last, rounds, plans))
+    if len(set(sizes)) == 1:
+        return described
+    change = f", from {sizes[0]:,} bytes in round {rounds[0] + 1} to {sizes[-1]:,} in round {rounds[-1] + 1}"
+    return replace(described, when=described.when + change)
 
 
 def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequence[Phase]]) -> dict[str, Any]:

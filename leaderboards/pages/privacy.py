@@ -27,9 +27,10 @@ COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined"
 class Entry:
     """One entry of a client's reply in a phase.
 
-    bytes: of one reply. combined: what the server computes from the clients' replies. alone: whether the server has to
-    see each client's entry for that, so that secure aggregation could not hide it. protected: what else protects the
-    entry, None: nothing. when: in which rounds, and which clients; recurs: whether more than once.
+    shape, bytes: of one reply; of a model in stages the shape in the last round, and the mean of bytes. combined:
+    what the server computes from the clients' replies. alone: whether the server has to see each client's entry for
+    that, so that secure aggregation could not hide it. protected: what else protects the entry, None: nothing.
+    when: in which rounds, and which clients; recurs: whether more than once.
     """
 
     phase: str
