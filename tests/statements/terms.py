@@ -91,7 +91,7 @@ def orchestra_noise() -> Iterator[str]:
     lines = {
         5: "epsilon of 5 releases, at delta 0.00001",
         20: "of 20 releases",
-        51: "of 51 releases (half of the clients in each of 100 rounds)",
+        50: "of 50 releases (the average client of 100 rounds, half of the clients in each from the third on)",
     }
     for releases, words in lines.items():
         spent = [epsilon(((Release(multiplier), releases),), 1e-5) for multiplier in multipliers]
