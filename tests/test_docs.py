@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.cli.main import COMMANDS, EXAMPLES
+from benchmark.cli.runs import configs_of
 from benchmark.configuration.compose import compose
 from benchmark.configuration.partitions import RULES
 from datamodules import partition
@@ -91,6 +93,24 @@ def anchors(page: Path) -> set[str]:
 def test_the_page_of_commands_and_the_examples_of_the_help_have_every_command():
     named = [re.findall(r"python -m benchmark (\w+)", text) for text in (DOCS_COMMANDS.read_text(), EXAMPLES)]
     assert all(set(names) == COMMANDS.keys() for names in named)
+
+
+def run_commands():
+    """The commands of all pages that run something with what is shipped: page, words."""
+    unshipped = ("SCENARIO", "suite=NAME", "=mine.", "=decoupled.yaml", "=encoder.pt")
+    for page in (ROOT / "README.md", ROOT / "leaderboards" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^(?:\d+\. `)?python -m benchmark run ([^`\n]*)", text, re.MULTILINE):
+            if not any(word in line for word in unshipped):
+                words = shlex.split(line, comments=True)
+                yield pytest.param(words, id=f"{page.stem} {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", [*run_commands()])
+def test_a_command_that_a_page_gives_is_not_refused(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    configs, _ = configs_of(words)
+    assert configs
 
 
 def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):

@@ -24,7 +24,7 @@ def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, one row under several seeds, or a suite of runs."""
     from benchmark.experiment.experiment import Experiment
 
-    configs, several = _configs(words)
+    configs, several = configs_of(words)
     processes = session.launch(configs)
     results: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -50,7 +50,7 @@ def run(words: list[str], session: Session) -> None:
         raise ConfigError(f"{len(failed)} of {len(configs)} runs stopped: {', '.join(failed)}; see above for why")
 
 
-def _configs(words: list[str]) -> tuple[list[DictConfig], bool]:
+def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
     from benchmark.configuration.rows import row_line
     from benchmark.configuration.suites import listed, suite
