@@ -25,7 +25,7 @@ from torch import Tensor
 from methods import trees
 from methods.base import Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
-from methods.fedu import convolutions, divergence
+from methods.fedu import check_convolutions, convolutions, divergence
 
 
 class FedEMA(FedAvg):
@@ -51,6 +51,7 @@ class FedEMA(FedAvg):
         **kwargs: Any,
     ) -> None:
         super().__init__(objective, **kwargs)
+        check_convolutions("FedEMA", objective.encoder)
         self.keep_statistics = keep_statistics
         self.scale = scale if scale is None else check_number("method.scale", scale, at_least=0, infinite=True)
         self.tau = check_number("method.tau", tau, at_least=0, at_most=1)

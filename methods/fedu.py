@@ -47,6 +47,12 @@ def convolutions(encoder: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def check_convolutions(method: str, encoder: nn.Module) -> None:
+    """Raises MethodError for an encoder without convolutions, whose divergence is not defined."""
+    if not convolutions(encoder):
+        raise MethodError(f"{method} measures how far convolutions move, and this encoder has none: choose another")
+
+
 class FedU(FedAvg):
     """A client takes the global predictor only while the divergence of its model is below a threshold.
 
@@ -64,6 +70,7 @@ class FedU(FedAvg):
         super().__init__(objective, **kwargs)
         if "predictor" not in objective.travels:
             raise MethodError(f"FedU selects a predictor, and {type(objective).__name__} has none: set objective=byol")
+        check_convolutions("FedU", objective.encoder)
         self.threshold = check_number("method.threshold", threshold, at_least=0, infinite=True)
         self.variant = choose("method.variant", variant, "code", "paper")
         self.stays = ("predictor", *objective.ema, *(("encoder",) if variant == "paper" else ()))

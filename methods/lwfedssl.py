@@ -22,6 +22,7 @@ Decisions (D: without a source, decided here); those on blocks and stages are in
 - The objective is the config's. The paper's is MoCo v3; `byol` and `moco` are the nearest here.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -64,6 +65,7 @@ class RepresentationAlignment(AddOn):
     """
 
     name = "alignment"
+    must_travel: Mapping[str, str] = {"encoder": "alignment compares with the received one"}
 
     def __init__(self, *, weight: float = 0.01, temperature: float = 0.2) -> None:
         super().__init__()
@@ -78,6 +80,10 @@ class RepresentationAlignment(AddOn):
     @torch.no_grad()
     def receive(self, visit: Visit, method: MethodParts) -> None:
         """Copies the model as it was received."""
+        if "encoder" not in visit.message.get("weights", {}):
+            raise MethodError(
+                f"alignment compares with the received encoder, and {type(method).__name__} sends none: leave it out"
+            )
         for part, network in zip(("encoder", "projector"), self.received.networks, strict=True):
             values = method.tensors(part)
             for name, tensor in (*network.named_parameters(), *network.named_buffers()):
@@ -135,8 +141,8 @@ class LWFedSSL(ProgFedSSL):
         for part in (*objective.stays, *self.personal):
             if part not in unneeded:
                 raise MethodError(
-                    f"{part} stays with the clients, and the server would calibrate with a {part} that nobody trains: "
-                    f"let it travel, or {otherwise}"
+                    f"part {part!r} stays with the clients, and the server would calibrate with one that nobody "
+                    f"trains: let it travel, or {otherwise}"
                 )
         if objective.labels:
             raise MethodError(f"the server calibrates on public images, which lack {name}'s labels: {otherwise}")

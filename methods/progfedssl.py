@@ -58,6 +58,11 @@ class ProgFedSSL(FedAvg):
     def __init__(
         self, objective: Objective, *, stages: int | None = None, weight_transfer: bool = True, **kwargs: Any
     ) -> None:
+        if kwargs.get("server_optimizer") is not None:
+            raise MethodError(
+                f"{type(self).__name__}: a server optimiser's momentum would move blocks that are not trained: "
+                "leave server_optimizer out"
+            )
         super().__init__(objective, **kwargs)
         backbone = getattr(objective.encoder, "backbone", None)
         if not isinstance(backbone, VisionTransformer):

@@ -86,6 +86,12 @@ class Recalibration:
             trees.put(pooled, path, value)
         return self.method.adopt(server, {"global": trees.overlay(self.exported(server), pooled)})
 
+    def check(self, server: Tree) -> None:
+        """Raises MethodError where there is not exactly one encoder, or nothing to measure."""
+        self.exported(server)
+        if not any(has_batch_norm(self.method.part(part)) for part in self.method.travelling):
+            raise MethodError("federation.batch_norm=recalibrate: no network here has BatchNorm: leave it out")
+
     def exported(self, server: Tree) -> Tree:
         """The weights to recalibrate; MethodError where there is not exactly one encoder."""
         exported = self.method.export(server, {})

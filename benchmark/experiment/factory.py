@@ -148,7 +148,7 @@ def method_over(
                 "server_optimizer": construct(server, "server_optimizer") if server else None,
             },
         )
-    objective.check_staying(built.staying)
+    objective.check_staying([part for part in built.staying if part not in built.travelling])  # FedEMA's do both
     objective.separate_views = training.views == "separate"
     if training.precision == "64-true":
         built.double()  # after the draw of the initial weights, which are those of every precision

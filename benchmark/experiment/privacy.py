@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 
 from benchmark.configuration.identity import NEWER
+from benchmark.configuration.instantiate import arguments, locate
 from benchmark.errors import ConfigError
 from benchmark.experiment import factory
 from benchmark.federation.accountant import PrivacyAccountant, Release, noise_multiplier
@@ -15,7 +16,6 @@ from benchmark.federation.secure_sums import SecureSums
 from benchmark.federation.update_privacy import UpdatePrivacy
 from benchmark.federation.updates import combined_entries, refuse_single
 from benchmark.rng import Streams, cohort_size
-from methods import trees
 from methods.base import Client, FederatedMethod
 
 NEEDS_MECHANISM = ("clip", "clipping", "quantile", "noise_multiplier", "sampling")
@@ -81,10 +81,16 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
             "images, while this noise hides whole clients: choose one of them"
         )
     refuse_single(method, config.federation.rounds, "privacy.mechanism")
-    if method.batch_norm != "local" and any(trees.leaves(method.statistics())):
+    if (weighting := config.method.get("weighting", "clients")) != "clients":
         raise ConfigError(
-            "privacy.mechanism: BatchNorm's running statistics would be useless with noise: set encoder.norm=group "
-            "heads.head_norm=false, or federation.batch_norm=local, whose evaluated encoder epsilon does not cover"
+            f"method.weighting={weighting}: under privacy.mechanism all clients count alike: "
+            "set method.weighting=clients"
+        )
+    if method.batch_norm != "local" and (parts := [*method.statistics()]):
+        raise ConfigError(
+            f"privacy.mechanism: BatchNorm's running statistics ({', '.join(parts)}) would be useless with noise: "
+            f"{_without_batch_norm(config, parts)}, or set federation.batch_norm=local, whose evaluated encoder "
+            "epsilon does not cover"
         )
     multiplier = given.noise_multiplier
     if multiplier is None:
@@ -101,6 +107,19 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
     clipping = Clipping(given.clipping, given.clip, given.quantile, cohort)
     sampling = attendance.participation if attendance.poisson else None
     return UpdatePrivacy(given.mechanism, clipping, multiplier, Streams(config.seed), sampling)
+
+
+def _without_batch_norm(config: DictConfig, parts: Sequence[str]) -> str:
+    """What to set so that these parts have no BatchNorm."""
+    encoder, heads = (arguments(locate(config[section], section)) for section in ("encoder", "objective"))
+    words = []
+    if "encoder" in parts:
+        words.append("set encoder.norm=group" if "norm" in encoder else "choose an encoder without BatchNorm")
+    if [*parts] != ["encoder"]:
+        keys = [key for key in ("head_norm", "last_norm") if key in heads]
+        settings = [f"heads.{key}=false" for key in keys if config.heads.get(key, heads[key].default)]
+        words.append(f"set {' '.join(settings)}" if settings else "choose an objective whose heads have none")
+    return " and ".join(words)
 
 
 def _check_noise(config: DictConfig) -> None:

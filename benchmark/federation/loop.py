@@ -125,7 +125,7 @@ class FederatedLoop:
         """
         self.restore()
         if self.method.batch_norm == "recalibrate":
-            Recalibration(self.method).exported(self.server)  # refuses now what it could not measure after the round
+            Recalibration(self.method).check(self.server)  # refuses now what it could not measure after the round
         if not self.environments:  # a run of no rounds is recorded with one too
             self.record_environment()
         for callback in self.callbacks:

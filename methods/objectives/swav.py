@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from methods.base import Batch, Outputs, Projected, check_number
+from methods.base import Batch, MethodError, Outputs, Projected, check_number
 from methods.maths import cosines, sinkhorn, swav, upcast
 from methods.networks import Encoder
 
@@ -79,6 +79,10 @@ class SwAV(Projected):
         if check_number("objective.queue_size", queue_size, at_least=0):
             self.queues = ("queue_a", "queue_b")  # one for each view
             self.stays = self.queues if keep_queue else ()
+        elif not keep_queue:
+            raise MethodError(
+                "objective.keep_queue=false: there is no queue: set objective.queue_size, or leave it out"
+            )
         for name in self.queues:
             self.add_queue(name, queue_size, self.width)
 

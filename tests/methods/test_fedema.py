@@ -72,6 +72,7 @@ class TestFedEMA(MethodContract):
             ("method.scale=-1", "at least 0"),
             ("method.tau=2", "at least 0 and at most 1"),
             ("method.variant=x", "code or paper"),
+            ("encoder={class: tests.methods.toys.linear}", "convolutions move, and this encoder has none"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, message, tmp_path):

@@ -109,6 +109,7 @@ class TestFedU(MethodContract):
             ("objective=simclr", "objective=byol"),
             ("method.threshold=-1", "at least 0"),
             ("method.variant=x", "code or paper"),
+            ("encoder={class: tests.methods.toys.linear}", "convolutions move, and this encoder has none"),
         ],
     )
     def test_what_cannot_be_is_refused(self, override, message, tmp_path):

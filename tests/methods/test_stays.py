@@ -183,6 +183,8 @@ REFUSED = {
     ("fedavg", "[projector] objective.projector=[]"): "the projector has no weights here that could stay",
     ("fedavg", "[target_encoder] objective=byol"): "sends no 'target_encoder': choose among encoder, projector, predic",
     ("fedavg", "[projector] objective=dino objective.outputs=8"): "projector: add centre to method.stays",
+    ("fedema", "[projector] objective=dino objective.outputs=8"): "projector: add centre to method.stays",
+    ("calibre", "[encoder] objective=dino objective.outputs=8"): "encoder: add centre to method.stays",
     ("local", "[projector]"): "Local over SimCLR sends no 'projector': leave it out",
     ("untrained", "[projector]"): "Untrained over SimCLR sends no 'projector': leave it out",
     ("flesd", "[projector]"): "FLESD's clients send no weights",

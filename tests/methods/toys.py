@@ -25,6 +25,12 @@ from methods.networks import Encoder, convnet, mlp
 from methods.objectives.simclr import SimCLR
 from tests import run_helpers
 
+
+def linear() -> Encoder:
+    """An encoder without convolutions, of images 3 x 8 x 8."""
+    return Encoder(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 8), torch.nn.ReLU()), 8)
+
+
 FIT = Phase("fit", uplink={"weights": Mean("examples")})
 EVERYONE = "federation.participation=1"
 

@@ -36,6 +36,7 @@ from methods.scaffold import Scaffold
 from tests.run_helpers import TINY, same
 
 ROOT = Path(__file__).parents[3]
+ALIGNED = "method.addons=[{class: methods.lwfedssl.RepresentationAlignment}]"
 
 
 @pytest.fixture(autouse=True)
@@ -188,7 +189,7 @@ class TestMistakes:
                 ["run", TINY, "lwfedssl", "objective=dino", "objective.local_views=2"],
                 "which DINO has not: set method.alignment=0, or set objective.local_views=0",
             ),
-            (["run", TINY, "lwfedssl", "method.stays=[projector]"], "the server would calibrate with a projector"),
+            (["run", TINY, "lwfedssl", "method.stays=[projector]"], "the server would calibrate with one that nobody"),
             (
                 ["run", TINY, "fedu-fedx", "method.addons.0.temperature=0.2"],
                 "give the whole list, method.addons='[{class",
@@ -215,6 +216,23 @@ class TestMistakes:
             (["run", "suite=digits", "methods=fedavg,fedavg"], "fedavg/seed0 twice"),
             (["list", "method"], "no group 'method' (did you mean 'methods'?)"),
             (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
+            (
+                [
+                    "run",
+                    TINY,
+                    "fedavg",
+                    "encoder.norm=group",
+                    "heads.head_norm=false",
+                    "federation.batch_norm=recalibrate",
+                ],
+                "no network here has BatchNorm",
+            ),
+            (
+                ["run", TINY, "fedavg", "objective=swav", "objective.keep_queue=false"],
+                "there is no queue: set objective.queue_size",
+            ),
+            (["run", TINY, "local", ALIGNED, "row=x"], "the received encoder, and Local sends none"),
+            (["run", TINY, "fedavg", ALIGNED, "row=x", "method.stays=[encoder]"], "has to send the encoder"),
             (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
             (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
             (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),

@@ -295,7 +295,36 @@ MISTAKES = [
         ("privacy.mechanism=local", *NOISY[:2], "federation.batch_norm=recalibrate"),
         "federation.batch_norm=local, whose evaluated encoder",
     ),
-    ("fedavg", ("privacy.mechanism=central", *NOISY[:2]), "running statistics would be"),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY[:2]),
+        r"\(encoder, projector\) .*: set encoder.norm=group and set heads.head_norm=false, or",
+    ),
+    (
+        "orchestra",
+        ("privacy.mechanism=central", *NOISY[:2], "encoder.norm=group", "heads.head_norm=false"),
+        r"\(projector, target_projector\) .*: set heads.last_norm=false, or",
+    ),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY[:2], "objective=supervised"),
+        r"\(encoder\) .*: set encoder.norm=group, or",
+    ),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY[:2], "objective=simsiam"),
+        "set encoder.norm=group and choose an objective whose heads have none, or",
+    ),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY[:2], "encoder={class: methods.networks.torchvision, name: resnet18}"),
+        "choose an encoder without BatchNorm and set heads.head_norm=false, or",
+    ),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY, "method.weighting=batches"),
+        "all clients count alike: set method.weighting=clients",
+    ),
     ("fedca", ("privacy.mechanism=central", *NOISY), "no phase in which FedCA's clients train sends any"),
     ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.epsilon=.inf"), "privacy.epsilon=inf: give a number"),
     ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.quantile=0.9"), "needs privacy.clipping=adaptive"),
