@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from tests.statements.boards import KNN, LINEAR, MICRO, Board, span
 
 OBJECTIVES = [f"fedavg-{name}" for name in ("vicreg", "dino", "swav", "barlow_twins")]
+METHODS = ("calibre", "fedca", "fedmkd", "lwfedssl", "progfedssl")
 SIMCLR, TRANSFORMER, FLOOR = "fedavg-simclr", "fedavg-vit", "untrained-vit"
-
-
 DIGITS = Board("digits")
 
 
@@ -56,6 +55,11 @@ def with_a_transformer() -> Iterator[str]:
 
 
 def on_the_digits() -> Iterator[str]:
+    objectives = ("barlow_twins", "vicreg", "swav", "dino", "masked_reconstruction")
+    pairs = {f"{method}-{objective}" for method in ("fedavg", "fedx", "ssd") for objective in objectives}
+    without = {"fedx-masked_reconstruction"}  # which FedX's two views refuse
+    assert {*METHODS, *pairs} - without <= {*DIGITS.rows}
+    assert TRANSFORMER not in DIGITS.rows
     assert {len(row.headline) for row in DIGITS.rows.values()} == {3}
     yield f"an untrained convnet has {DIGITS.score('untrained'):.1f} % there"
     yield f"two rows differ from {DIGITS.margin:.1f} points on"
@@ -63,3 +67,9 @@ def on_the_digits() -> Iterator[str]:
     assert below == {"local", "fedx-swav", "ssd-swav"}
     worst = [DIGITS.gain(row, "untrained") for row in ("fedx-swav", "ssd-swav")]
     yield f"SwAV under FedX and SSD is {span(worst)} points below it"
+    floor = "untrained-vit-mean"
+    masked = [f"{method}-masked_reconstruction" for method in ("fedavg", "ssd")]
+    assert [DIGITS.verdict(row, floor) for row in masked] == ["less", "no clear difference"]
+    fedavg, ssd = (DIGITS.gain(row, floor) for row in masked)
+    yield f"under FedAvg it ends {-fedavg:.1f} points below its untrained transformer, which counts"
+    yield f"under SSD {ssd:.1f} above it"
