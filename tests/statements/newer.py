@@ -11,10 +11,11 @@ DIGITS = Board("digits")
 
 
 def newer() -> Iterator[str]:
-    assert {len(MICRO.rows[row].headline) for row in (*OBJECTIVES, "calibre", *transformers())} == {3}
+    assert {len(MICRO.rows[row].headline) for row in (*OBJECTIVES, *METHODS, *transformers())} == {3}
     yield from objectives()
     assert MICRO.verdict("calibre", SIMCLR) == "no clear difference"
     yield f"Calibre is {-MICRO.gain('calibre', SIMCLR):.1f} points below SimCLR, which does not count"
+    yield from with_public_images()
     yield from with_a_transformer()
     yield from on_the_digits()
 
@@ -31,6 +32,21 @@ def objectives() -> Iterator[str]:
     ((batch, images),) = {(row.settings["training.batch_size"], row.images) for row in rows}
     yield f"a batch here has {batch}"
     assert round(images / 50_000) == 2
+
+
+def with_public_images() -> Iterator[str]:
+    fedca, simclr = MICRO.rows["fedca"], MICRO.rows[SIMCLR]
+    assert MICRO.verdict("fedca", SIMCLR) == "less"
+    yield f"FedCA is {-MICRO.gain('fedca', SIMCLR):.1f} points below SimCLR, which counts"
+    rates = [row.settings["optimizer.lr"] for row in (fedca, simclr)]
+    assert rates == [0.01, 0.1]
+    yield "at a tenth of its rate"
+    share = fedca.settings["public.share"]
+    assert share == MICRO.rows["fedmkd"].settings["public.share"]
+    yield f"{50_000 * (1 - share):,.0f} further negatives"
+    assert MICRO.verdict("fedmkd", "fedavg-byol") == "no clear difference"
+    yield f"FedMKD is {abs(MICRO.gain('fedmkd', 'fedavg-byol')):.1f} points from BYOL"
+    yield f"sees {MICRO.rows['fedmkd'].server_images:,.0f} public images"
 
 
 def transformers() -> set[str]:
