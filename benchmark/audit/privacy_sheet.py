@@ -183,9 +183,10 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
         plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
         run_instead = representatives(plans)
         last = loop.rounds - 1
-        for round in sorted({*run_instead, *range(loop.rounds)[-1:]}):
+        for round in sorted({*run_instead, last} if plans else ()):
             loop.run_round(round)
-        if run_instead and recorder.entries.get(last) != recorder.entries.get(run_instead[last]):
+        state = recorder.client_state
+        if plans and recorder.entries.get(last) != recorder.entries.get(run_instead[last]):
             # of a model in stages, rounds of one plan differ in bytes
             for round in sorted({*range(last)} - {*run_instead}):
                 loop.run_round(round)
@@ -194,7 +195,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     for round, representative in enumerate(run_instead):
         for entry in recorder.entries.get(representative, ()):
             rounds.setdefault(replace(entry, shape="", bytes=0), {})[round] = entry
-    return [describe_entry(sent, plans) for sent in rounds.values()], recorder.client_state
+    return [describe_entry(sent, plans) for sent in rounds.values()], state
 
 
 def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:

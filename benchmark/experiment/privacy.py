@@ -115,9 +115,12 @@ def _without_batch_norm(config: DictConfig, parts: Sequence[str]) -> str:
     words = []
     if "encoder" in parts:
         words.append("set encoder.norm=group" if "norm" in encoder else "choose an encoder without BatchNorm")
-    if [*parts] != ["encoder"]:
-        keys = [key for key in ("head_norm", "last_norm") if key in heads]
-        settings = [f"heads.{key}=false" for key in keys if config.heads.get(key, heads[key].default)]
+    if any(part.removeprefix("target_") != "encoder" for part in parts):
+        settings = []
+        for key in ("head_norm", "last_norm"):
+            section = "objective" if key in config.objective else "heads"
+            if key in heads and config[section].get(key, heads[key].default):
+                settings.append(f"{section}.{key}=false")
         words.append(f"set {' '.join(settings)}" if settings else "choose an objective whose heads have none")
     return " and ".join(words)
 

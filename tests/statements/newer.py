@@ -46,7 +46,9 @@ def with_public_images() -> Iterator[str]:
     yield f"{50_000 * (1 - share):,.0f} further negatives"
     assert MICRO.verdict("fedmkd", "fedavg-byol") == "no clear difference"
     yield f"FedMKD is {abs(MICRO.gain('fedmkd', 'fedavg-byol')):.1f} points from BYOL"
-    yield f"sees {MICRO.rows['fedmkd'].server_images:,.0f} public images"
+    settings, seen = MICRO.rows["fedmkd"].settings, MICRO.rows["fedmkd"].server_images
+    passes = settings["federation.rounds"] * settings["method.distil_epochs"]
+    yield f"sees {seen:,.0f} public images, {50_000 * share * passes:,.0f} of them to train the global model"
 
 
 def transformers() -> set[str]:

@@ -306,6 +306,16 @@ MISTAKES = [
         r"\(projector, target_projector\) .*: set heads.last_norm=false, or",
     ),
     (
+        "orchestra",
+        ("privacy.mechanism=central", *NOISY[:2], "heads.head_norm=false", "heads.last_norm=false"),
+        r"\(encoder, target_encoder\) .*: set encoder.norm=group, or",
+    ),
+    (
+        "fedavg",
+        ("privacy.mechanism=central", *NOISY[:2], "encoder.norm=group", "objective.head_norm=true"),
+        "set objective.head_norm=false, or",
+    ),
+    (
         "fedavg",
         ("privacy.mechanism=central", *NOISY[:2], "objective=supervised"),
         r"\(encoder\) .*: set encoder.norm=group, or",
