@@ -89,7 +89,7 @@ class Recalibration:
     def check(self, server: Tree) -> None:
         """Raises MethodError where there is not exactly one encoder, or nothing to measure."""
         self.exported(server)
-        if not any(has_batch_norm(self.method.part(part)) for part in self.method.travelling):
+        if not self.method.statistics():
             raise MethodError("federation.batch_norm=recalibrate: no network here has BatchNorm: leave it out")
 
     def exported(self, server: Tree) -> Tree:
