@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
+from datamodules.pictures import Findings, Picture, eight_bits, picture, white_of
 
 UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
@@ -34,13 +35,14 @@ ABANDONED = 3600.0  # seconds without progress after which an unfinished folder 
 SPLITS = ("train", "test")
 ARRAYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
 Progress = Callable[[int, int], None]
+Fit = Callable[[np.ndarray], np.ndarray]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8.
+    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
 
     clients, paths: of each image, by split, where the data have them: the name of its client, and its file's path
     within the split. notes: see `sources.Source`.
@@ -49,28 +51,33 @@ class Raw:
     classes: tuple[str, ...]
     images: Mapping[str, Any]
     labels: Mapping[str, np.ndarray]
-    read: Callable[[Any], np.ndarray]
+    read: Callable[[Any], np.ndarray | Picture]
     clients: Mapping[str, Sequence[str]] = field(default_factory=dict)
     paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 class Decoded(NamedTuple):
-    """Arrays by name, images memory-mapped; the classes; the hash of the content; the notes of the data set."""
+    """Arrays by name, images memory-mapped; the classes; the hash of the content; the notes of the data set; `levels`.
+
+    levels: the white that `data.levels` has given images of 16 bits; None: it has given none.
+    """
 
     arrays: dict[str, np.ndarray]
     classes: tuple[str, ...]
     sha256: str
     notes: tuple[str, ...]
+    levels: int | None
 
 
 def opened(
     folder: Path,
     read_raw: Callable[[], Raw],
     *,
-    fit: Callable[[np.ndarray], np.ndarray],
+    fit: Fit,
     verify: bool,
     progress: Progress | None,
+    levels: int | str | None = None,
 ) -> Decoded:
     """The decoded images in `folder`; decoded now where they are missing or not as they were written.
 
@@ -78,6 +85,7 @@ def opened(
         read_raw: returns the images to decode.
         fit: gives an image its final size.
         verify: compare every block, not `CHECKED` of each file.
+        levels: the white of images of 16 bits: a grey level, `max` for the largest of train, None for each one's own.
 
     Raises DataError: images that cannot be read, or a folder that cannot be written.
     """
@@ -87,7 +95,7 @@ def opened(
             log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
         raw = read_raw()
         try:
-            _build(folder, raw, fit, verify, progress)
+            _build(folder, raw, fit, levels, verify, progress)
         except OSError as error:  # reading has errors of its own
             raise DataError(
                 f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
@@ -104,7 +112,7 @@ def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = [Path(file).stem for file in meta["blocks"]]
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode=None if "labels" in name else "r") for name in names}
-    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"], tuple(meta["notes"]))
+    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"], tuple(meta["notes"]), meta["levels"])
 
 
 def damage(folder: Path, verify: bool = True) -> str | None:
@@ -137,30 +145,30 @@ def _checksum(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def _build(
-    target: Path, raw: Raw, fit: Callable[[np.ndarray], np.ndarray], verify: bool, progress: Progress | None
-) -> None:
+def _build(target: Path, raw: Raw, fit: Fit, levels: int | str | None, verify: bool, progress: Progress | None) -> None:
     """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary_beside(target) as temporary:
         folder = temporary / "finished"  # the temporary folder itself is readable by its owner only
         folder.mkdir()
-        done, total = 0, sum(map(len, raw.labels.values()))
-        for split in SPLITS:
-            for kind in ("clients", "paths"):
-                if split in (texts := getattr(raw, kind)):
-                    np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
-            try:
-                for decoded in _decode(folder, split, raw, fit):
-                    done += decoded
-                    os.utime(temporary)  # see ABANDONED
+        found, total = Findings(), sum(map(len, raw.labels.values()))
+        try:
+            white = white_of(raw.images["train"], raw.read, levels, lambda: os.utime(temporary))  # see ABANDONED
+            for split in SPLITS:
+                for kind in ("clients", "paths"):
+                    if split in (texts := getattr(raw, kind)):
+                        np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
+                for decoded in _decode(folder, split, raw, fit, white):
+                    found.include(decoded)
+                    os.utime(temporary)
                     if progress:
-                        progress(done, total)
-            except UnreadableError:
-                first, *others = _unreadable(raw)
-                names = ", ".join([other.file for other in others] + ["..."] * (len(others) + 1 == UNREADABLE))
-                raise DataError(f"{first}; the same holds for {names}" if others else str(first)) from first
-        _write_meta(folder, raw)
+                        progress(found.images, total)
+        except UnreadableError:
+            first, *others = _unreadable(raw)
+            names = ", ".join([other.file for other in others] + ["..."] * (len(others) + 1 == UNREADABLE))
+            raise DataError(f"{first}; the same holds for {names}" if others else str(first)) from first
+        notes = [*raw.notes, *found.notes(white, levels)]
+        _write_meta(folder, raw.classes, notes, white if found.deep else None)
         if damage(target, verify) is None:  # another process was first, with the same content
             return
         with contextlib.suppress(FileNotFoundError):
@@ -195,12 +203,17 @@ def _temporary_beside(target: Path) -> Iterator[Path]:
             os.close(held)
 
 
-def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.ndarray]) -> Iterator[int]:
-    """Write a split's arrays, yielding the number of images of each finished chunk."""
+def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) -> Iterator[Findings]:
+    """Write a split's arrays, yielding what was found in the images of each finished chunk."""
+
+    def image_of(of: str, position: int) -> tuple[Picture, np.ndarray]:
+        read = picture(raw.read(raw.images[of][position]))
+        return read, fit(eight_bits(read, levels, _name(raw, of, position)))
+
     items, labels = raw.images[split], raw.labels[split].astype(np.int64)
     np.save(folder / f"{split}_labels.npy", labels)
-    first = raw.read(items[0])
-    shape = (len(labels), *fit(raw.read(raw.images["train"][0])).shape)  # one for both splits
+    first = picture(raw.read(items[0])).values
+    shape = (len(labels), *image_of("train", 0)[1].shape)  # one for both splits
     file = folder / f"{split}_images.npy"
     images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped
@@ -211,14 +224,15 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
 
-    def fill(start: int) -> int:
-        chunk = items[start : start + CHUNK]
-        for position, item in enumerate(chunk, start):
-            image = fit(raw.read(item))
+    def fill(start: int) -> Findings:
+        found = Findings()
+        for position in range(start, min(start + CHUNK, len(labels))):
+            read, image = image_of(split, position)
+            found.add(read, levels)
             if image.shape != shape[1:]:
                 raise DataError(_other_size(raw, split, position, image.shape, shape[1:]))
             images[position] = image
-        return len(chunk)
+        return found
 
     # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
     with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
@@ -257,14 +271,14 @@ def _name(raw: Raw, split: str, position: int) -> str:
     return f"{split}/{raw.paths[split][position]}" if split in raw.paths else f"{split} image {position}"
 
 
-def _write_meta(folder: Path, raw: Raw) -> None:
+def _write_meta(folder: Path, classes: Sequence[str], notes: Sequence[str], levels: int | None) -> None:
     """`meta.json` of the arrays in a folder."""
     files = {file.name: file.stat().st_size for file in sorted(folder.glob("*.npy"))}
     blocks = {}
     for name, size in files.items():
         with (folder / name).open("rb") as stream:
             blocks[name] = [_block(stream, index) for index in range(-(-size // BLOCK))]
-    described = {"classes": raw.classes, "notes": raw.notes, "sha256": _content_hash(folder)}
+    described = {"classes": classes, "notes": notes, "levels": levels, "sha256": _content_hash(folder)}
     meta = {**described, "bytes": files, "blocks": blocks}
     text = json.dumps({**meta, "checksum": _checksum(meta)})
     (folder / "meta.json").write_text(text, encoding="utf-8")

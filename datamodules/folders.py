@@ -21,6 +21,7 @@ from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError, UnreadableError
+from datamodules.pictures import Picture, of_pillow
 
 # an image that cannot be read is an error with a line of its own
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
@@ -241,15 +242,11 @@ def stamps(files: Files) -> list[tuple[str, str, str | None, str | None, int, in
     ]
 
 
-def read_image(path: str) -> np.ndarray:
-    """An image file as uint8 `[3, H, W]`; 16-bit grey levels, the most that PNG has, are scaled to 8 bits."""
+def read_image(path: str) -> Picture:
+    """An image file as a picture of three channels."""
     try:
         with Image.open(path) as image:
-            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-                grey = np.rint(np.asarray(image).astype(np.float64) / 257).astype(np.uint8)
-                return np.repeat(grey[None], 3, axis=0)
-            if image.mode in ("I", "F"):  # Pillow would clip them at 0 and 255
-                raise ValueError("its pixels are numbers of 32 bits, and which of them is white is not known")
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            read = of_pillow(image)
+            return read._replace(values=np.repeat(read.values, 3 // len(read.values), axis=0))
     except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
         raise UnreadableError(path, str(error)) from error

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules import arrays, embedded, folders
+from datamodules import arrays, columns, embedded, folders
 from datamodules.cache import SPLITS, Progress, Raw, opened
 from datamodules.embedded import SYNTHETIC, a_fifth
 from datamodules.errors import DataError
 from datamodules.partition import of_every_class
+from datamodules.pictures import checked_levels
 from datamodules.sizes import fitting
+from datamodules.torch_dataset import of_dataset
 
-FORMAT = 4  # included in every key; increase it when the same request produces other content, or another layout
+FORMAT = 5  # included in every key; increase it when the same request produces other content, or another layout
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
 EMBEDDED: dict[str, Callable[..., Raw]] = {
@@ -65,7 +67,8 @@ class Source:
 
     notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
     are not its own. whole, rows: of a limited data set, the whole one and the positions in its train. own: whether a
-    user brought them, neither embedded nor an archive of torchvision.
+    user brought them, neither embedded nor an archive of torchvision. levels: of images of 16 bits
+    the grey level that the request made white; None: it made none.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Source:
     whole: "Source | None" = None
     rows: np.ndarray | None = None
     own: bool = False
+    levels: int | None = None
 
     @property
     def labelled(self) -> bool:
@@ -106,6 +110,7 @@ def load(
     verify: bool = False,
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
+    levels: int | str | None = None,
 ) -> Source:
     """Open a data set, decoding it into the cache the first time.
 
@@ -121,32 +126,41 @@ def load(
         labels: whether folders name classes.
         client_folders: whether the first folder is the client's, also where there is only one.
         dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
-            `datamodules.arrays.of_dataset`.
+            `datamodules.torch_dataset.of_dataset`.
         verify: compare all decoded images with their hashes, not only a sample of large files.
         progress: called with (images decoded, images in total) while decoding.
         options: of `synthetic`: `examples`, `classes`, `channels`, `seed`; of a Hugging Face data set its columns
-            `image`, `label`, `client`.
+            `image`, `label`, `client`, and its `splits`.
+        levels: of images of 16 bits the grey level that is white, or `max` for the largest of train; None: that of
+            their depth.
 
     Raises DataError: missing or unusable data, or an impossible request.
     """
     if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
+    levels = checked_levels(levels)
     size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
     fit = fitting(image_size, resize, channels)
     folder = Path(root) / name
     reader = _reader(folder, dict(options or {}), dataset, download, image_size, labels, client_folders)
-    request = {"format": FORMAT, **size, **reader.request}
+    request = {"format": FORMAT, **size, "levels": levels, **reader.request}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
     stored = opened(
-        Path(cache) / f"{name}-{key}", lambda: _with_test(reader.read()), fit=fit, verify=verify, progress=progress
+        Path(cache) / f"{name}-{key}",
+        lambda: _with_test(reader.read()),
+        fit=fit,
+        verify=verify,
+        progress=progress,
+        levels=levels,
     )
     train, test = (_split(stored.arrays, split) for split in SPLITS)
     probe = None
     if reader.kind == "folder" and (folder / folders.PROBE).is_dir():
-        probe = load(folders.PROBE, root=folder, cache=cache, verify=verify, progress=progress, **size)
+        same = {"verify": verify, "progress": progress, "levels": stored.levels, **size}
+        probe = load(folders.PROBE, root=folder, cache=cache, **same)
     notes = [*stored.notes, *_missing_classes(stored.classes, test)]
     own = reader.kind not in ("embedded", "torchvision")
-    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe, own=own)
+    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe, own=own, levels=stored.levels)
 
 
 class _Reader(NamedTuple):
@@ -182,7 +196,7 @@ def _reader(
     _check_options(name, kind, options)
     place = {"folder": str(folder.resolve())}
     if dataset is not None:
-        read_dataset, items = arrays.of_dataset(*dataset, name)
+        read_dataset, items = of_dataset(*dataset)
         return _Reader(kind, read_dataset, {"items": items})
     if name == "synthetic":
         settings = SYNTHETIC | options | {"image_size": image_size or 8}
@@ -239,7 +253,7 @@ def limited(source: Source, limit: float) -> Source:
 
 def _check_options(name: str, kind: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the source has not. Raises DataError."""
-    known = {"synthetic": tuple(SYNTHETIC), "huggingface": ("image", "label", "client")}.get(
+    known = {"synthetic": tuple(SYNTHETIC), "huggingface": (*columns.COLUMNS, "splits")}.get(
         name if name == "synthetic" else kind, ()
     )
     if unknown := sorted(options.keys() - set(known)):

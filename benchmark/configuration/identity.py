@@ -17,8 +17,9 @@ RUNTIME = (
 NEWER = {
     "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
     "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
-    "data.labels": True, "data.probe": None, "schedule.warmup": 0.0, "optimizer.decay_norms_and_biases": True,
-    "encoder.weights": None, "federation.availability": 1.0, "federation.dropout": 0.0, "federation.deadline": None,
+    "data.labels": True, "data.levels": None, "data.probe": None, "schedule.warmup": 0.0,
+    "optimizer.decay_norms_and_biases": True, "encoder.weights": None, "federation.availability": 1.0, "federation.dropout": 0.0,
+    "federation.deadline": None,
     "compression.name": "none", "compression.share": 0.01, "privacy.mechanism": "none", "privacy.clip": None,
     "privacy.clipping": "flat", "privacy.quantile": 0.5, "privacy.noise_multiplier": None, "privacy.sampling": "fixed",
     "privacy.epsilon": None, "privacy.delta": 1e-5, "privacy.accountant": "rdp", "privacy.secure_sums": False,

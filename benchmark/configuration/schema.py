@@ -25,6 +25,9 @@ class DataConfig:
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
     channels: int | None = None
     """1: grey | 3: colour | None: as the images are, 3 for image files."""
+    levels: Any = None
+    """The grey level of 16-bit images that is white, e.g. 4095 for 12 bits | max: the largest of the training images |
+    None: the largest of the file's depth."""
     labels: bool = True
     """Whether folders of images name classes; false: images have no labels."""
     limit: float | None = None

@@ -25,6 +25,14 @@ from methods.base import Client, FederatedMethod
 
 def source(config: DictConfig, progress: Callable[[int, int], None] | None = None) -> Source:
     """The images, decoded once, and those of the data set whose labels the protocols use."""
+    images = _opened(config, progress)
+    if config.data.levels is not None and images.levels is None:
+        raise ConfigError(f"data.levels={config.data.levels}: no image of {images.name} has 16 bits: leave it out")
+    return images
+
+
+def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> Source:
+    """See `source`."""
     data = config.data
     options: Any = OmegaConf.to_container(data.options)
     dataset = None
@@ -50,6 +58,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
         verify=data.verify,
         progress=progress,
         options=options,
+        levels=data.levels,
     )
     if data.probe is not None:
         channels = f"data.channels={images.train.images.shape[1]}"
@@ -64,11 +73,12 @@ def load_matching(
     progress: Callable[[int, int], None] | None = None,
     overrides: Sequence[str] = (),
 ) -> Source:
-    """Another data set, its images resized to the run's size. overrides: of how it is read."""
+    """Another data set, its images at the run's size, their white that of the run's. overrides: of how it is read."""
     size = f"data.image_size={images.train.images.shape[-1]}"
     mode = [] if config.data.resize else ["data.resize=squash"]  # as scores on other data sets always were
     plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
-    return source(merge(config, [*plain, size, *mode, *overrides]), progress)
+    white = f"data.levels={'null' if images.levels is None else images.levels}"
+    return _opened(merge(config, [*plain, size, white, *mode, *overrides]), progress)
 
 
 class Public(NamedTuple):

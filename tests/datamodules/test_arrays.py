@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from datamodules import arrays, sources
+from datamodules import sources
 from datamodules.errors import DataError
+from datamodules.pictures import as_image
 from tests.datamodules.own_data import RNG, picture
 
 IMAGES = RNG.integers(0, 256, (12, 6, 6, 3), dtype=np.uint8)
@@ -204,18 +205,18 @@ class TestTorch:
             def __getitem__(self, index: int) -> torch.Tensor:
                 raise KeyError("x")
 
-        with pytest.raises(DataError, match="broken, item 0 cannot be read: KeyError: 'x'"):
+        with pytest.raises(DataError, match="Broken, item 0 cannot be read: KeyError: 'x'"):
             load(tmp_path, "broken", dataset=(Broken, {}))
 
     @pytest.mark.parametrize(
         ("dataset", "line"),
         [
-            ((Shapes, {"root": "x", "tall": 1}), r"data\.options\.tall: mine has root, train, wide"),
-            ((Shapes, {}), "mine cannot be made: TypeError: .*root"),
+            ((Shapes, {"root": "x", "tall": 1}), r"data\.options\.tall: .*Shapes has root, train, wide"),
+            ((Shapes, {}), "Shapes cannot be made without its argument root: set data.options.root"),
             ((lambda: TensorDataset(torch.randn(9, 3, 4, 4)), {}), "before normalisation"),
             ((lambda: TensorDataset(torch.rand(9, 4)), {}), r"uint8 \[4\]"),
             ((lambda: TensorDataset(torch.rand(9, 3, 4, 4), torch.rand(9)), {}), "a label is no whole number"),
-            ((list, {}), "mine has no item in train"),
+            ((list, {}), "builtins.list has no item in train"),
         ],
     )
     def test_other_datasets_are_one_line(self, tmp_path, dataset, line):
@@ -228,8 +229,8 @@ class TestTorch:
         grey = picture((5, 4), channels=1)
         same = [colour, Image.fromarray(colour), colour.transpose(2, 0, 1), torch.from_numpy(colour)]
         for image in same:
-            assert np.array_equal(arrays.as_image(image, "it"), colour.transpose(2, 0, 1))
+            assert np.array_equal(as_image(image, "it").values, colour.transpose(2, 0, 1))
         for image in (grey, Image.fromarray(grey), grey[None], grey[..., None], torch.from_numpy(grey / 255)):
-            assert np.array_equal(arrays.as_image(image, "it"), grey[None])
-        with pytest.raises(DataError, match="it has pixels of mode F"):
-            arrays.as_image(Image.fromarray(np.ones((3, 3), dtype=np.float32)), "it")
+            assert np.array_equal(as_image(image, "it").values, grey[None])
+        with pytest.raises(DataError, match="it cannot be read .its pixels are numbers of 32 bits"):
+            as_image(Image.fromarray(np.ones((3, 3), dtype=np.float32)), "it")

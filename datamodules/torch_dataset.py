@@ -1,0 +1,224 @@
+"""Images of a torch `Dataset`: a user's own class, of which nothing is certain, or one of torchvision.
+
+What its class raises, when it is made or read, is one line that names the class and the split or item.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datamodules.arrays import labelled, split_names
+from datamodules.cache import SPLITS, Raw
+from datamodules.errors import DataError
+from datamodules.pictures import Picture, as_image
+
+FINGERPRINT = 32
+"""Items of a `Dataset` whose content decides whether its decoded images are still those."""
+LABELS = ("targets", "labels")
+"""Attributes that may have the label of each item."""
+
+
+def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Raw], str]:
+    """A torch `Dataset` of (image, label), or of images alone, to be read when called; and a hash of its content.
+
+    The hash is of some images and of all labels, clients and classes.
+
+    `target` is called with `split="train"` and `split="test"`, or with `train=True` and `train=False`, where it has
+    such an argument, else once. Its objects may have `classes` (names by label) and `clients` (a name an item).
+
+    Args:
+        options: its other arguments; `splits` names the values of `split`, {train: ..., test: ...}, where null for test
+            stands for none.
+
+    Raises DataError: it cannot be made or read.
+    """
+    where = _name(target)
+    options = dict(options)
+    splits = split_names(options.pop("splits", {}))
+    content = hashlib.sha256(repr((where, sorted(options.items()))).encode())
+    parts = {}
+    for split, arguments in _variants(target, options, splits, where).items():
+        dataset, length = _made(target, options, arguments, where)
+        if not length:
+            raise DataError(f"{where} has no item in {split}")
+        parts[split] = part = Part(dataset, length, f"{where}, {split}" if split != "train" else where)
+        content.update(f"{split} {length}".encode())
+        for position in np.linspace(0, length - 1, min(FINGERPRINT, length)).astype(int):
+            content.update(part.image(int(position)).values.tobytes())
+    notes: list[str] = []
+    classes = {split: list(map(str, part.listed("classes", notes) or ())) for split, part in parts.items()}
+    if any(names != classes["train"] for names in classes.values()):
+        raise DataError(f"{where}: train and test have other `classes`: give both the same, in one order")
+    clients = {split: names for split, part in parts.items() if (names := part.clients(notes))}
+    labels = _labels(parts, notes, where)
+    content.update(repr((labels, classes, clients)).encode())
+    named = (classes["train"] or None) if labels else None
+    return partial(_read, parts, labels, clients, named, tuple(dict.fromkeys(notes)), where), content.hexdigest()
+
+
+def _name(target: Any) -> str:
+    """Its class or function in messages."""
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', repr(target))}".lstrip(".")
+
+
+def _variants(
+    target: Any, options: Mapping[str, Any], splits: Mapping[str, Any], where: str
+) -> dict[str, dict[str, Any]]:
+    """The arguments of each split. Raises DataError: options that it does not take, or arguments without a value."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} has no arguments that can be read ({error}): give a class or a function") from error
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if not takes_all and (unknown := sorted(options.keys() - parameters.keys())):
+        raise DataError(f"data.options.{unknown[0]}: {where} has {', '.join(parameters) or 'no arguments'}")
+    variants: dict[str, dict[str, Any]] = {"train": {}}
+    if "split" in parameters and "split" not in options:
+        variants = {split: {"split": name} for split, name in splits.items() if name is not None}
+    elif "train" in parameters and "train" not in options:
+        variants = {split: {"train": split == "train"} for split in SPLITS if splits[split] is not None}
+    if list(splits.values()) not in (list(SPLITS), ["train", None]) and "split" not in variants["train"]:
+        raise DataError(f"data.options.splits: {where} has no argument split that it could be for")
+    missing = [
+        name
+        for name, each in parameters.items()
+        if each.default is each.empty and each.kind not in variable and name not in {**options, **variants["train"]}
+    ]
+    if missing:
+        raise DataError(f"{where} cannot be made without its argument {missing[0]}: set data.options.{missing[0]}")
+    return variants
+
+
+def _made(target: Any, options: Mapping[str, Any], arguments: Mapping[str, Any], where: str) -> tuple[Any, int]:
+    """The object for a split, and its length."""
+    given = "".join(f" with {key}={value}" for key, value in arguments.items())
+    try:
+        dataset = target(**options, **arguments)
+    except Exception as error:  # it is a user's own code
+        hint = ""
+        if "split" in arguments and not isinstance(error, ImportError):
+            hint = "; data.options.splits={train: NAME, test: NAME} names its splits, and test: null holds a fifth out"
+        raise DataError(f"{where} cannot be made{given}: {reason(error)}{hint}") from error
+    try:
+        return dataset, len(dataset)
+    except Exception as error:
+        raise DataError(f"{where} has no length{given}: {reason(error)}: give it __len__ and __getitem__") from error
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class Part(NamedTuple):
+    """A split: its dataset and number of items. where: for messages."""
+
+    dataset: Any
+    length: int
+    where: str
+
+    def item(self, position: int) -> tuple[Any, ...]:
+        """What an item has: its image, and its label where it has one."""
+        try:
+            content = self.dataset[position]
+        except Exception as error:
+            raise DataError(f"{self.where}, item {position} cannot be read: {reason(error)}") from error
+        if isinstance(content, Mapping):
+            keys = ", ".join(map(str, content))
+            raise DataError(f"{self.where}, item {position} is a mapping of {keys}: give (image, label), or an image")
+        return tuple(content) if isinstance(content, tuple | list) and len(content) else (content,)
+
+    def image(self, position: int) -> Picture:
+        """The image of an item."""
+        return as_image(self.item(position)[0], f"{self.where}, item {position}")
+
+    def listed(self, name: str, notes: list[str]) -> list[Any] | None:
+        """An attribute that is a list; None where there is none, or something else, which a note then says."""
+        try:
+            value = getattr(self.dataset, name, None)
+            if value is None:
+                return None
+            if not callable(value) and not isinstance(value, str | bytes | Mapping):
+                return list(value.tolist() if hasattr(value, "tolist") else value)
+        except TypeError as error:
+            if "iter" not in str(error):
+                raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
+        except Exception as error:
+            raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
+        kind = "a method" if inspect.ismethod(value) else f"of type {type(value).__name__}"
+        notes.append(f"{self.where}: its `{name}` is {kind}, no list, and is not used")
+        return None
+
+    def clients(self, notes: list[str]) -> list[str]:
+        """The names of the items' clients; empty where there are none."""
+        names = self.listed("clients", notes) or []
+        if all(name is None for name in names):
+            return []
+        if len(names) != self.length:
+            raise DataError(
+                f"{self.where}: clients has {len(names)} names for {self.length} items: give one an item, or None"
+            )
+        if None in names:
+            raise DataError(f"{self.where}, item {names.index(None)} has no client, others have: give all one, or none")
+        return list(map(str, names))
+
+    def labels(self, notes: list[str]) -> list[int | str | None]:
+        """The label of each item: of `targets` or `labels`, else the second value of each item."""
+        stored = next((each for name in LABELS if len(each := self.listed(name, notes) or ()) == self.length), None)
+        if stored is None:
+            items = map(self.item, range(self.length))
+            stored = [item[1] if len(item) > 1 else None for item in items]
+        return [self._label(label, position) for position, label in enumerate(stored)]
+
+    def _label(self, label: Any, position: int) -> int | str | None:
+        """A label as a plain number or text."""
+        if label is None or type(label) in (int, str):
+            return label
+        with_type = type(label).__name__
+        try:
+            array = np.asarray(label)
+            if array.size == 1 and array.dtype.kind in "biuU":
+                value = array.item()
+                return value if isinstance(value, str) else int(value)
+            with_type = f"{array.dtype} {list(array.shape)}" if array.dtype != object else with_type
+        except Exception:  # nothing that could be a number
+            pass
+        raise DataError(
+            f"{self.where}, item {position}: a label is no whole number or text, but {with_type}: give (image, label)"
+        )
+
+
+def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str, list[int | str]]:
+    """Label of each item by split; empty where items are images alone."""
+    if len(parts["train"].item(0)) < 2:
+        return {}
+    labels = {split: part.labels(notes) for split, part in parts.items()}
+    if all(label is None for label in labels["train"]):
+        return {}
+    for split, each in labels.items():
+        if None in each:
+            raise DataError(
+                f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none"
+            )
+    return {split: [label for label in each if label is not None] for split, each in labels.items()}
+
+
+def _read(
+    parts: Mapping[str, Part],
+    labels: Mapping[str, list[int | str]],
+    clients: Mapping[str, list[str]],
+    classes: Sequence[str] | None,
+    notes: tuple[str, ...],
+    where: str,
+) -> Raw:
+    """What is to be decoded."""
+    items = {split: [(part, position) for position in range(part.length)] for split, part in parts.items()}
+    raw = labelled(items, labels, clients, lambda item: item[0].image(item[1]), where, classes)
+    return replace(raw, notes=(*raw.notes, *notes))
