@@ -94,9 +94,12 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         target = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"{where}.class={path}: {error}{hint}") from error
+    except Exception as error:  # the module may be a user's own, which raises what it likes
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        kind_of_error = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        text = " ".join(str(error).split())
+        hint = ": is its folder in PYTHONPATH?" if absent else ""
+        raise ConfigError(f"{where}.class={path}: {kind_of_error}{text}{hint}") from error
     made = made_by(target)
     if made is None and kind in ("encoder", "data", "partition") and callable(target):
         return target  # a function without a plain annotation may return anything

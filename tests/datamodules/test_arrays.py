@@ -232,5 +232,5 @@ class TestTorch:
             assert np.array_equal(as_image(image, "it").values, colour.transpose(2, 0, 1))
         for image in (grey, Image.fromarray(grey), grey[None], grey[..., None], torch.from_numpy(grey / 255)):
             assert np.array_equal(as_image(image, "it").values, grey[None])
-        with pytest.raises(DataError, match="it cannot be read .its pixels are numbers of 32 bits"):
+        with pytest.raises(DataError, match=r"it cannot be read \(its pixels are numbers of 32 bits"):
             as_image(Image.fromarray(np.ones((3, 3), dtype=np.float32)), "it")
