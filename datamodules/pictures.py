@@ -82,10 +82,11 @@ def of_pillow(image: Image.Image) -> Picture:
 
 def _coding(image: Image.Image) -> tuple[Any, ...]:
     """How the pixels are stored, as Pillow's decoder is told: for PNG, TIFF and PPM the raw mode comes first."""
-    tiles = getattr(image, "tile", None)
-    if not tiles:
-        return ()
-    return tiles[0].args if isinstance(tiles[0].args, tuple) else (tiles[0].args,)
+    if tiles := getattr(image, "tile", None):  # an image that is kept in memory is read more than once
+        args = tiles[0].args
+        image.info["coding"] = args if isinstance(args, tuple) else (args,)
+    coding: tuple[Any, ...] = image.info.get("coding", ())
+    return coding
 
 
 def _white(image: Image.Image, coding: tuple[Any, ...]) -> int | None:

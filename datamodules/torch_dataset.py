@@ -5,6 +5,7 @@ What its class raises, when it is made or read, is one line that names the class
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,10 +102,10 @@ def _made(target: Any, options: Mapping[str, Any], arguments: Mapping[str, Any],
     try:
         dataset = target(**options, **arguments)
     except Exception as error:  # it is a user's own code
-        hint = ""
-        if "split" in arguments and not isinstance(error, ImportError):
-            hint = "; data.options.splits={train: NAME, test: NAME} names its splits, and test: null holds a fifth out"
-        raise DataError(f"{where} cannot be made{given}: {reason(error)}{hint}") from error
+        about = "split" in arguments and re.search(rf"\b{re.escape(str(arguments['split']))}\b", str(error))
+        hint = "data.options.splits={train: NAME, test: NAME} names its splits, and test: null holds a fifth out"
+        text = reason(error).replace("download=True", "data.download=true")  # as it is called here
+        raise DataError(f"{where} cannot be made{given}: {text}{f'; {hint}' if about else ''}") from error
     try:
         return dataset, len(dataset)
     except Exception as error:
@@ -113,7 +114,7 @@ def _made(target: Any, options: Mapping[str, Any], arguments: Mapping[str, Any],
 
 def reason(error: Exception) -> str:
     """An error in one line."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
