@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from benchmark.configuration.compose import compose, load
-from benchmark.configuration.identity import identity
+from benchmark.configuration.identity import identity, settings
 from benchmark.errors import CheckpointError, ConfigError
 from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment
@@ -399,3 +399,37 @@ class TestClasses:
     def test_what_is_no_such_class(self, experiment, overrides, line):
         with pytest.raises((ConfigError, PartitionError), match=line):
             experiment("labelled", *overrides, partition="null").execute()
+
+
+class TestLevels:
+    """`data.levels`: the white of images of 16 bits."""
+
+    @pytest.fixture
+    def dark(self, tmp_path):
+        """Overrides of a run on images of 12 bits in 16."""
+        rng = np.random.default_rng(0)
+        (tmp_path / "dark").mkdir()
+        for index in range(12):
+            levels = rng.integers(0, 4096, (8, 8), dtype=np.uint16)
+            Image.fromarray(levels).save(tmp_path / "dark" / f"{index:02}.png")
+        return [f"data.root={tmp_path}", "evaluation.protocols=[geometry/v1]", "partition.clients=2"]
+
+    def test_they_are_part_of_what_a_run_is_only_where_they_are_given(self, experiment, dark):
+        plain = experiment("dark", *dark, partition="iid").config
+        given = experiment("dark", *dark, "data.levels=4095", partition="iid").config
+        assert identity(plain) != identity(given)
+        assert "data.levels" not in settings(plain)
+        assert data.source(plain).train.images.max() <= 16
+        assert data.source(given).train.images.max() > 250
+
+    def test_without_images_of_16_bits_they_are_refused(self, experiment, dark):
+        for levels in ("4095", "max"):
+            with pytest.raises(ConfigError, match=f"data.levels={levels}: no image of plain has 16 bits: leave it out"):
+                data.source(experiment("plain", f"data.levels={levels}", partition="folders").config)
+
+    @pytest.mark.parametrize("probe", ["digits", "dark"])
+    def test_another_data_set_has_the_white_of_the_run_where_it_has_16_bits(self, experiment, dark, probe):
+        source = data.source(
+            experiment("dark", *dark, "data.levels=max", f"data.probe={probe}", partition="iid").config
+        )
+        assert source.probe.levels == (source.levels if probe == "dark" else None)
