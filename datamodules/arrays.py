@@ -124,7 +124,7 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         for key in ("label", "client")
     }
     for key, by_split in values.items():
-        if any(value is None for each in by_split.values() for value in each):
+        if any(value in (None, "") for each in by_split.values() for value in each):
             raise DataError(f"{folder}: some images have no {key}: give all one, or remove them")
     undecoded = datasets.Image(decode=False)  # the library would also fetch addresses, and open any path
     read = {split: each.select_columns([image]).cast_column(image, undecoded) for split, each in splits.items()}

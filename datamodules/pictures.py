@@ -171,19 +171,16 @@ class Findings:
 
     def add(self, image: Picture, levels: int | None) -> None:
         """Count a picture."""
-        largest = int(image.values.max()) if image.deep else 0
-        self.include(
-            Findings(
-                images=1,
-                deep=image.deep,
-                bright=image.deep and largest * DARK >= image.white,
-                coarse=image.deep and image.white == 255,
-                above=levels is not None and largest > levels,
-                paged=image.paged,
-                transparent=image.transparent,
-                largest=largest,
-            )
-        )
+        self.images += 1
+        self.paged += image.paged
+        self.transparent += image.transparent
+        if image.deep:
+            largest = int(image.values.max())
+            self.deep += 1
+            self.bright += largest * DARK >= image.white
+            self.coarse += image.white == 255
+            self.above += levels is not None and largest > levels
+            self.largest = max(self.largest, largest)
 
     def include(self, other: "Findings") -> None:
         """Count the pictures of another count."""

@@ -1,5 +1,7 @@
 """Columns of a Hugging Face data set: each type is read, or refused in one line that names the column."""
 
+import io
+
 import datasets
 import numpy as np
 import pytest
@@ -88,8 +90,27 @@ class TestLabels:
         with pytest.raises(DataError, match=r"column label of .* is .*: give one label an image, or set"):
             load(tmp_path, {"label": REFUSED[kind]})
 
+    @pytest.mark.parametrize("missing", [None, ""])
+    def test_a_missing_label_is_no_class(self, tmp_path, missing):
+        column = (Value("string"), lambda k: missing if k == 2 else NAMES[k])
+        for key in ("label", "client"):
+            with pytest.raises(DataError, match=f"some images have no {key}: give all one, or remove them"):
+                load(tmp_path, {"name": column}, key, **{"label": None, key: "name"})
+
 
 class TestImages:
+    @pytest.mark.parametrize("kind", ["binary", "mapping"])
+    def test_bytes_of_image_files_are_images(self, tmp_path, kind):
+        contents = []
+        for each in PICTURES:
+            each.save(stream := io.BytesIO(), "png")
+            contents.append(stream.getvalue())
+        plain = {"binary": Value("binary"), "mapping": {"bytes": Value("binary"), "path": Value("string")}}[kind]
+        rows = [each if kind == "binary" else {"bytes": each, "path": None} for each in contents]
+        Dataset.from_dict({"png": rows}, features=Features({"png": plain})).save_to_disk(tmp_path / "mine")
+        source = sources.load("mine", root=tmp_path, cache=tmp_path / "cache", options={"image": "png"})
+        assert sorted({*source.train.images[:, 0, 0, 0], *source.test.images[:, 0, 0, 0]}) == list(range(9))
+
     @generated
     @given(st.sampled_from(sorted(REFUSED.keys() - {"image", "binary"}) + sorted(READ)))
     def test_a_column_of_something_else(self, tmp_path_factory, kind):
