@@ -5,6 +5,7 @@ import inspect
 import io
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,32 +15,70 @@ from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError
+from datamodules.splits import choose, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
+WORDS = {
+    **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
+    **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
+    **dict.fromkeys(("clients", "client", "users", "user", "writers", "writer"), "clients"),
+}
+"""Word in the name of an array -> what it holds."""
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
 
 
-def of_numpy(arrays: Mapping[str, Any], where: Path) -> Raw:
+def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] | None = None) -> Raw:
     """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
 
     Images are uint8, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels are whole numbers or texts `[N]`; clients
-    whole numbers or texts `[N]`. where: for messages.
+    whole numbers or texts `[N]`. WORDS and `splits.NAMES` have other words, in either order: `val_labels`, `x_train`.
+    where: for messages. options: `train` and `test`, names of splits.
     """
-    known = [f"{split}_{key}" for split in SPLITS for key in KEYS]
-    if unknown := [name for name in arrays if name not in known]:
-        raise DataError(f"{where} has an array {unknown[0]!r}: the arrays are {', '.join(known)}")
-    if "train_images" not in arrays:
-        raise DataError(f"{where} has no array train_images: the arrays are {', '.join(known)}")
-    splits = [split for split in SPLITS if f"{split}_images" in arrays]
-    images = {split: channels_first(arrays[f"{split}_images"], f"{where}, {split}_images") for split in splits}
+    known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
+    found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
+    for name in arrays:
+        split, key = _split_and_key(name)
+        if split is None or key is None:
+            raise DataError(f"{where} has an array {name!r}: {known}")
+        if key in found.setdefault(split, {}):
+            raise DataError(f"{where}: {found[split][key]} and {name} are both {key} of {split}: keep one")
+        found[split][key] = name
+    by_split = {split: names for split, names in found.items() if "images" in names}
+    train = (options or {}).get("train") or next((split for split in by_split if split_of(split) == "train"), None)
+    if train is None:
+        raise DataError(f"{where} has no array train_images: {known}")
+    has_labels = "labels" in by_split.get(train, {})
+    unlabelled = {split for split, names in by_split.items() if has_labels and "labels" not in names}
+    sizes = {split: len(arrays[names["images"]]) for split, names in by_split.items()}
+    splits, notes = choose(sizes, str(where), given=options, unlabelled=unlabelled)
     texts: dict[str, dict[str, Sequence[Any]]] = {"labels": {}, "clients": {}}
-    for split in splits:
-        for key, by_split in texts.items():
-            if f"{split}_{key}" in arrays:
-                by_split[split] = _column(arrays[f"{split}_{key}"], len(images[split]), f"{where}, {split}_{key}")
-    return labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
+    images = {}
+    for split, given in splits.items():
+        name = by_split[given]["images"]
+        images[split] = channels_first(arrays[name], f"{where}, {name}")
+        for key, columns in texts.items():
+            if name := by_split[given].get(key, ""):
+                columns[split] = _column(arrays[name], len(images[split]), f"{where}, {name}")
+    made = labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
+    alone = [name for split, names in found.items() if split not in by_split for name in names.values()]
+    return replace(made, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+
+
+def _split_and_key(name: str) -> tuple[str | None, str | None]:
+    """The split and the key of KEYS that an array's name says, as in `train_images` or `X_test`."""
+    for first, _, second in (name.partition("_"), name.rpartition("_")):
+        for split, word in ((first, second), (second, first)):
+            if split_of(split) and (key := WORDS.get(word.casefold())):
+                return split.casefold(), key
+    return None, None
+
+
+def is_training_images(name: str) -> bool:
+    """Whether an array of this name has training images."""
+    split, key = _split_and_key(name)
+    return key == "images" and split_of(split or "") == "train"
 
 
 def _column(array: np.ndarray, length: int, where: str) -> list[Any]:
@@ -95,10 +134,10 @@ def labelled(
 
 
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
-    """A Hugging Face data set that `save_to_disk` wrote; its splits are `train` and `test`, or it is one without.
+    """A Hugging Face data set that `save_to_disk` wrote; its splits are of `splits.NAMES`, or it is one without.
 
     options: `image`, `label` and `client`, names of columns; by default the first column of images, the first of class
-    labels, and none.
+    labels, and none; `train` and `test`, names of splits.
     """
     try:
         import datasets
@@ -106,11 +145,8 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         raise DataError(f"{folder} is a Hugging Face data set: pip install -e '.[datasets]'") from error
     stored = datasets.load_from_disk(str(folder))
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
-    if "train" not in splits:
-        raise DataError(
-            f"{folder} has splits {', '.join(splits)}: one has to be train; test is used where there is one"
-        )
-    splits = {split: splits[split] for split in SPLITS if split in splits}
+    names, notes = choose({name: len(each) for name, each in splits.items()}, str(folder), given=options)
+    splits = {split: splits[name] for split, name in names.items()}
     features = splits["train"].features
     image = options.get("image") or _first(features, datasets.Image)
     label = options.get("label") or _first(features, datasets.ClassLabel)
@@ -154,7 +190,8 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
     for key, by_split in (("label", labels), ("client", clients)):
         if any(value is None for values in by_split.values() for value in values):
             raise DataError(f"{folder}: some images have no {key}: give all one, or remove them")
-    return labelled(items, labels, clients, image_of, str(folder), named)
+    made = labelled(items, labels, clients, image_of, str(folder), named)
+    return replace(made, notes=(*made.notes, *notes))
 
 
 def _first(features: Mapping[str, Any], kind: type) -> str | None:
