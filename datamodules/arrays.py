@@ -15,16 +15,10 @@ from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError
-from datamodules.splits import choose, split_of
+from datamodules.splits import choose, split_and_key, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
-WORDS = {
-    **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
-    **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
-    **dict.fromkeys(("clients", "client", "users", "user", "writers", "writer"), "clients"),
-}
-"""Word in the name of an array -> what it holds."""
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
 
@@ -33,13 +27,13 @@ def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] 
     """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
 
     Images are uint8, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels are whole numbers or texts `[N]`; clients
-    whole numbers or texts `[N]`. WORDS and `splits.NAMES` have other words, in either order: `val_labels`, `x_train`.
+    whole numbers or texts `[N]`. `splits` has other words, in either order: `val_labels`, `x_train`.
     where: for messages. options: `train` and `test`, names of splits.
     """
     known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
     found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
     for name in arrays:
-        split, key = _split_and_key(name)
+        split, key = split_and_key(name)
         if split is None or key is None:
             raise DataError(f"{where} has an array {name!r}: {known}")
         if key in found.setdefault(split, {}):
@@ -64,21 +58,6 @@ def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] 
     made = labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
     alone = [name for split, names in found.items() if split not in by_split for name in names.values()]
     return replace(made, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
-
-
-def _split_and_key(name: str) -> tuple[str | None, str | None]:
-    """The split and the key of KEYS that an array's name says, as in `train_images` or `X_test`."""
-    for first, _, second in (name.partition("_"), name.rpartition("_")):
-        for split, word in ((first, second), (second, first)):
-            if split_of(split) and (key := WORDS.get(word.casefold())):
-                return split.casefold(), key
-    return None, None
-
-
-def is_training_images(name: str) -> bool:
-    """Whether an array of this name has training images."""
-    split, key = _split_and_key(name)
-    return key == "images" and split_of(split or "") == "train"
 
 
 def _column(array: np.ndarray, length: int, where: str) -> list[Any]:

@@ -23,6 +23,7 @@ from PIL import Image
 
 from datamodules.cache import Raw
 from datamodules.errors import DataError, UnreadableError
+from datamodules.layout import Layout, is_probe, probe_of
 from datamodules.listing import (
     Files,
     ImageFile,
@@ -32,21 +33,15 @@ from datamodules.listing import (
     other_formats,
     settled,
     suffix_of,
-    walk,
 )
 from datamodules.splits import OPTIONS, split_of
-from datamodules.tables import beside
 
 # an image that cannot be read is an error with a line of its own
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
 
-PROBE = "probe"
-"""Folder beside train/ with labelled images for the protocols."""
 CLASSES = ("folder", "path")
 """Values of `data.options.classes`: a class is an image's own folder, or the path to it."""
 FOLDER_OPTIONS = ("classes", *OPTIONS)
-NAMELESS = "images"
-"""Folder that names neither a class nor a client where all images of a split lie in one, in any case."""
 
 
 def in_folder(
@@ -68,7 +63,7 @@ def in_folder(
     other: Counter[str] = Counter()
     layout = f"the layout is {folder}/{{train,test}}/<class>/<image>"
     splits = _splits(folder, options, layout)
-    read = _Reading(labels, clients, options.get("classes") == "path")
+    read = Layout(folder, labels, clients, options.get("classes") == "path")
     if not splits:
         files, notes = {"train": read.split(folder, layout, other, whole=True)}, list(read.notes)
     else:
@@ -113,15 +108,6 @@ def _unused(images: Sequence[ImageFile], unused_by: str) -> str:
     )
 
 
-def probe_of(folder: Path) -> Path | None:
-    """The folder of labelled images for the protocols, in any case; None where there is none."""
-    return next((path for path in sorted(folder.iterdir()) if path.is_dir() and _is_probe(path.name)), None)
-
-
-def _is_probe(name: str) -> bool:
-    return name.casefold() == PROBE
-
-
 def _splits(folder: Path, options: Mapping[str, Any], layout: str) -> dict[str, Path]:
     """The folders of splits by their names, train first; none where the folder itself is a layout.
 
@@ -157,7 +143,7 @@ def _beside_splits(folder: Path, splits: Mapping[str, Path]) -> list[str]:
     """A line for each folder with images beside those of the splits, and for images beside them."""
     loose, notes = 0, []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if is_skipped(entry.name) or entry.name in splits or (_is_probe(entry.name) and entry.is_dir()):
+        if is_skipped(entry.name) or entry.name in splits or (is_probe(entry.name) and entry.is_dir()):
             continue
         if entry.is_dir():
             names = [name for _, _, files in os.walk(entry.path) for name in files]
@@ -166,88 +152,6 @@ def _beside_splits(folder: Path, splits: Mapping[str, Path]) -> list[str]:
         else:
             loose += suffix_of(entry.name) in formats()
     return [*notes, *([f"{loose:,} images beside the folders of splits are left out"] if loose else [])]
-
-
-def _refuse_splits_below(folder: Path, paths: Sequence[str]) -> None:
-    """Raises DataError: the second folders have the names of splits, and would be taken for classes."""
-    names = sorted({parts[1] for path in paths if len(parts := path.split("/")) > 2})
-    kinds = {split_of(name) for name in names}
-    if "train" in kinds and (kinds & {"test", "val"} or kinds == {"train"}):
-        first = paths[0].split("/")[0]
-        shown = ", ".join(name for name in names if split_of(name))
-        raise DataError(
-            f"{folder}: the folders {shown} in {first}/ look like splits: put them first, {folder}/{{train,test}}/..., "
-            f"or set data.root={folder} data.name={first}"
-        )
-
-
-class _Reading:
-    """How the folders of splits are read, one after another, train first; and a line for each thing to know."""
-
-    def __init__(self, labels: bool, clients: bool, by_path: bool) -> None:
-        self.labels, self.clients, self.by_path = labels, clients, by_path
-        self.first: ImageFile | None = None
-        self.notes: list[str] = []
-
-    def split(self, folder: Path, layout: str, other: Counter[str], whole: bool = False) -> list[ImageFile]:
-        """The images of a split's folder. other: counts the files that are no images. Raises DataError.
-
-        whole: whether it is the data set's folder, which may have a probe/ in it.
-        """
-        mine: Counter[str] = Counter()
-        probe = probe_of(folder) if whole else None
-        paths = list(walk(folder, folder, mine, without=probe.name if probe else None))
-        other.update(mine)
-        if not paths:
-            holds = f"; it holds {other_formats(mine)}" if mine else ""
-            raise DataError(f"no image in {folder}: {layout}{holds}")
-        if whole:
-            _refuse_splits_below(folder, paths)
-        folders = [path.split("/")[:-1] for path in paths]
-        drop = {k for k in range(min(map(len, folders))) if all(each[k].casefold() == NAMELESS for each in folders)}
-        names = [[name for k, name in enumerate(each) if k not in drop] for each in folders]
-        depths = {len(each): path for each, path in zip(names, paths, strict=True)}
-        if len(depths) > 1 and not (self.by_path and 0 not in depths):
-            first, second = list(depths.values())[:2]
-            raise DataError(
-                f"images of {folder} lie at several depths, {first} and {second}: put all as deep as each other, or "
-                "name the folder that has the images alone"
-            )
-        if (depth := max(depths)) > 2 and not self.by_path:
-            raise DataError(
-                f"{folder}/{depths[depth]} lies too deep: the layout is <client>/<class>/<image> at most; "
-                "data.options.classes=path makes a class of each folder, however deep"
-            )
-        # class folders of test/ beside client folders with classes in train/
-        one_is_client = self.clients and not (self.first and self.first.client and self.first.label)
-        images = [self._file(folder, path, each, one_is_client) for path, each in zip(paths, names, strict=True)]
-        images = self._annotated(folder, images) if self.labels and depth == 0 else images
-        self.first = self.first or images[0]
-        return images
-
-    def _file(self, folder: Path, path: str, names: Sequence[str], one_is_client: bool) -> ImageFile:
-        """The image file at a path within a split's folder, in these folders."""
-        file = os.path.join(folder, path)
-        if self.by_path and self.labels:
-            return ImageFile(file, path, "/".join(names) or None, names[0] if names and self.clients else None)
-        client = names[0] if len(names) == 2 or (names and one_is_client) else None
-        label = names[-1] if self.labels and names and (client is None or len(names) == 2) else None
-        return ImageFile(file, path, label, client)
-
-    def _annotated(self, folder: Path, images: list[ImageFile]) -> list[ImageFile]:
-        """The images with the classes and clients that a file in their folder gives, where there is one."""
-        said = beside(folder)
-        if said is None:
-            return images
-        if not said.names:
-            self.notes.append(f"{folder.name}/{said.name} is not read: {said.reason}")
-            return images
-        self.notes.append(f"the labels of {folder.name}/ are those of {said.name}")
-        short = {path.rpartition("/")[2]: names for path, names in said.names.items()}
-        names = [
-            said.names.get(image.path) or short.get(image.path.rpartition("/")[2], (None, None)) for image in images
-        ]
-        return [ImageFile(image.file, image.path, *each) for image, each in zip(images, names, strict=True)]
 
 
 def raw(files: Files) -> Raw:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules import arrays, embedded, folders
+from datamodules import arrays, embedded, folders, leaf
 from datamodules.archives import ARCHIVES as ARCHIVES
 from datamodules.archives import archive
 from datamodules.cache import SPLITS, Progress, Raw, opened
@@ -25,7 +25,7 @@ from datamodules.errors import DataError
 from datamodules.listing import Listing
 from datamodules.partition import of_every_class
 from datamodules.sizes import fitting
-from datamodules.splits import OPTIONS
+from datamodules.splits import OPTIONS, is_training_images
 from datamodules.tables import TABLE_OPTIONS, in_table
 
 FORMAT = 5  # included in every key; increase it when the same request produces other content, or another layout
@@ -33,6 +33,7 @@ KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "huggingface": ("image", "label", "client", *OPTIONS),
     "folder": folders.FOLDER_OPTIONS,
     "csv": TABLE_OPTIONS,
+    "leaf": OPTIONS,
     "npy": OPTIONS,
     "npz": OPTIONS,
 }
@@ -119,8 +120,8 @@ def load(
 
     Args:
         name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
-            `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk), `root/<name>.csv`,
-            `root/<name>.npz`, and the torchvision archive of that name.
+            LEAF's JSON files, `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk),
+            `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: the folder for decoded arrays.
         download: let torchvision download a missing archive.
         image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
@@ -193,7 +194,8 @@ def _reader(
         "dataset": dataset is not None,
         "embedded": name in EMBEDDED,
         "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
-        "npy": any(arrays.is_training_images(file.stem) for file in folder.glob("*.npy")),
+        "npy": any(is_training_images(file.stem) for file in folder.glob("*.npy")),
+        "leaf": bool(leaf.files_of(folder)),
         "folder": folder.is_dir(),
         "csv": files["csv"].is_file(),
         "npz": files["npz"].is_file(),
@@ -213,10 +215,10 @@ def _reader(
     if kind == "huggingface":
         read = partial(arrays.of_huggingface, folder, options)
         return _Reader(kind, read, {**place, "files": _stamps(folder), "columns": options})
-    if kind in ("npy", "npz"):
-        path = folder if kind == "npy" else files["npz"]
-        named = {"options": options} if options else {}
-        return _Reader(kind, partial(_numpy, path, options), {**place, "files": _stamps(path), **named})
+    if kind in ("npy", "npz", "leaf"):
+        path = files["npz"] if kind == "npz" else folder
+        read_all = partial(leaf.of_leaf if kind == "leaf" else _numpy, path, options)
+        return _Reader(kind, read_all, {**place, "files": _stamps(path), "options": options})
     if kind == "torchvision":
         return _Reader(kind, partial(archive, name, folder.parent, download), {})
     listing: Listing = (

@@ -15,6 +15,12 @@ NAMES = {
 FILLERS = frozenset(("set", "data", "dataset", "split", "image", "images", "img", "imgs", "seg", "final", "ilsvrc", ""))
 OPTIONS = ("train", "test")
 """Keys of `data.options` that name a split of the data; null is no test set."""
+WORDS = {
+    **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
+    **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
+    **dict.fromkeys(("clients", "client", "users", "user", "writers", "writer"), "clients"),
+}
+"""Word in the name of an array -> what it holds."""
 _SPLIT_OF = {name: split for split, names in NAMES.items() for name in names}
 
 
@@ -35,6 +41,21 @@ def split_of(name: str) -> str | None:
     named = [word for word in words if word not in FILLERS]
     # `trainset`, `testdata`
     return _SPLIT_OF.get(re.sub("(set|data|images)$", "", named[0])) if len(named) == 1 else None
+
+
+def split_and_key(name: str) -> tuple[str | None, str | None]:
+    """The split and the key, images, labels or clients, that an array's name says: `train_images`, `X_test`."""
+    for first, _, second in (name.partition("_"), name.rpartition("_")):
+        for split, word in ((first, second), (second, first)):
+            if split_of(split) and (key := WORDS.get(word.casefold())):
+                return split.casefold(), key
+    return None, None
+
+
+def is_training_images(name: str) -> bool:
+    """Whether an array of this name has training images."""
+    split, key = split_and_key(name)
+    return key == "images" and split_of(split or "") == "train"
 
 
 def choose(

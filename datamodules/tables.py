@@ -1,6 +1,7 @@
 """Tables: a CSV file that lists images, or clients of images; and files beside images that name their labels."""
 
 import csv
+import itertools
 import json
 import os
 from collections import Counter
@@ -171,17 +172,14 @@ def _jsonl(file: Path, stream: Any) -> _Rows:
                 yield line, content
 
     every = objects()
-    line, first = next(every, (1, {}))
-    header = list(first)
+    first = next(every, None)
+    header = list(first[1]) if first else []
+    lines = itertools.chain([first] if first else [], every)
+    return _Rows(header, ((line, [_text(content.get(name)) for name in header]) for line, content in lines))
 
-    def values(line: int, content: dict[str, Any]) -> tuple[int, list[str]]:
-        return line, ["" if content.get(name) is None else str(content[name]) for name in header]
 
-    def lines() -> Iterator[tuple[int, list[str]]]:
-        yield from (values(*each) for each in ([(line, first)] if first else []))
-        yield from (values(*each) for each in every)
-
-    return _Rows(header, lines())
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _positions(
@@ -261,10 +259,11 @@ def inside(path: str, where: str) -> str:
 
 
 class Beside(NamedTuple):
-    """A file beside images that says what they are: its name, (class, client) by path, and why it says nothing."""
+    """A file that says what images are: (class, client) by path, or `by_name`; and why it says nothing, if so."""
 
-    name: str
+    file: Path
     names: dict[str, tuple[str | None, str | None]]
+    by_name: bool = False
     reason: str = ""
 
 
@@ -275,11 +274,12 @@ def beside(folder: Path) -> Beside | None:
     """
     files = [file for name in ("metadata.csv", "metadata.jsonl") if (file := folder / name).is_file()]
     for file in [*files, *sorted(folder.glob("*_annotations.txt"))]:
+        by_name = file.suffix == ".txt"
         try:
-            said = _annotations(file) if file.suffix == ".txt" else _metadata(file)
+            said = _annotations(file) if by_name else _metadata(file)
         except DataError as error:
-            return Beside(file.name, {}, str(error))
-        return Beside(file.name, said, "" if said else f"{file} has no column of labels")
+            return Beside(file, {}, reason=str(error))
+        return Beside(file, said, by_name, "" if said else "it has no column of labels")
     return None
 
 
