@@ -88,7 +88,7 @@ def in_folder(
                 "holds a fifth out; if the folders in train/ are clients, set partition.name=folders, and "
                 "data.labels=false if they are anything else than classes"
             )
-    if other:
+    if other := other - read.used:
         notes.append(f"left out, as no images that are read: {other_formats(other)}")
     if unused_by and files["train"][0].client is not None:
         notes.append(_unused(files["train"], unused_by))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datamodules.errors import DataError
-from datamodules.listing import ImageFile, other_formats, walk
+from datamodules.listing import ImageFile, other_formats, suffix_of, walk
 from datamodules.splits import split_of
 from datamodules.tables import beside
 
@@ -46,6 +46,7 @@ class Layout:
         self.root, self.labels, self.clients, self.by_path = root, labels, clients, by_path
         self.first: ImageFile | None = None
         self.notes: list[str] = []
+        self.used: Counter[str] = Counter()  # files that are no images and were read, by suffix
 
     def split(self, folder: Path, layout: str, other: Counter[str], whole: bool = False) -> list[ImageFile]:
         """The images of a split's folder. other: counts the files that are no images. Raises DataError.
@@ -110,4 +111,6 @@ class Layout:
             self.notes.append(f"{said.file} is not read: {said.reason or f'it has no label of {images[0].path}'}")
             return images
         self.notes.append(f"the labels of {folder.name}/ are those of {said.file.name}")
+        if said.file.parent == folder:
+            self.used[suffix_of(said.file.name)] += 1
         return [ImageFile(image.file, image.path, *each) for image, each in zip(images, names, strict=True)]

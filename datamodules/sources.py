@@ -202,7 +202,7 @@ def _reader(
         "torchvision": True,
     }
     kind = next(kind for kind, applies in kinds.items() if applies)
-    _check_options(name, kind, options)
+    options = _checked_options(name, kind, options)
     place = {"folder": str(folder.resolve())}
     if dataset is not None:
         read_dataset, items = arrays.of_dataset(*dataset, name)
@@ -227,7 +227,9 @@ def _reader(
         else folders.in_folder(folder, options=options, **folder_options)
     )
     request = {**place, "files": folders.stamps(listing.files)}
-    return _Reader(kind, partial(folders.raw, listing.files), request, listing.notes)
+    beside = [file.name for other, file in files.items() if other != kind and file.is_file()]
+    notes = [f"{other} is not read, since {'the folder' if kind == 'folder' else 'the table'} is" for other in beside]
+    return _Reader(kind, partial(folders.raw, listing.files), request, (*listing.notes, *notes))
 
 
 def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:
@@ -262,15 +264,21 @@ def limited(source: Source, limit: float) -> Source:
     )
 
 
-def _check_options(name: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that the source has not. Raises DataError."""
+def _checked_options(name: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the source takes them: numbers of `synthetic`, and names of others. Raises DataError."""
     known = tuple(SYNTHETIC) if name == "synthetic" else KNOWN_OPTIONS.get(kind, ())
     if unknown := sorted(options.keys() - set(known)):
         which = f"its options are {', '.join(known)}" if known else f"only 'synthetic' has any: {', '.join(SYNTHETIC)}"
         raise DataError(f"{name!r} has no option {unknown[0]!r}; {which}")
-    for key, value in options.items() if name == "synthetic" else ():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
+    checked = {}
+    for key, value in options.items():
+        if name == "synthetic":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
+        elif not isinstance(value, str | int) and not (value is None and (key == "test" or kind == "huggingface")):
+            raise DataError(f"data.options.{key}={value!r}: give a name")
+        checked[key] = str(value) if value is not None and name != "synthetic" else value
+    return checked
 
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:

@@ -292,6 +292,18 @@ class TestOtherFormats:
         assert "unlabelled/ (7 images) is left out" in notes
         assert "1 images beside the folders of splits are left out" in notes
 
+    def test_a_table_beside_a_folder_of_its_name_is_named(self, tmp_path):
+        make(tmp_path / "mine", "train test", "cat dog")
+        (tmp_path / "mine.csv").write_text("path,label\n")
+        assert load(tmp_path).notes == ("mine.csv is not read, since the folder is",)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("value", [[1], {"a": 1}, 1.5])
+    def test_an_option_that_is_no_name_is_refused(self, tmp_path, kind, value):
+        write(tmp_path, kind, {"train": ("train", True), "test": ("test", True)})
+        with pytest.raises(DataError, match=r"data\.options\.train=.*: give a name"):
+            load(tmp_path, options={"train": value})
+
 
 class TestColumns:
     paths = st.sampled_from(

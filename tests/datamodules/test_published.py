@@ -245,7 +245,7 @@ def photos_of_a_phone(root: Path) -> None:
 
 LAYOUTS: list[tuple[Callable[[Path], None], dict[str, Any], Read | str]] = [
     (tiny_imagenet, {}, Read(2, 6, 6, notes=("val/ is the test set", "test/ (3 images), which has no labels, is left",
-                                            "the labels of val/ are those of val_annotations.txt", "3 .txt"))),
+                                            "the labels of val/ are those of val_annotations.txt", ": 2 .txt"))),
     (imagenet, {}, Read(2, 6, 6, notes=("val/ is the test set",))),
     (fruits_360, {}, Read(2, 6, 6, notes=("Training/ is the training set", "test-multiple_fruits/ (3 images)"))),
     (gtsrb, {}, "train has labels, Test/ has none: .* data.options.test=null"),
