@@ -14,7 +14,7 @@ that all images of a split lie in names nothing (Tiny-ImageNet's `<class>/images
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,11 @@ def in_folder(
             try:
                 found[name] = read.split(path, layout, other)
             except DataError:
-                if (
-                    split_of(name) != "val"
-                    or name in options.values()
-                    or not any(split_of(each) == "test" for each in found)
-                ):
+                has_test = any(split_of(each) == "test" for each in found)
+                if not has_test or split_of(name) != "val" or name in options.values():  # it would not be left out
                     raise
-                found[name] = []  # it is left out beside a test
         listing = settled(found, str(folder), options, "/")
-        files, notes = listing.files, [*listing.notes, *read.notes, *_beside_splits(folder, splits)]
+        files, notes = listing.files, [*listing.notes, *read.notes, *_beside_splits(folder, found)]
         has_probe = probe_of(folder) is not None
         if not ("test" in files or "test" in options or clients or has_probe) and files["train"][0].label:
             raise DataError(
@@ -139,11 +135,11 @@ def _inner(path: Path) -> Path:
     return path / entries[0].name if again else path
 
 
-def _beside_splits(folder: Path, splits: Mapping[str, Path]) -> list[str]:
-    """A line for each folder with images beside those of the splits, and for images beside them."""
+def _beside_splits(folder: Path, read: Collection[str]) -> list[str]:
+    """A line for each folder with images beside those of the splits that were read, and for images beside them."""
     loose, notes = 0, []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if is_skipped(entry.name) or entry.name in splits or (is_probe(entry.name) and entry.is_dir()):
+        if is_skipped(entry.name) or entry.name in read or (is_probe(entry.name) and entry.is_dir()):
             continue
         if entry.is_dir():
             names = [name for _, _, files in os.walk(entry.path) for name in files]
