@@ -10,33 +10,50 @@ import numpy as np
 from PIL import Image
 
 from datamodules import columns
-from datamodules.cache import SPLITS, Raw
+from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
+from datamodules.splits import SPLITS, choose, split_and_key, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
 
 
-def of_numpy(arrays: Mapping[str, Any], where: Path) -> Raw:
+def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] | None = None) -> Raw:
     """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
 
     Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels are whole numbers or
-    texts `[N]`; clients whole numbers or texts `[N]`. where: for messages.
+    texts `[N]`; clients whole numbers or texts `[N]`. `splits` has other words, in either order: `val_labels`,
+    `x_train`. where: for messages. options: `train` and `test`, names of splits.
     """
-    known = [f"{split}_{key}" for split in SPLITS for key in KEYS]
-    if unknown := [name for name in arrays if name not in known]:
-        raise DataError(f"{where} has an array {unknown[0]!r}: the arrays are {', '.join(known)}")
-    if "train_images" not in arrays:
-        raise DataError(f"{where} has no array train_images: the arrays are {', '.join(known)}")
-    splits = [split for split in SPLITS if f"{split}_images" in arrays]
-    images = {split: channels_first(arrays[f"{split}_images"], f"{where}, {split}_images") for split in splits}
+    known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
+    found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
+    for name in arrays:
+        split, key = split_and_key(name)
+        if split is None or key is None:
+            raise DataError(f"{where} has an array {name!r}: {known}")
+        if key in found.setdefault(split, {}):
+            raise DataError(f"{where}: {found[split][key]} and {name} are both {key} of {split}: keep one")
+        found[split][key] = name
+    by_split = {split: names for split, names in found.items() if "images" in names}
+    train = (options or {}).get("train") or next((split for split in by_split if split_of(split) == "train"), None)
+    if train is None:
+        raise DataError(f"{where} has no array train_images: {known}")
+    has_labels = "labels" in by_split.get(train, {})
+    unlabelled = {split for split, names in by_split.items() if has_labels and "labels" not in names}
+    sizes = {split: len(arrays[names["images"]]) for split, names in by_split.items()}
+    splits, notes = choose(sizes, str(where), given=options, unlabelled=unlabelled)
     texts: dict[str, dict[str, Sequence[Any]]] = {"labels": {}, "clients": {}}
-    for split in splits:
-        for key, by_split in texts.items():
-            if f"{split}_{key}" in arrays:
-                by_split[split] = _column(arrays[f"{split}_{key}"], len(images[split]), f"{where}, {split}_{key}")
-    return labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
+    images = {}
+    for split, given in splits.items():
+        name = by_split[given]["images"]
+        images[split] = channels_first(arrays[name], f"{where}, {name}")
+        for key, by_key in texts.items():
+            if name := by_split[given].get(key, ""):
+                by_key[split] = _column(arrays[name], len(images[split]), f"{where}, {name}")
+    made = labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
+    alone = [name for split, names in found.items() if split not in by_split for name in names.values()]
+    return replace(made, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
 
 
 def _column(array: np.ndarray, length: int, where: str) -> list[Any]:
@@ -95,9 +112,9 @@ def labelled(
 
 
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
-    """A Hugging Face data set that `save_to_disk` wrote; its splits are `train` and `test`, or it is one without.
+    """A Hugging Face data set that `save_to_disk` wrote; its splits are of `splits.NAMES`, or it is one without.
 
-    options: `image`, `label` and `client`, names of columns, see `datamodules.columns`; `splits`, see `split_names`.
+    options: `image`, `label` and `client`, names of columns, see `datamodules.columns`; `train` and `test`, of splits.
     """
     try:
         import datasets
@@ -109,7 +126,8 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         reason = " ".join(str(error).split())
         raise DataError(f"{folder} cannot be read as a Hugging Face data set: {reason}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
-    splits = _chosen_splits(splits, options.get("splits"), folder)
+    chosen, kept = choose({name: len(each) for name, each in splits.items()}, str(folder), given=options)
+    splits = {split: splits[name] for split, name in chosen.items()}
     features = {split: each.features for split, each in splits.items()}
     names, notes = columns.chosen(features["train"], options, str(folder))
     image, label = names["image"], names["label"]
@@ -143,35 +161,4 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
 
     classes = getattr(features["train"].get(label), "names", None)  # None of labels that are plain values
     raw = labelled(items, values["label"], values["client"], image_of, str(folder), classes)
-    return replace(raw, notes=(*raw.notes, *notes))
-
-
-def split_names(given: Any) -> dict[str, Any]:
-    """`data.options.splits`: what train and test are called in the data; None: there is no test.
-
-    Raises DataError: it is no such mapping.
-    """
-    names: dict[str, Any] = dict(zip(SPLITS, SPLITS, strict=True))
-    if not isinstance(given, Mapping) or given.keys() - names.keys() or given.get("train", "") is None:
-        raise DataError(
-            f"data.options.splits={given!r}: give what its splits are called, {{train: NAME, test: NAME}}; null for "
-            "test holds a fifth out"
-        )
-    return names | dict(given)
-
-
-def _chosen_splits(splits: Mapping[str, Any], given: Any, folder: Path) -> dict[str, Any]:
-    """train and test of a data set's splits. given: what they are called, see `split_names`."""
-    if given is not None:
-        names = {split: name for split, name in split_names(given).items() if name is not None}
-        if absent := [name for name in names.values() if name not in splits]:
-            raise DataError(
-                f"data.options.splits: {folder} has splits {', '.join(splits)}, and none called {absent[0]}"
-            )
-        return {split: splits[name] for split, name in names.items()}
-    if "train" not in splits:
-        raise DataError(
-            f"{folder} has splits {', '.join(splits)}: one has to be train; test is used where there is one; "
-            "data.options.splits={train: NAME, test: NAME} says what they are called"
-        )
-    return {split: splits[split] for split in SPLITS if split in splits}
+    return replace(raw, notes=(*kept, *raw.notes, *notes))

@@ -26,13 +26,13 @@ import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
 from datamodules.pictures import Findings, Picture, eight_bits, picture, white_of
+from datamodules.splits import SPLITS
 
 UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
 ABANDONED = 3600.0  # seconds without progress after which an unfinished folder that no process holds is removed
-SPLITS = ("train", "test")
 ARRAYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
 Progress = Callable[[int, int], None]
 Fit = Callable[[np.ndarray], np.ndarray]

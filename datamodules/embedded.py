@@ -1,5 +1,6 @@
 """Embedded and generated images, which need no file: digits, domains, synthetic."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,7 @@ def a_fifth(groups: np.ndarray) -> np.ndarray:
     """Whether each image is held out: a fifth of each group, drawn with seed 0."""
     rng = np.random.default_rng(0)
     test = np.zeros(len(groups), dtype=bool)
-    for group in range(groups.max() + 1):
-        members = np.flatnonzero(groups == group)
+    for members in np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1]):
         test[rng.permutation(members)[: round(len(members) / 5)]] = True
     return test
 
@@ -90,3 +90,7 @@ def _displays(digits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             image[top : top + 7, left : left + 4][lines[segment]] = 1
     bright = rng.uniform(90, 230, (len(digits), 1, 1))
     return np.rint(images * bright + rng.normal(0, 20, images.shape)).clip(0, 255).astype(np.uint8)
+
+
+EMBEDDED: dict[str, Callable[..., Raw]] = {"digits": digits, "domains": domains, "synthetic": synthetic}
+"""Name -> function that makes the images."""

@@ -5,15 +5,21 @@ As in `datamodules.partition`, a partition is one sorted int64 index array a cli
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules import folders
+from datamodules import tables
 from datamodules.errors import PartitionError
+from datamodules.listing import LONGEST
 from datamodules.partition import Partition
+from datamodules.splits import split_of
+
+PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+"""Suffixes of files that are not opened."""
 
 
 class NamedPartition(NamedTuple):
@@ -81,12 +87,21 @@ def _entries(file: Path) -> list[tuple[str, str | int, str]]:
     """(line for messages, path or index of an image, name of its client) of a CSV or JSON file."""
     if not file.is_file():
         raise PartitionError(f"partition.path={file}: there is no such file")
+    with file.open("rb") as stream:
+        begins = stream.read(100).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if file.suffix.lower() in PICKLES or begins == b"\x80":
+        raise PartitionError(
+            f"{file} is a pickle, which can run code and is not opened: write {{client: [indices]}} of its training "
+            "images as JSON to a file that ends in .json"
+        )
     if file.suffix.lower() != ".json":
-        header = file.read_bytes()[:1000].split(b"\n", 1)[0]
-        key = "index" if b"index" in header else "path"
-        return [
-            (str(row), row.text[key], row.text["client"]) for row in folders.rows(file, (key, "client"), ("label",))
-        ]
+        if begins in (b"{", b"["):
+            raise PartitionError(
+                f"{file} is no CSV file, it begins with {begins.decode()}: give CSV, with a header of path,client or "
+                'index,client, or JSON, {"client": [indices]} with names in double quotes, in a file ending in .json'
+            )
+        listed = tables.rows(file, ("client",), ("label",), one_of=("path", "index"))
+        return [(str(row), row.text.get("path") or row.text["index"], row.text["client"]) for row in listed]
     try:
         content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -94,8 +109,8 @@ def _entries(file: Path) -> list[tuple[str, str | int, str]]:
     if not isinstance(content, dict) or not all(isinstance(images, list) for images in content.values()):
         raise PartitionError(f"{file}: give {{client: [paths or indices of its images]}}")
     for client, images in content.items():
-        if not client.isprintable() or not 0 < len(client) <= folders.LONGEST:
-            raise PartitionError(f"{file}: {client[:50]!a} is no name of a client: give 1 to {folders.LONGEST} letters")
+        if not client.isprintable() or not 0 < len(client) <= LONGEST:
+            raise PartitionError(f"{file}: {client[:50]!a} is no name of a client: give 1 to {LONGEST} letters")
         if not images:
             raise PartitionError(f"{file}: client {client} has no image: leave it out")
         if wrong := [image for image in images if isinstance(image, bool) or not isinstance(image, str | int)]:
@@ -107,8 +122,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of JSON with these keys and values. Raises ValueError: a key is there twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)[:50]!a} is there twice")
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"{next(key for key in counts if counts[key] > 1)[:50]!a} is there twice")
     return content
 
 
@@ -118,12 +133,13 @@ def _position(image: str | int, positions: Mapping[str, int] | None, total: int,
         if len(str(image)) > 18 or not 0 <= int(image) < total:
             raise PartitionError(f"{where}: index {str(image)[:20]}: there are training images 0 to {total - 1}")
         return int(image)
-    path = folders.inside(image, where)
+    path = tables.inside(image, where)
     if positions is None:
         raise PartitionError(
             f"{where}: {image!r} is a path, and the data have no files: give indices, 0 to {total - 1}"
         )
-    position = positions.get(path, positions.get(path.removeprefix("train/")))
+    split, _, rest = path.partition("/")
+    position = positions.get(path, positions.get(rest) if split_of(split) == "train" else None)
     if position is None:
         raise PartitionError(f"{where}: there is no training image {path}: the first is {next(iter(positions))}")
     return position

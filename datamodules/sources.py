@@ -10,31 +10,38 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules import arrays, columns, embedded, folders
-from datamodules.cache import SPLITS, Progress, Raw, opened
-from datamodules.embedded import SYNTHETIC, a_fifth
+from datamodules import arrays, embedded, folders, leaf
+from datamodules.archives import ARCHIVES as ARCHIVES
+from datamodules.archives import archive
+from datamodules.cache import Progress, Raw, opened
+from datamodules.columns import COLUMNS
+from datamodules.embedded import EMBEDDED, SYNTHETIC, a_fifth
 from datamodules.errors import DataError
+from datamodules.listing import Listing
 from datamodules.partition import of_every_class
 from datamodules.pictures import checked_levels
 from datamodules.sizes import fitting
+from datamodules.splits import OPTIONS, SPLITS, is_training_images, split_names
+from datamodules.tables import TABLE_OPTIONS, in_table
 from datamodules.torch_dataset import of_dataset
 
 FORMAT = 5  # included in every key; increase it when the same request produces other content, or another layout
-ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
-ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
-EMBEDDED: dict[str, Callable[..., Raw]] = {
-    "digits": embedded.digits,
-    "domains": embedded.domains,
-    "synthetic": embedded.synthetic,
+KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "huggingface": (*COLUMNS, *OPTIONS),
+    "folder": folders.FOLDER_OPTIONS,
+    "csv": TABLE_OPTIONS,
+    "leaf": OPTIONS,
+    "npy": OPTIONS,
+    "npz": OPTIONS,
 }
-"""Name -> function that makes the images."""
+"""Kind of source -> its keys of `data.options`; `synthetic` has those of SYNTHETIC."""
+LABELLED = "probe/{train,test}/<class>/<image>"
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
@@ -68,7 +75,8 @@ class Source:
     notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
     are not its own. whole, rows: of a limited data set, the whole one and the positions in its train. own: whether a
     user brought them, neither embedded nor an archive of torchvision. levels: of images of 16 bits
-    the grey level that the request made white; None: it made none.
+    the grey level that the request made white; None: it made none. in_folders: whether they are files in folders
+    that name their classes or clients.
     """
 
     name: str
@@ -82,6 +90,7 @@ class Source:
     rows: np.ndarray | None = None
     own: bool = False
     levels: int | None = None
+    in_folders: bool = False
 
     @property
     def labelled(self) -> bool:
@@ -106,6 +115,7 @@ def load(
     channels: int | None = None,
     labels: bool = True,
     client_folders: bool = False,
+    unused_by: str = "",
     dataset: tuple[Any, Mapping[str, Any]] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
@@ -116,8 +126,8 @@ def load(
 
     Args:
         name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
-            `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk), `root/<name>.csv`,
-            `root/<name>.npz`, and the torchvision archive of that name.
+            LEAF's JSON files, `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk),
+            `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: the folder for decoded arrays.
         download: let torchvision download a missing archive.
         image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
@@ -125,12 +135,13 @@ def load(
         channels: 1 (grey) or 3; None: what the images have, and 3 for image files.
         labels: whether folders name classes.
         client_folders: whether the first folder is the client's, also where there is only one.
+        unused_by: what does not use clients that folders name, for a note; empty: they are used.
         dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
             `datamodules.torch_dataset.of_dataset`.
         verify: compare all decoded images with their hashes, not only a sample of large files.
         progress: called with (images decoded, images in total) while decoding.
-        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`; of a Hugging Face data set its columns
-            `image`, `label`, `client`, and its `splits`.
+        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`; of others KNOWN_OPTIONS: names of columns
+            and of splits, and of folders `classes`, one of `folders.CLASSES`.
         levels: of images of 16 bits the grey level that is white, or `max` for the largest of train; None: that of
             their depth.
 
@@ -142,7 +153,8 @@ def load(
     size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
     fit = fitting(image_size, resize, channels)
     folder = Path(root) / name
-    reader = _reader(folder, dict(options or {}), dataset, download, image_size, labels, client_folders)
+    folder_options = {"labels": labels, "clients": client_folders, "unused_by": unused_by}
+    reader = _reader(folder, dict(options or {}), dataset, download, image_size, folder_options)
     request = {"format": FORMAT, **size, "levels": levels, **reader.request}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
     stored = opened(
@@ -155,20 +167,37 @@ def load(
     )
     train, test = (_split(stored.arrays, split) for split in SPLITS)
     probe = None
-    if reader.kind == "folder" and (folder / folders.PROBE).is_dir():
-        same = {"verify": verify, "progress": progress, "levels": stored.levels, **size}
-        probe = load(folders.PROBE, root=folder, cache=cache, **same)
-    notes = [*stored.notes, *_missing_classes(stored.classes, test)]
-    own = reader.kind not in ("embedded", "torchvision")
-    return Source(name, train, test, stored.classes, stored.sha256, tuple(notes), probe, own=own, levels=stored.levels)
+    if reader.kind == "folder" and (path := folders.probe_of(folder)) is not None:
+        further: dict[str, Any] = {"verify": verify, "progress": progress, "levels": stored.levels}
+        further["options"] = {key: value for key, value in (options or {}).items() if key == "classes"}
+        probe = load(path.name, root=folder, cache=cache, unused_by="training", **further, **size)
+        if not probe.labelled:
+            raise DataError(f"{path} is for labelled images, and has no two classes: the layout is {LABELLED}")
+    notes = [*reader.notes, *stored.notes, *_missing_classes(stored.classes, test)]
+    return Source(
+        name,
+        train,
+        test,
+        stored.classes,
+        stored.sha256,
+        tuple(notes),
+        probe,
+        own=reader.kind not in ("embedded", "torchvision"),
+        levels=stored.levels,
+        in_folders=reader.kind == "folder" and train.paths is not None and "/" in train.paths[0],
+    )
 
 
 class _Reader(NamedTuple):
-    """A kind of source, the function that reads its images, and what tells its content from that of another."""
+    """A kind of source, the function that reads its images, what tells its content from that of another, and notes.
+
+    notes: those that do not depend on the content, and are not stored with it.
+    """
 
     kind: str
     read: Callable[[], Raw]
     request: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def _reader(
@@ -177,23 +206,26 @@ def _reader(
     dataset: tuple[Any, Mapping[str, Any]] | None,
     download: bool,
     image_size: int | None,
-    labels: bool,
-    client_folders: bool,
+    folder_options: Mapping[str, Any],
 ) -> _Reader:
-    """How the data set is read whose folder, which need not exist, this is; the arguments are those of `load`."""
+    """How the data set is read whose folder, which need not exist, this is; the arguments are those of `load`.
+
+    folder_options: further arguments of `folders.in_folder`.
+    """
     name, files = folder.name, {kind: folder.with_name(f"{folder.name}.{kind}") for kind in ("csv", "npz")}
     kinds = {  # the first that is there
         "dataset": dataset is not None,
         "embedded": name in EMBEDDED,
         "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
-        "npy": (folder / "train_images.npy").is_file(),
+        "npy": any(is_training_images(file.stem) for file in folder.glob("*.npy")),
+        "leaf": bool(leaf.files_of(folder)),
         "folder": folder.is_dir(),
         "csv": files["csv"].is_file(),
         "npz": files["npz"].is_file(),
         "torchvision": True,
     }
     kind = next(kind for kind, applies in kinds.items() if applies)
-    _check_options(name, kind, options)
+    options = _checked_options(name, kind, options)
     place = {"folder": str(folder.resolve())}
     if dataset is not None:
         read_dataset, items = of_dataset(*dataset)
@@ -206,17 +238,21 @@ def _reader(
     if kind == "huggingface":
         read = partial(arrays.of_huggingface, folder, options)
         return _Reader(kind, read, {**place, "files": _stamps(folder), "columns": options})
-    if kind in ("npy", "npz"):
-        path = folder if kind == "npy" else files["npz"]
-        return _Reader(kind, partial(_numpy, path), {**place, "files": _stamps(path)})
+    if kind in ("npy", "npz", "leaf"):
+        path = files["npz"] if kind == "npz" else folder
+        read_all = partial(leaf.of_leaf if kind == "leaf" else _numpy, path, options)
+        return _Reader(kind, read_all, {**place, "files": _stamps(path), "options": options})
     if kind == "torchvision":
-        return _Reader(kind, partial(_archive, name, folder.parent, download), {})
-    images = (
-        folders.in_table(files["csv"])
+        return _Reader(kind, partial(archive, name, folder.parent, download), {})
+    listing: Listing = (
+        in_table(files["csv"], options)
         if kind == "csv"
-        else folders.in_folder(folder, labels=labels, clients=client_folders)
+        else folders.in_folder(folder, options=options, **folder_options)
     )
-    return _Reader(kind, partial(folders.raw, images), {**place, "files": folders.stamps(images)})
+    request = {**place, "files": folders.stamps(listing.files)}
+    beside = [file.name for other, file in files.items() if other != kind and file.is_file()]
+    notes = [f"{other} is not read, since {'the folder' if kind == 'folder' else 'the table'} is" for other in beside]
+    return _Reader(kind, partial(folders.raw, listing.files), request, (*listing.notes, *notes))
 
 
 def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:
@@ -251,17 +287,24 @@ def limited(source: Source, limit: float) -> Source:
     )
 
 
-def _check_options(name: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that the source has not. Raises DataError."""
-    known = {"synthetic": tuple(SYNTHETIC), "huggingface": (*columns.COLUMNS, "splits")}.get(
-        name if name == "synthetic" else kind, ()
-    )
+def _checked_options(name: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the source takes them: numbers of `synthetic`, and names of others. Raises DataError."""
+    known = tuple(SYNTHETIC) if name == "synthetic" else KNOWN_OPTIONS.get(kind, ())
     if unknown := sorted(options.keys() - set(known)):
         which = f"its options are {', '.join(known)}" if known else f"only 'synthetic' has any: {', '.join(SYNTHETIC)}"
         raise DataError(f"{name!r} has no option {unknown[0]!r}; {which}")
-    for key, value in options.items() if name == "synthetic" else ():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
+    checked: dict[str, Any] = {}
+    for key, value in options.items():
+        if key == "splits":
+            checked |= split_names(value)
+            continue
+        if name == "synthetic":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise DataError(f"data.options.{key}={value!r}: give a whole number of at least 0")
+        elif not isinstance(value, str | int) and not (value is None and kind == "huggingface"):
+            raise DataError(f"data.options.{key}={value!r}: give a name")
+        checked[key] = str(value) if value is not None and name != "synthetic" else value
+    return checked
 
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:
@@ -271,7 +314,7 @@ def _stamps(path: Path) -> list[tuple[str, int, int]]:
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
-def _numpy(path: Path) -> Raw:
+def _numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     """The arrays of an .npz file, or of the .npy files of a folder."""
     try:
         if path.is_dir():
@@ -281,7 +324,7 @@ def _numpy(path: Path) -> Raw:
                 stored = dict(archive)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as arrays without objects: {' '.join(str(error).split())}") from error
-    return arrays.of_numpy(stored, path)
+    return arrays.of_numpy(stored, path, options)
 
 
 def _with_test(raw: Raw) -> Raw:
@@ -316,35 +359,3 @@ def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
     counts = np.bincount(test.labels, minlength=len(classes))
     missing = [name for name, count in zip(classes, counts, strict=False) if not count]
     return [f"test has no image of {len(missing)} of {len(classes)} classes: {first(missing, 5)}"] if missing else []
-
-
-def _archive(name: str, root: Path, download: bool) -> Raw:
-    missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
-    if name not in ARCHIVES:
-        choices = ", ".join((*EMBEDDED, *ARCHIVES))
-        files = list(root.iterdir()) if root.is_dir() else []
-        here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
-        if not root.is_dir():
-            missing = f"no data set {name!r}: data.root={root} is no folder"
-        elif near := get_close_matches(name, [*here, *EMBEDDED, *ARCHIVES], n=1):
-            missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
-        raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
-    from torchvision import datasets
-
-    kind = getattr(datasets, ARCHIVES[name])
-    images, labels = {}, {}
-    for split in SPLITS:
-        selection: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
-        try:
-            data = kind(root, download=download, **selection)
-        except (RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split()).partition(". You can use download")[0]  # it is `data.download` here
-            raise DataError(
-                f"{missing} and for torchvision's {kind.__name__} archive in {root} ({reason}); "
-                "set data.download=true, or data.root=... to the folder that holds one of them"
-            ) from error
-        array = np.asarray(data.data)  # [N, H, W], [N, H, W, 3] or [N, 3, H, W]
-        array = array[:, None] if array.ndim == 3 else array
-        images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
-        labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
-    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules.arrays import labelled, split_names
-from datamodules.cache import SPLITS, Raw
+from datamodules.arrays import labelled
+from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
+from datamodules.splits import SPLITS, split_names
 
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
@@ -40,7 +41,7 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
     """
     where = _name(target)
     options = dict(options)
-    splits = split_names(options.pop("splits", {}))
+    splits = dict(zip(SPLITS, SPLITS, strict=True)) | split_names(options.pop("splits", {}))
     content = hashlib.sha256(repr((where, sorted(options.items()))).encode())
     parts = {}
     for split, arguments in _variants(target, options, splits, where).items():

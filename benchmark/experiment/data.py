@@ -54,6 +54,7 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
         channels=data.channels,
         labels=data.labels,
         client_folders=config.partition.get("name") == "folders",
+        unused_by="" if _uses_clients(config.partition) else f"partition.name={config.partition.get('name')}",
         dataset=dataset,
         verify=data.verify,
         progress=progress,
@@ -64,6 +65,13 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
         channels = f"data.channels={images.train.images.shape[1]}"
         images = replace(images, probe=load_matching(config, images, data.probe, progress, [channels]))
     return images if data.limit is None else limited(images, data.limit)
+
+
+def _uses_clients(section: Mapping[str, Any]) -> bool:
+    """Whether a partition is by the clients that the data name, or a user's function that is given them."""
+    if section.get("class"):
+        return "clients" in inspect.signature(locate(section, "partition")).parameters
+    return section.get("name") == "folders"
 
 
 def load_matching(

@@ -102,8 +102,10 @@ class Run:
         clients = f"{count(len(self.data.parts), 'client')}{named}"
         probe = "" if source.probe is None else f"; scored on {source.probe}"
         lines = [f"{source}, {clients}{probe}", *source.notes]
-        in_folders = source.train.paths is not None and "/" in source.train.paths[0] and source.train.clients is None
-        if in_folders and source.labelled and not names:
+        if source.probe is not None:
+            lines += [f"{source.probe.name}: {line}" for line in source.probe.notes]
+        chosen = source.train.clients is not None or names or "classes" in self.config.data.options
+        if source.in_folders and source.labelled and not chosen:
             lines.append("folders are read as classes: if they are clients, set partition.name=folders")
         return lines
 

@@ -138,10 +138,12 @@ class TestSplits:
             source = sources.load("mine", root=tmp_path, cache=tmp_path / "cache", **given_)
             return len(source.train.labels), len(source.test.labels), source.notes
 
-        assert sizes(train="training", test="valid") == (6, 3, ())
-        assert sizes(train="training", test=None) == (5, 1, (sources.HELD_OUT,))
-        with pytest.raises(DataError, match=r"has splits training, valid, and none called test"):
-            sizes(train="training")
+        named = ("training is the training set", "valid is the test set")
+        assert sizes() == sizes(train="training", test="valid") == (6, 3, named)
+        held_out = (named[0], "valid (3 images) is left out", sources.HELD_OUT)
+        assert sizes(train="training", test=None) == (5, 1, held_out)
+        with pytest.raises(DataError, match=r"data\.options\.splits\.test=test: .* has training, valid$"):
+            sizes(test="test")
 
     def test_a_folder_that_cannot_be_read(self, tmp_path):
         (tmp_path / "mine").mkdir()

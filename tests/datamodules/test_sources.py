@@ -438,7 +438,7 @@ def test_torchvision_has_all_archives_and_a_failed_download_is_an_error_of_one_l
 
 
 def remove_test(folder: Path) -> None:
-    (folder / "test").rename(folder / "val")
+    (folder / "test").rename(folder.parent / "elsewhere")
 
 
 def empty_class(folder: Path) -> None:

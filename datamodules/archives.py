@@ -1,0 +1,49 @@
+"""Data sets that torchvision knows, from their archives in a folder."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.cache import Raw
+from datamodules.embedded import EMBEDDED
+from datamodules.errors import DataError
+from datamodules.splits import SPLITS
+
+ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
+ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
+"""Name -> class of torchvision."""
+
+
+def archive(name: str, root: Path, download: bool) -> Raw:
+    """The data set of this name. Raises DataError: there is none, or no archive of it."""
+    missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
+    if name not in ARCHIVES:
+        choices = ", ".join((*EMBEDDED, *ARCHIVES))
+        files = list(root.iterdir()) if root.is_dir() else []
+        here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
+        if not root.is_dir():
+            missing = f"no data set {name!r}: data.root={root} is no folder"
+        elif near := get_close_matches(name, [*here, *EMBEDDED, *ARCHIVES], n=1):
+            missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
+        raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
+    from torchvision import datasets
+
+    kind = getattr(datasets, ARCHIVES[name])
+    images, labels = {}, {}
+    for split in SPLITS:
+        selection: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
+        try:
+            data = kind(root, download=download, **selection)
+        except (RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split()).partition(". You can use download")[0]  # it is `data.download` here
+            raise DataError(
+                f"{missing} and for torchvision's {kind.__name__} archive in {root} ({reason}); "
+                "set data.download=true, or data.root=... to the folder that holds one of them"
+            ) from error
+        array = np.asarray(data.data)  # [N, H, W], [N, H, W, 3] or [N, 3, H, W]
+        array = array[:, None] if array.ndim == 3 else array
+        images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
+        labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
+    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)

@@ -1,0 +1,300 @@
+"""Tables: a CSV file that lists images, or clients of images; and files beside images that name their labels."""
+
+import csv
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from datamodules.errors import DataError
+from datamodules.listing import LONGEST, ImageFile, Listing, formats, settled
+from datamodules.splits import OPTIONS, split_of
+
+COLUMNS = {
+    "path": ("path", "filepath", "filename", "image", "imagepath", "imagename", "imageid", "img", "imgpath", "imgname"),
+    "label": ("label", "labels", "class", "classname", "classid", "category", "categoryname", "target"),
+    "client": ("client", "clientid", "user", "userid", "writer", "writerid"),
+    "split": ("split", "set", "subset"),
+    "index": ("index", "idx"),
+}
+"""What a column says -> its names, in any case and with any marks between the words: `File Name`, `file_name`."""
+ROLES = ("path", "label", "client", "split")
+"""Keys of `data.options` that name a column of a table."""
+TABLE_OPTIONS = (*ROLES, *OPTIONS, "folder")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its texts by what they say. As a string, the file and the line."""
+
+    file: Path
+    line: int
+    text: dict[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+class _Rows(NamedTuple):
+    """The header of a table, and the line and values of each further row."""
+
+    header: list[str]
+    rows: Iterator[tuple[int, list[str]]]
+
+
+def in_table(file: Path, options: Mapping[str, Any] | None = None) -> Listing:
+    """The images that a CSV file lists: columns `path`, from the file's folder, and any of `label`, `client`, `split`.
+
+    split: one of `splits.NAMES`; without that column a fifth of the images is held out as test. A path may lack its
+    suffix. options: columns of other names, `train` and `test` (values of split), `folder` (put before the paths).
+
+    Raises DataError: a missing or unknown column, a path that leads out of the folder, twice the same image, a missing
+    file, images of which only some have a label or a client, or a test set without labels where train has some.
+    """
+    options = dict(options or {})
+    base = file.parent / inside(str(options["folder"]), "data.options.folder") if "folder" in options else file.parent
+    found: dict[str, list[ImageFile]] = {}
+    spelled: dict[str, str] = {}  # a split's name in any case -> as it comes first
+    seen: set[str] = set()
+    stems: dict[Path, dict[str, list[str]]] = {}
+    named = {key: options[key] for key in ROLES if key in options}
+    notes: list[str] = []
+    for row in rows(file, ("path",), ROLES[1:], given=named, notes=notes, aside=bool(named)):
+        split = row.text.get("split", "train")
+        split = spelled.setdefault(split.casefold(), split)
+        if not (split_of(split) or "train" in options or not split):
+            raise DataError(f"{row}: split={split!r}: give train or test, or set data.options.splits.train and test")
+        path = inside(row.text["path"], str(row))
+        path = path if _is_file(base / path) else _with_suffix(base, path, stems)
+        if path in seen:
+            raise DataError(f"{row}: {path} is listed twice: give each image once")
+        seen.add(path)
+        if not _is_file(base / path):
+            raise DataError(
+                f"{row}: there is no image {base / path}: paths begin there; data.options.folder=NAME "
+                "puts a folder before them"
+            )
+        names = [row.text.get(key) or None for key in ("label", "client")]
+        found.setdefault(split, []).append(ImageFile(str(base / path), path, *names))
+    if "" in found and len(found) > 1:
+        raise DataError(f"{file}: {found[''][0].path} has no split, others have: give all one, or none")
+    found = {name or "train": sorted(images, key=lambda image: image.path) for name, images in found.items()}
+    if not found or (not any(split_of(name) == "train" for name in found) and "train" not in options):
+        raise DataError(f"{file} lists no training image: give it rows, and a header of path,label[,client][,split]")
+    listing = settled(found, str(file), options)
+    return listing._replace(notes=(*notes, *listing.notes))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for the file system
+        return False
+
+
+def _with_suffix(base: Path, path: str, stems: dict[Path, dict[str, list[str]]]) -> str:
+    """A path that lacks its suffix, with it; as it is where there is no such image, or are several."""
+    folder = (base / path).parent
+    if folder not in stems:
+        stems[folder] = {}
+        names = os.listdir(folder) if folder.is_dir() else []
+        for name in names:
+            if Path(name).suffix.lower() in formats():
+                stems[folder].setdefault(Path(name).stem, []).append(name)
+    matches = stems[folder].get(PurePosixPath(path).name, [])
+    return str(PurePosixPath(path).with_name(matches[0])) if len(matches) == 1 else path
+
+
+def rows(
+    file: Path,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    one_of: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    notes: list[str] | None = None,
+    aside: bool = False,
+) -> Iterator[Row]:
+    """The rows of a table with a header, of texts that can be printed.
+
+    Args:
+        required, optional: what its columns say, keys of COLUMNS. one_of: of which it has one.
+        given: names of columns by what they say. notes: gets a line of the columns that are left out.
+        aside: whether other columns are left out, else they are refused.
+
+    Raises DataError: it cannot be read, or lacks a required column, or has one that is neither required nor optional.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            header, lines = _jsonl(file, stream) if file.suffix.lower() == ".jsonl" else _csv(stream)
+            positions = _positions(file, header, (*one_of, *required, *optional), required, one_of, given or {})
+            used = set(positions.values())
+            rest = [name for position, name in enumerate(header) if position not in used]
+            if rest and not aside:
+                raise DataError(f"{file} has a column {rest[0]!r}: {_known(required, optional, one_of)}")
+            if rest and notes is not None:
+                names = ", ".join([*rest[:5], *(["..."] if len(rest) > 5 else [])])
+                notes.append(f"columns of {file.name} that are left out: {names}")
+            for line, values in lines:
+                texts = {
+                    role: values[position].strip() if position < len(values) else ""
+                    for role, position in positions.items()
+                }
+                row = Row(file, line, texts)
+                _check_row(row, len(values) > len(header), [*required, *(role for role in one_of if role in positions)])
+                yield row
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is no CSV file in UTF-8 ({error})") from error
+
+
+def _csv(stream: Any) -> _Rows:
+    reader = csv.reader(stream, strict=True)
+    header = [name.strip() for name in next(reader, [])]
+    return _Rows(header, ((reader.line_num, values) for values in reader if values))
+
+
+def _jsonl(file: Path, stream: Any) -> _Rows:
+    """Objects, one a line; the first has the columns. Raises DataError: another line."""
+
+    def objects() -> Iterator[tuple[int, dict[str, Any]]]:
+        for line, text in enumerate(stream, 1):
+            try:
+                content = json.loads(text) if text.strip() else {}
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{file}, line {line} is no JSON: {error}") from error
+            if not isinstance(content, dict):
+                raise DataError(f"{file}, line {line}: give an object, {{column: value}}")
+            if content:
+                yield line, content
+
+    every = objects()
+    first = next(every, None)
+    header = list(first[1]) if first else []
+    lines = itertools.chain([first] if first else [], every)
+    return _Rows(header, ((line, [_text(content.get(name)) for name in header]) for line, content in lines))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _positions(
+    file: Path,
+    header: Sequence[str],
+    roles: Sequence[str],
+    required: Sequence[str],
+    one_of: Sequence[str],
+    given: Mapping[str, str],
+) -> dict[str, int]:
+    """What a column says -> its position. Raises DataError: two columns say it, or none that has to be there."""
+    if twice := [name for name, number in Counter(header).items() if number > 1]:
+        raise DataError(f"{file} has two columns {twice[0][:50]!r}: {_known(required, roles, one_of)}")
+    places = {name: position for position, name in enumerate(header)}
+    plain: dict[str, list[str]] = {}
+    for name in header:
+        plain.setdefault("".join(filter(str.isalnum, name.casefold())), []).append(name)
+    positions = {}
+    for role in roles:
+        if role in given:
+            if given[role] not in places:
+                shown = ", ".join(name[:50] for name in header[:20])
+                raise DataError(f"data.options.{role}={given[role]}: the columns of {file} are {shown}")
+            names = [given[role]]
+        else:
+            names = [name for alias in COLUMNS[role] for name in plain.get(alias, []) if name not in given.values()]
+            names = [role] if role in names else names
+        if len(names) > 1:
+            raise DataError(
+                f"{file}: {' and '.join(names[:2])} could both be the {role}: keep one, or set data.options"
+            )
+        if names:
+            positions[role] = places[names[0]]
+    optional = [role for role in roles if role not in (*required, *one_of)]
+    missing = [role for role in required if role not in positions]
+    if one_of and len(there := [role for role in one_of if role in positions]) != 1:
+        if there:
+            raise DataError(f"{file} has the columns {' and '.join(there)}: keep one of them")
+        missing = [one_of[0], *missing]
+    if missing:
+        marks = {";": "semicolons", "\t": "tabs"}
+        mark = next((word for mark, word in marks.items() if any(mark in name for name in header)), None)
+        hint = f"; separate columns by commas, not by {mark}" if mark else ""
+        raise DataError(f"{file} has no column {missing[0]!r}: {_known(required, optional, one_of)}{hint}")
+    return positions
+
+
+def _known(required: Sequence[str], optional: Sequence[str], one_of: Sequence[str]) -> str:
+    """What the columns are, in a message."""
+    first = [" or ".join(one_of)] if one_of else []
+    text = f"the columns are {', '.join([*first, *required])}"
+    optional = [role for role in optional if role not in (*required, *one_of)]
+    text += f", and any of {', '.join(optional)}" if optional else ""
+    if required == ("path",):
+        text += "; data.options.label=COLUMN, .path=, .client= and .split= name others, and further ones are left out"
+    return text
+
+
+def _check_row(row: Row, too_long: bool, required: Sequence[str]) -> None:
+    """Raises DataError: a row that cannot be."""
+    if too_long or not all(map(str.isprintable, row.text.values())):
+        raise DataError(f"{row}: it has more values than columns, or characters that cannot be printed")
+    if any(len(row.text.get(key, "")) > LONGEST for key in ("label", "client")):
+        raise DataError(f"{row}: a name of more than {LONGEST} characters: shorten it")
+    if empty := [key for key in required if not row.text[key]]:
+        raise DataError(f"{row}: {empty[0]} is empty")
+
+
+def inside(path: str, where: str) -> str:
+    """A relative path in its shortest form. Raises DataError where it leads out of its folder; where: for messages."""
+    parts = PurePosixPath(path.replace("\\", "/")).parts
+    if path.startswith("/"):
+        raise DataError(f"{where}: {path!r} leads out of the folder: give a path within it, relative to it")
+    if not parts or ".." in parts:
+        raise DataError(f"{where}: {path!r} leads out of the folder: give a path within it")
+    return str(PurePosixPath(*parts))
+
+
+class Beside(NamedTuple):
+    """A file that says what images are: (class, client) by path, or `by_name`; and why it says nothing, if so."""
+
+    file: Path
+    names: dict[str, tuple[str | None, str | None]]
+    by_name: bool = False
+    reason: str = ""
+
+
+def beside(folder: Path) -> Beside | None:
+    """What a folder's `metadata.csv`, `metadata.jsonl` or `*_annotations.txt` says of its images; None without one.
+
+    The first two are tables as the library `datasets` writes them, the third is Tiny-ImageNet's: name, tab, class.
+    """
+    files = [file for name in ("metadata.csv", "metadata.jsonl") if (file := folder / name).is_file()]
+    for file in [*files, *sorted(folder.glob("*_annotations.txt"))]:
+        by_name = file.suffix == ".txt"
+        try:
+            said = _annotations(file) if by_name else _metadata(file)
+        except DataError as error:
+            return Beside(file, {}, reason=str(error))
+        return Beside(file, said, by_name, "" if said else "it has no column of labels")
+    return None
+
+
+def _metadata(file: Path) -> dict[str, tuple[str | None, str | None]]:
+    """(Class, client) by path; empty where no image has a class."""
+    said = {
+        inside(row.text["path"], str(row)): (row.text.get("label") or None, row.text.get("client") or None)
+        for row in rows(file, ("path",), ("label", "client"), aside=True)
+    }
+    return said if any(label for label, _ in said.values()) else {}
+
+
+def _annotations(file: Path) -> dict[str, tuple[str | None, str | None]]:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    words = [line.split("\t") for line in lines if line.strip()]
+    if wrong := [each for each in words if len(each) < 2 or not each[1].isprintable() or len(each[1]) > LONGEST]:
+        raise DataError(f"{file}: {wrong[0][0][:50]!a}: give lines of an image, a tab and its class")
+    return {each[0]: (each[1], None) for each in words}
