@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tests.datamodules import own_data
-from tests.methods import test_fedavg, test_fedema, test_flesd, test_orchestra, test_scaffold
-from tests.methods.contract import InterfaceContract
+from tests.methods import test_fedavg, test_flesd, test_orchestra
+from tests.methods.contract import DurabilityContract, InterfaceContract
 
 HERE = own_data.__name__
 DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
@@ -30,20 +30,12 @@ class OwnData(InterfaceContract):
         assert unbroken.loop.clients.names == names
 
 
-class TestFedAvg(OwnData):
+class TestFedAvg(OwnData, DurabilityContract):
     like = test_fedavg.TestFedAvg
 
 
 class TestFedAvgByAFunction(OwnData):
     like, own = test_fedavg.TestFedAvg, FUNCTION
-
-
-class TestSCAFFOLD(OwnData):
-    like = test_scaffold.TestScaffold
-
-
-class TestFedEMA(OwnData):
-    like = test_fedema.TestFedEMA
 
 
 class TestFLESD(OwnData):

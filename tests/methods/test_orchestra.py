@@ -29,6 +29,7 @@ def random(*shape, seed=0):
 class TestOrchestra(MethodContract):
     method = "orchestra"
     overrides = SMALL
+    shipped = ("method.server_steps=50",)
     refused: ClassVar = {
         "objective=simclr": "set objective=orchestra",
         "objective.target_view=x": "augment or plain",
@@ -165,7 +166,7 @@ class TestOrchestra(MethodContract):
 
     def test_the_whole_bank_can_be_sent(self, tmp_path):
         run = run_helpers.train_run(
-            tmp_path, "orchestra", *SMALL[:2], "method.local_clusters=null", "federation.rounds=1"
+            tmp_path, "orchestra", *SMALL[:2], SMALL[3], "method.local_clusters=null", "federation.rounds=1"
         )
         assert run.loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
