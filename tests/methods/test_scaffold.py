@@ -1,10 +1,6 @@
 from typing import ClassVar
 
-import pytest
-import torch
-
 from methods import trees
-from methods.scaffold import effective_steps
 from tests import run_helpers
 from tests.methods.contract import ENCODER, PROJECTOR, WEIGHTS, MethodContract
 
@@ -65,16 +61,3 @@ class TestScaffold(MethodContract):
         loop.run_round(0)
         assert len(checked) == 2
         assert max(checked) < 1e-5
-
-    @pytest.mark.parametrize(("steps", "golden"), [(1, 1.0), (10, 41.3811), (100, 910.0024)])
-    def test_effective_steps_under_momentum(self, steps, golden):
-        assert effective_steps(0.9, steps) == pytest.approx(golden, abs=1e-4)
-        assert effective_steps(0.0, steps) == steps
-
-    def test_effective_steps_are_what_torch_does(self):
-        weight = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-        for _ in range(7):
-            weight.grad = torch.ones(1)
-            optimizer.step()
-        assert float(-weight.detach()) == pytest.approx(0.1 * effective_steps(0.9, 7), rel=1e-6)
