@@ -30,7 +30,7 @@ MEASURES = {
     ),
     "secure": ("privacy.secure_sums=true",),
     "int8": ("compression.name=int8",),
-    "dropouts": ("federation.dropout=0.1", "federation.participation=1", "seed=3"),
+    "dropouts": ("federation.dropout=0.3", "federation.participation=1", "federation.rounds=2", "seed=4"),
 }
 NO_UPDATES = {"calibre", "fedca", "fedmkd", "flesd", "flesd-cc", "flesd-two", "local", "untrained"}
 """Methods whose clients send no mean or sum as they train."""
