@@ -40,10 +40,7 @@ Case = tuple[str, ...]
 """A method and overrides."""
 
 METHODS: dict[str, Case] = {
-    **{
-        name: (name,)
-        for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedu", "fedu2", "local")
-    },
+    **{name: (name,) for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedu", "fedu2", "local")},
     "fedsc": ("fedsc", FEW),
     "fedx": ("fedx", FEW),
     "ldawa": ("ldawa", "method.start=1"),
