@@ -34,22 +34,21 @@ VIEWS = (
 WIDE = ("heads.projector=[12,8]",)
 TWO_LAYERS = "encoder={class: tests.methods.vits.small, depth: 2}"
 """A transformer that grows in the second of two rounds."""
-FEW = "training.steps=2"
-"""A step that is recorded, and one that is repeated: these take long, and epochs are like those of the others."""
 Case = tuple[str, ...]
 """A method and overrides."""
 
 METHODS: dict[str, Case] = {
-    **{name: (name,) for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedu", "fedu2", "local")},
-    "fedsc": ("fedsc", FEW),
-    "fedx": ("fedx", FEW),
+    **{
+        name: (name,)
+        for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local")
+    },
     "ldawa": ("ldawa", "method.start=1"),
     "scaffold": ("scaffold",),
     "ssd": ("ssd", *WIDE),
     "fedca": ("fedca", "method.base_epochs=2"),
     "fedmkd": ("fedmkd", "method.queue_size=32", "method.distil_epochs=2", "optimizer.lr=0.01"),
     "flesd": ("flesd", *SHORT),
-    "orchestra": ("orchestra", *SMALL, FEW),
+    "orchestra": ("orchestra", *SMALL),
     "lwfedssl": ("lwfedssl", TWO_LAYERS),
     "progfedssl": ("progfedssl", TWO_LAYERS),
 }
