@@ -1,6 +1,8 @@
 """Faults of a device, planted into copies of the code: the tests on the simulated GPU have to fail on each."""
 
+import inspect
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -15,109 +17,113 @@ TESTS = (
     "test_side_by_side_it_has_them_up_to_rounding_and_no_stream_overtakes",
 )
 OTHER_DEVICE = "test_a_run_goes_on_on_the_other_device"
+DRAW = "methods.fedu2.UniformRegulariser.draw"
 NOISE = "torch.randn(shape, generator=stream).to(device, non_blocking=True)"
-EYE = "torch.eye(len(anchors), dtype=torch.bool, device=a.device)"
-RATES = "torch.zeros((), device=self.device) for _ in"
-SERVER = "trees.to(self.method.init_server(turn), self.fabric.device, self.method.dtype)"
+PREPARE = "benchmark.execution.cuda_graphs.RecordedSteps.prepare"
 
-FAULTS = {  # name -> file, what is replaced and by what, and the tests' case
+FAULTS = {  # name -> a function, what is replaced in its source and by what, and the tests' case
     "parameters of views stay on the CPU": (
-        *("datamodules/ops.py", "parameters.to(images.device, non_blocking=True)", "parameters", "fedavg"),
+        *("datamodules.ops.send", "parameters.to(images.device, non_blocking=True)", "parameters", "fedavg"),
     ),
     "images stay on the CPU": (
-        *("datamodules/federated.py", "(np.array(pool)).to(device)", "(np.array(pool))", "fedavg"),
+        *("datamodules.federated.FederatedDataModule.resident", "(np.array(pool)).to(device)", "(np.array(pool))"),
+        "fedavg",
     ),
     "labels stay on the CPU": (
-        *("datamodules/federated.py", "labels[held]).to(device) if", "labels[held]) if", "objective supervised"),
+        *("datamodules.federated.FederatedDataModule.batches", "labels[held]).to(device) if", "labels[held]) if"),
+        "objective supervised",
     ),
     "rows of a loss on the CPU": (
-        *("methods/maths/losses.py", "torch.arange(len(a), device=a.device)", "torch.arange(len(a))"),
+        *("methods.maths.losses.nt_xent", "torch.arange(len(a), device=a.device)", "torch.arange(len(a))"),
         "objective simclr, one-way",
     ),
-    "a diagonal on the CPU": ("methods/maths/losses.py", EYE, "torch.eye(len(anchors), dtype=torch.bool)", "fedavg"),
+    "a diagonal on the CPU": (
+        *("methods.maths.losses.nt_xent", "torch.bool, device=a.device", "torch.bool", "fedavg"),
+    ),
     "classes of a queue on the CPU": (
-        *("methods/maths/losses.py", "dtype=torch.long, device=q.device", "dtype=torch.long", "objective moco"),
+        *("methods.maths.losses.info_nce", "torch.long, device=q.device", "torch.long", "objective moco"),
     ),
-    "noise on the CPU": ("methods/fedu2.py", NOISE, "torch.randn(shape, generator=stream)", "fedu2"),
-    "noise by the CPU's generator": (
-        *("methods/fedu2.py", NOISE, "torch.randn(shape, generator=stream, device=device)", "fedu2"),
-    ),
-    "noise by the device's generator": ("methods/fedu2.py", NOISE, "torch.randn(shape, device=device)", "fedu2"),
+    "noise on the CPU": (DRAW, NOISE, "torch.randn(shape, generator=stream)", "fedu2"),
+    "noise by the CPU's generator": (DRAW, NOISE, "torch.randn(shape, generator=stream, device=device)", "fedu2"),
+    "noise by the device's generator": (DRAW, NOISE, "torch.randn(shape, device=device)", "fedu2"),
     "released noise on the CPU": (
-        "methods/maths/privacy.py",
-        "generator=generator).to(matrix)",
-        "generator=generator)",
+        *("methods.maths.privacy.gaussian_mechanism", "generator=generator).to(matrix)", "generator=generator)"),
         "fedsc with noise",
     ),
-    "a solution on the CPU": ("methods/fedu2.py", "solution.to(weights.device)", "solution", "fedu2"),
+    "a solution on the CPU": ("methods.fedu2.unified", "solution.to(weights.device)", "solution", "fedu2"),
     "clusters on the CPU": (
-        *("methods/objectives/protocl.py", "dtype=torch.long, device=self.prototypes.device", "dtype=torch.long"),
+        *("methods.objectives.protocl.ProtoCL.receive", "torch.long, device=self.prototypes.device", "torch.long"),
         "objective protocl",
     ),
     "memory read onto the CPU": (
-        *("benchmark/federation/client_state.py", "trees.move(tree, self.device)", "tree", "scaffold"),
+        *("benchmark.federation.client_state.ClientState.__getitem__", "trees.move(tree, self.device)", "tree"),
+        "scaffold",
     ),
     "a checkpoint read onto the CPU": (
-        *("benchmark/federation/checkpoint.py", "map_location=device", 'map_location="cpu"', OTHER_DEVICE),
+        *("benchmark.federation.checkpoint.Checkpoint.load", "map_location=device", 'map_location="cpu"', OTHER_DEVICE),
     ),
-    "the server's state on the CPU": ("benchmark/federation/loop.py", SERVER, "self.method.init_server(turn)", "ssd"),
+    "the server's state on the CPU": (
+        "benchmark.federation.loop.FederatedLoop.restore",
+        *("trees.to(self.method.init_server(turn), self.fabric.device, self.method.dtype)",),
+        *("self.method.init_server(turn)", "ssd"),
+    ),
     "a step that looks at its loss": (
-        *("methods/base.py", '"loss": loss,', '"loss": loss * (1.0 if float(loss) > -1e9 else 0.0),', "fedavg"),
+        *("methods.base.FederatedMethod.training_step", '"loss": loss,'),
+        *('"loss": loss * (1.0 if float(loss) > -1e9 else 0.0),', "fedavg"),
     ),
     "a sum of losses on the CPU": (
-        *("benchmark/execution/sequential.py", "torch.zeros((), device=fabric.device)", "torch.zeros(())", "fedavg"),
+        "benchmark.execution.sequential.SequentialExecutor.__init__",
+        *("torch.zeros((), device=fabric.device)", "torch.zeros(())", "fedavg"),
     ),
     "a lane that does not wait for the caller": (
-        *(
-            "benchmark/execution/parallel.py",
-            "        self.stream.wait_stream(torch.cuda.current_stream())\n",
-            "",
-            "fedavg",
-        ),
+        "benchmark.execution.parallel.Lane.current",
+        *("self.stream.wait_stream(torch.cuda.current_stream())", "pass", "fedavg"),
     ),
-    "learning rates on the CPU": ("benchmark/execution/cuda_graphs.py", RATES, "torch.zeros(()) for _ in", "fedavg"),
+    "learning rates on the CPU": (
+        *(PREPARE, "torch.zeros((), device=self.device) for _ in", "torch.zeros(()) for _ in", "fedavg"),
+    ),
     "a batch that is not copied to its recording": (
-        *("benchmark/execution/cuda_graphs.py", "        _copy(static_batch, batch)\n", "", "fedavg"),
+        *("benchmark.execution.cuda_graphs.RecordedSteps.take", "_copy(static_batch, batch)", "pass", "fedavg"),
     ),
-    "momentum left from the last visit": ("benchmark/execution/cuda_graphs.py", "value.zero_()", "pass", "fedavg"),
+    "momentum left from the last visit": (PREPARE, "value.zero_()", "pass", "fedavg"),
 }
 
 
+def planted(name):
+    """The file of a fault within the repository, and its text with the fault."""
+    path, old, new, _ = FAULTS[name]
+    function = pkgutil.resolve_name(path)
+    source, file = inspect.getsource(function), Path(inspect.getsourcefile(inspect.unwrap(function)))
+    assert source.count(old) == 1
+    text = file.read_text()
+    assert text.count(source) == 1
+    return file.relative_to(ROOT), text.replace(source, source.replace(old, new))
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_code_has_what_the_fault_replaces(name):
+def test_the_function_has_what_the_fault_replaces(name):
     """So that a change of the code is noticed before the long test."""
-    file, old, new, _ = FAULTS[name]
-    assert old in (ROOT / file).read_text()
-    assert new != old
+    file, text = planted(name)
+    assert text != (ROOT / file).read_text()
+    compile(text, str(file), "exec")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_fault_is_seen(name, tmp_path):
-    file, old, new, case = FAULTS[name]
+    file, text = planted(name)
+    case = FAULTS[name][3]
     for folder in FOLDERS:
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "results", "site")
         )
-    text = (tmp_path / file).read_text()
-    (tmp_path / file).write_text(text.replace(old, new))
+    (tmp_path / file).write_text(text)
     tests = [f"{OTHER_DEVICE}[ssd]"] if case == OTHER_DEVICE else [f"{test}[{case}]" for test in TESTS]
-    words = [
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "long or not long",
-        "-c",
-        os.devnull,
-    ]
+    options = f"-q -x --no-header -p no:cacheprovider -c {os.devnull} --rootdir {tmp_path}".split()
+    words = ["-m", "pytest", *options, "-m", "long or not long"]
     done = subprocess.run(
-        [sys.executable, *words, "--rootdir", tmp_path, *(f"tests/methods/test_on_gpu.py::{test}" for test in tests)],
+        [sys.executable, *words, *(f"tests/methods/test_on_gpu.py::{test}" for test in tests)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,

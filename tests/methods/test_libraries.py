@@ -15,13 +15,16 @@ FAMILIES = [
     ("resnet18", {}, 512, 32),
     ("mobilenet_v3_small", {"width_mult": 0.5}, 512, 32),
     ("mobilenet_v2", {"width_mult": 0.25}, 1280, 32),
+    ("swin_t", {}, 768, 32),
+    ("squeezenet1_1", {}, 512, 32),
+]
+"""A classifier that is one layer by three names, the last of a sequence, and a convolution."""
+FURTHER = [
     ("efficientnet_b0", {}, 1280, 32),
     ("densenet121", {}, 1024, 32),
     ("vgg11", {}, 4096, 32),
     ("convnext_tiny", {}, 768, 32),
-    ("swin_t", {}, 768, 32),
     ("vit_b_16", {}, 768, 32),
-    ("squeezenet1_1", {}, 512, 32),
     ("shufflenet_v2_x0_5", {}, 1024, 32),
     ("regnet_y_400mf", {}, 440, 32),
 ]
@@ -37,7 +40,13 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-@pytest.mark.parametrize(("name", "options", "dim", "side"), FAMILIES, ids=[name for name, *_ in FAMILIES])
+@pytest.mark.parametrize(
+    ("name", "options", "dim", "side"),
+    [
+        *(pytest.param(*family, id=family[0]) for family in FAMILIES),
+        *(pytest.param(*family, id=family[0], marks=pytest.mark.long) for family in FURTHER),
+    ],
+)
 def test_a_family_of_torchvision_is_its_own_network_without_classifier(
     name: str, options: dict, dim: int, side: int
 ) -> None:

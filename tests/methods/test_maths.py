@@ -252,90 +252,18 @@ def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant:
     np.testing.assert_allclose(z.grad, numeric_gradient(distance, x), atol=1e-5)
 
 
-# --- identities
+# --- what a comparison of values does not see
 
 
-def test_nt_xent_of_equal_embeddings_is_the_log_of_the_others() -> None:
-    for n in (2, 5, 16):
-        z = random(1, 8).expand(n, 8)
-        assert float(maths.nt_xent(z, z, 0.1)) == pytest.approx(np.log(2 * n - 1), rel=1e-5)
-        assert float(maths.nt_xent(z, z, 0.1, "one-way")) == pytest.approx(np.log(n), rel=1e-5)
-        assert float(maths.nt_xent(z, z, 0.1, "itself")) == pytest.approx(np.log(2 * n), rel=1e-5)
-        dictionary = normalize(z[:1], dim=1).expand(3, 8)
-        assert float(maths.nt_xent(z, z, 0.1, "full", dictionary)) == pytest.approx(np.log(2 * n + 2), rel=1e-5)
-        assert float(maths.nt_xent(z, z, 0.1, "one-way", dictionary)) == pytest.approx(np.log(n + 3), rel=1e-5)
+def test_one_pair_has_no_negatives() -> None:
+    a, b = random(2, 1, 4).unbind()
+    assert float(maths.nt_xent(a, b, 0.5)) == 0
 
 
 @pytest.mark.parametrize("form", ["full", "one-way", "zeroed", "itself"])
 def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
     a, b = random(2, 6, 5).unbind()
     assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
-
-
-@pytest.mark.parametrize("loss", [maths.nt_xent, maths.alignment, lambda a, b: maths.uniformity(a)])
-def test_scale_of_a_row_does_not_matter_so_the_gradient_is_orthogonal_to_it(loss: Callable[..., Tensor]) -> None:
-    a, b = random(2, 6, 5).unbind()
-    factors = torch.tensor([0.1, 1, 3, 7, 0.5, 2])[:, None]
-    torch.testing.assert_close(loss(a * factors, b), loss(a, b), rtol=1e-5, atol=1e-6)
-    a.requires_grad_()
-    loss(a, b).backward()
-    assert a.grad.norm() > 1e-3
-    torch.testing.assert_close((a.grad * a.detach()).sum(dim=1), torch.zeros(6), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        maths.nt_xent,
-        maths.negative_cosine,
-        maths.byol_regression,
-        maths.alignment,
-        maths.spectral_contrastive,
-        lambda a, b: maths.uniformity(torch.cat([a, b])),
-    ],
-)
-def test_views_may_change_places_and_space_may_turn(loss: Callable[..., Tensor]) -> None:
-    a, b = random(2, 6, 5).unbind()
-    rotation = torch.linalg.qr(random(5, 5, seed=1)).Q
-    torch.testing.assert_close(loss(b, a), loss(a, b), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(loss(a @ rotation, b @ rotation), loss(a, b), rtol=1e-4, atol=1e-5)
-
-
-def test_fewer_negatives_lower_nt_xent() -> None:
-    a, b = random(2, 8, 4).unbind()
-    alone = [float(maths.nt_xent(a[[i, j]], b[[i, j]], 0.5)) for i in range(8) for j in range(i + 1, 8)]
-    assert np.mean(alone) < float(maths.nt_xent(a, b, 0.5))
-    assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # there are no negatives
-
-
-def test_ranges_of_regression_and_alignment() -> None:
-    z = random(4, 5)
-    assert float(maths.negative_cosine(z, 3 * z)) == pytest.approx(-1)
-    assert float(maths.byol_regression(z, 3 * z)) == pytest.approx(0, abs=1e-6)
-    assert float(maths.byol_regression(z, -z)) == pytest.approx(4)
-    assert float(maths.alignment(z, z)) == 0
-    assert float(maths.alignment(z, -2 * z)) == pytest.approx(4)
-
-
-def test_uniformity_of_known_arrangements() -> None:
-    point = random(1, 5)
-    assert float(maths.uniformity(point.expand(4, 5))) == pytest.approx(0, abs=1e-6)
-    assert float(maths.uniformity(torch.cat([point, -2 * point]))) == pytest.approx(-8, rel=1e-6)
-    assert float(maths.uniformity(random(50, 5))) < 0
-
-
-@pytest.mark.parametrize(("dim", "expected"), [(2, -1.576), (128, -3.938), (512, -3.984)])
-def test_uniformity_of_uniform_points(dim: int, expected: float) -> None:
-    assert float(maths.uniformity(random(1500, dim))) == pytest.approx(expected, rel=0.02)
-
-
-def test_spectral_loss_of_known_arrangements() -> None:
-    same, orthonormal = normalize(random(1, 6), dim=1).expand(6, 6), torch.eye(6)
-    assert float(maths.spectral_contrastive(same, same)) == pytest.approx(-1, rel=1e-5)
-    assert float(maths.spectral_contrastive(orthonormal, orthonormal)) == -2
-    batch_form = -2 + maths.correlation(torch.cat([orthonormal, orthonormal])).square().sum()
-    assert float(batch_form) == pytest.approx(-2 + 1 / 6)
-    assert float(maths.spectral_contrastive(3 * X, 3 * Y)) != pytest.approx(float(maths.spectral_contrastive(X, Y)))
 
 
 def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None:
@@ -352,16 +280,6 @@ def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None
     assert z.grad.isfinite().all()
 
 
-def test_correlation_is_symmetric_semidefinite_and_bounded() -> None:
-    z = maths.clip_rows(3 * random(20, 6), 4.0)
-    R = maths.correlation(z)
-    torch.testing.assert_close(R, R.T)  # up to rounding: a matrix product need not be symmetric bit for bit
-    assert float(torch.linalg.eigvalsh(R).min()) > -1e-6
-    assert 0 < float(R.trace()) <= 4 + 1e-5
-    order = torch.tensor([3, 1, 5, 0, 2, 4])
-    torch.testing.assert_close(maths.correlation(z[:, order]), R[order][:, order])
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("alpha_one", [torch.ones(16), torch.eye(16)], ids=["axis", "basis"])
 def test_dimension_scaling_by_one_is_nothing(variant: str, alpha_one: Tensor) -> None:
@@ -372,20 +290,6 @@ def test_dimension_scaling_by_one_is_nothing(variant: str, alpha_one: Tensor) ->
     torch.testing.assert_close(z.grad, torch.zeros_like(z), atol=1e-6, rtol=0)
 
 
-def test_dimension_scaling_in_closed_form() -> None:
-    """Both forms as functions of e, the share of a row's energy in the stretched dimensions."""
-    z, alpha = normalize(random(6, 10), dim=1).requires_grad_(), 10.0
-    mask = torch.zeros(10).index_fill(0, torch.tensor([1, 4]), 1.0)
-    scale = 1 + (alpha - 1) * mask
-    e = (z.detach().square() * mask).sum(dim=1)
-    distance = 2 - 2 * (1 - e + alpha * e) / (1 - e + alpha**2 * e).sqrt()
-    torch.testing.assert_close(maths.dimension_scaling(z, scale, "code"), distance.sum().sqrt() / 6)
-    value = maths.dimension_scaling(z, scale, "paper")
-    torch.testing.assert_close(value, (alpha - 1) ** 2 * e.mean())
-    value.backward()
-    torch.testing.assert_close(z.grad, 2 * (1 - alpha) * z.detach() * mask / 6)  # descent makes the row longer
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_basis_of_axes_is_the_axes_and_a_turned_basis_turns_along(variant: str) -> None:
     z, scale = normalize(random(6, 5), dim=1), torch.tensor([10.0, 1, 10, 1, 1])
@@ -393,23 +297,6 @@ def test_a_basis_of_axes_is_the_axes_and_a_turned_basis_turns_along(variant: str
     torch.testing.assert_close(maths.dimension_scaling(z, torch.diag(scale), variant), plain)
     Q = torch.linalg.qr(random(5, 5, seed=1)).Q
     torch.testing.assert_close(maths.dimension_scaling(z @ Q.T, (Q * scale) @ Q.T, variant), plain)
-
-
-@pytest.mark.parametrize(("dims", "code", "paper"), [(51, 0.081, 8.07), (10, 0.068, 1.58)])
-def test_dimension_scaling_of_random_rows_is_as_large_as_reported(dims: int, code: float, paper: float) -> None:
-    z, scale = normalize(random(128, 512), dim=1), torch.ones(512)
-    scale[:dims] = 10
-    assert float(maths.dimension_scaling(z, scale, "code")) == pytest.approx(code, rel=0.02)
-    assert float(maths.dimension_scaling(z, scale, "paper")) == pytest.approx(paper, rel=0.04)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_projector_distillation_is_zero_only_for_a_constant_difference(variant: str) -> None:
-    h = random(5, 7)
-    shifted = h + torch.arange(5.0)[:, None]
-    assert float(maths.projector_distillation(h, shifted, variant)) == pytest.approx(0, abs=1e-6)
-    shifted[2, 3] += 2
-    assert float(maths.projector_distillation(h, shifted, variant)) > 1e-3
 
 
 def test_effective_steps_are_those_of_sgd() -> None:

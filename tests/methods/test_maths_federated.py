@@ -68,18 +68,8 @@ def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None
         np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[argument]), atol=2e-5, rtol=1e-4)
 
 
-def test_jensen_shannon_is_symmetric_and_bounded_and_zero_for_equal_views() -> None:
-    ref = random(6, 5, seed=3)
-    for seed in range(5):
-        a, b = random(2, 8, 5, seed=seed).unbind()
-        forward, backward = maths.relational(a, b, ref, 0.05), maths.relational(b, a, ref, 0.05)
-        torch.testing.assert_close(forward, backward)
-        assert 0 <= float(forward) <= math.log(2)
-    opposite = torch.eye(2)
-    far = maths.relational(opposite[:1], opposite[1:], opposite, 0.01)
-    assert float(far) == pytest.approx(math.log(2), rel=1e-5)
-    assert float(maths.relational(opposite[:1], opposite[1:], opposite, 0.01, "code")) > math.log(2)  # has no bound
-    a = random(8, 5).requires_grad_()
+def test_equal_views_have_no_relational_loss_and_no_gradient() -> None:
+    a, ref = random(8, 5).requires_grad_(), random(6, 5, seed=3)
     for variant in VARIANTS:
         value = maths.relational(a, a, ref, 0.1, variant)
         value.backward()
@@ -188,16 +178,6 @@ def test_decorrelation_is_the_mean_squared_correlation_up_to_the_batch() -> None
     assert frobenius / 49 == pytest.approx(float(maths.decorrelation(h, "paper")), rel=1e-4)
 
 
-def test_decorrelation_of_known_features() -> None:
-    assert float(maths.decorrelation(random(64, 512))) == pytest.approx(0.988, rel=0.02)
-    same = random(64, 1) * torch.tensor([1.0, -2.0, 0.5])
-    assert float(maths.decorrelation(same)) == pytest.approx(63**2 / 64, rel=1e-4)
-    h = random(16, 5)
-    torch.testing.assert_close(
-        maths.decorrelation(3 * h + torch.arange(5.0)), maths.decorrelation(h), rtol=1e-4, atol=1e-5
-    )
-
-
 # --- FedU2
 
 
@@ -229,17 +209,12 @@ def test_sliced_wasserstein_is_its_definition() -> None:
     np.testing.assert_allclose(z.grad, gradient, atol=2e-4, rtol=1e-3)
 
 
-def test_sliced_wasserstein_of_the_same_points_is_zero_and_of_collapsed_ones_large() -> None:
+def test_sliced_wasserstein_is_finite_at_a_tangent_point() -> None:
+    """There the gradient of the angle is infinite."""
     samples, tangents, directions = random(32, 8), random(16, 8, seed=1), random(16, 6, 8, seed=2)
-    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
-    assert float(maths.sliced_wasserstein(samples[order], samples, tangents, directions)) == pytest.approx(0, abs=1e-9)
-    collapsed = random(1, 8, seed=3).expand(32, 8)
-    uniform = random(32, 8, seed=4)
-    near = maths.sliced_wasserstein(uniform, samples, tangents, directions)
-    assert float(maths.sliced_wasserstein(collapsed, samples, tangents, directions)) > 4 * float(near)
-    at_the_points = maths.sliced_wasserstein(tangents[:8].clone().requires_grad_(), samples[:8], tangents, directions)
-    at_the_points.backward()  # at a tangent point the gradient of the angle is infinite
-    assert at_the_points.isfinite()
+    points = tangents[:8].clone().requires_grad_()
+    maths.sliced_wasserstein(points, samples[:8], tangents, directions).backward()
+    assert points.grad.isfinite().all()
 
 
 def slowest(G: np.ndarray) -> float:
@@ -311,20 +286,6 @@ def test_layer_weights_are_cosines_to_the_global_layer() -> None:
     assert weights([-3.0, 0.0])["w"] == -1
     assert weights([7.0, 0.0]) == {"w": 1, "mean": 1, "scalar": 1}
     assert weights([0.0, 0.0])["w"] == 1
-
-
-def test_the_golden_aggregate_of_two_layers() -> None:
-    reference, layers = torch.tensor([1.0, 0.0]), [torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0])]
-    weights = [layer_weights(tree(w=w), tree(w=reference), tree(w=w))["encoder"]["w"] for w in layers]
-    mean = sum(weight * layer for weight, layer in zip(weights, layers, strict=True)) / 2
-    torch.testing.assert_close(mean, torch.tensor([0.353553, 0.353553]), atol=1e-6, rtol=0)
-
-
-def test_identical_clients_have_equal_weights() -> None:
-    reference, moved = random(40, seed=1), random(40)
-    first, second = (layer_weights(tree(w=moved), tree(w=reference), tree(w=moved))["encoder"]["w"] for _ in range(2))
-    assert torch.equal(first, second)
-    assert -1 < float(first) < 0.9
 
 
 def test_layer_weights_never_exceed_one() -> None:

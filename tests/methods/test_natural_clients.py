@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tests.datamodules import own_data
-from tests.methods import test_fedavg, test_fedema, test_flesd, test_orchestra, test_scaffold
-from tests.methods.contract import MethodContract
+from tests.methods import test_fedavg, test_flesd, test_orchestra
+from tests.methods.contract import DurabilityContract, InterfaceContract
 
 HERE = own_data.__name__
 DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
@@ -12,11 +12,11 @@ FILE = (*DATA, f"partition={{name: file, path: {Path(__file__).parents[1] / 'cli
 FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
 
 
-class OwnData(MethodContract):
+class OwnData(InterfaceContract):
     """`like` is the usual contract, `own` are the data and the clients."""
 
     variant = True
-    like: type[MethodContract]
+    like: type[InterfaceContract]
     own = FILE
 
     def __init_subclass__(cls):
@@ -30,20 +30,12 @@ class OwnData(MethodContract):
         assert unbroken.loop.clients.names == names
 
 
-class TestFedAvg(OwnData):
+class TestFedAvg(OwnData, DurabilityContract):
     like = test_fedavg.TestFedAvg
 
 
 class TestFedAvgByAFunction(OwnData):
     like, own = test_fedavg.TestFedAvg, FUNCTION
-
-
-class TestSCAFFOLD(OwnData):
-    like = test_scaffold.TestScaffold
-
-
-class TestFedEMA(OwnData):
-    like = test_fedema.TestFedEMA
 
 
 class TestFLESD(OwnData):

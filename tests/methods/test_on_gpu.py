@@ -93,9 +93,9 @@ def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case)
     """FedSC's weight grows from round to round, and ProtoCL knows the cluster of each image of a client."""
 
     def trained(rounds):
-        settings = ("federation.participation=1", f"federation.rounds={rounds}")
+        settings = ("federation.participation=1", f"federation.rounds={rounds}", "training.steps=2")
         return train_on_gpu(tmp_path / f"{rounds}", case, "executor=side-by-side", "lanes=2", tried=settings)
 
-    short, long = trained(3), trained(5)
+    short, long = trained(3), trained(4)
     assert long.gpu.replays > short.gpu.replays
     assert long.gpu.captures == short.gpu.captures
