@@ -199,8 +199,8 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Callable[[np.ndarray], np.n
     """Write a split's arrays, yielding the number of images of each finished chunk."""
     items, labels = raw.images[split], raw.labels[split].astype(np.int64)
     np.save(folder / f"{split}_labels.npy", labels)
-    first = raw.read(items[0])
-    shape = (len(labels), *fit(raw.read(raw.images["train"][0])).shape)  # one for both splits
+    first = raw.read(raw.images["train"][0])  # test may be empty
+    shape = (len(labels), *fit(first).shape)  # one for both splits
     file = folder / f"{split}_images.npy"
     images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped

@@ -102,6 +102,7 @@ def load(
     channels: int | None = None,
     labels: bool = True,
     client_folders: bool = False,
+    hold_out: bool | None = None,
     dataset: tuple[Any, Mapping[str, Any]] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
@@ -120,6 +121,8 @@ def load(
         channels: 1 (grey) or 3; None: what the images have, and 3 for image files.
         labels: whether folders name classes.
         client_folders: whether the first folder is the client's, also where there is only one.
+        hold_out: whether a fifth of unlabelled images without test images is held out as test; None: unless labelled
+            ones in probe/ are scored instead. Test is empty where it is not.
         dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
             `datamodules.arrays.of_dataset`.
         verify: compare all decoded images with their hashes, not only a sample of large files.
@@ -135,14 +138,20 @@ def load(
     fit = fitting(image_size, resize, channels)
     folder = Path(root) / name
     reader = _reader(folder, dict(options or {}), dataset, download, image_size, labels, client_folders)
-    request = {"format": FORMAT, **size, **reader.request}
+    has_probe = reader.kind == "folder" and (folder / folders.PROBE).is_dir()
+    hold_out = not has_probe if hold_out is None else hold_out
+    request = {"format": FORMAT, **size, **reader.request, **({} if hold_out else {"hold_out": False})}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
     stored = opened(
-        Path(cache) / f"{name}-{key}", lambda: _with_test(reader.read()), fit=fit, verify=verify, progress=progress
+        Path(cache) / f"{name}-{key}",
+        lambda: _with_test(reader.read(), hold_out),
+        fit=fit,
+        verify=verify,
+        progress=progress,
     )
     train, test = (_split(stored.arrays, split) for split in SPLITS)
     probe = None
-    if reader.kind == "folder" and (folder / folders.PROBE).is_dir():
+    if has_probe:
         probe = load(folders.PROBE, root=folder, cache=cache, verify=verify, progress=progress, **size)
     notes = [*stored.notes, *_missing_classes(stored.classes, test)]
     own = reader.kind not in ("embedded", "torchvision")
@@ -270,11 +279,16 @@ def _numpy(path: Path) -> Raw:
     return arrays.of_numpy(stored, path)
 
 
-def _with_test(raw: Raw) -> Raw:
-    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client."""
+def _with_test(raw: Raw, hold_out: bool) -> Raw:
+    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client.
+
+    hold_out: false: without labels, nothing is held out, and test is empty.
+    """
     if "test" in raw.images:
         return raw
     labels = raw.labels["train"]
+    if not hold_out and len(raw.classes) < 2:
+        return replace(raw, images={**raw.images, "test": []}, labels={"train": labels, "test": labels[:0]})
     clients = np.unique(raw.clients.get("train", [""]), return_inverse=True)[1]
     test = a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
     if not test.any():
@@ -300,6 +314,8 @@ def _with_test(raw: Raw) -> Raw:
 def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
     """A line that names the classes without test images, if there are any."""
     counts = np.bincount(test.labels, minlength=len(classes))
+    if len(classes) < 2:  # without labels there is none to miss
+        return []
     missing = [name for name, count in zip(classes, counts, strict=False) if not count]
     return [f"test has no image of {len(missing)} of {len(classes)} classes: {first(missing, 5)}"] if missing else []
 

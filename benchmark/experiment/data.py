@@ -46,6 +46,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
         channels=data.channels,
         labels=data.labels,
         client_folders=config.partition.get("name") == "folders",
+        hold_out=True if data.hold_out else None if data.probe is None else False,
         dataset=dataset,
         verify=data.verify,
         progress=progress,
@@ -68,6 +69,7 @@ def load_matching(
     size = f"data.image_size={images.train.images.shape[-1]}"
     mode = [] if config.data.resize else ["data.resize=squash"]  # as scores on other data sets always were
     plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
+    plain.append("data.hold_out=true")  # its own images are scored
     return source(merge(config, [*plain, size, *mode, *overrides]), progress)
 
 
