@@ -124,7 +124,7 @@ class Run:
             self.fabric, lambda: self._score(ids, before.get("encoders", {}), inputs)
         )
         for line in notes:
-            self.display.print(line)
+            self.display.print(f"{self.name}: {line}")
         seconds = time.perf_counter() - started
         ids = [name for name in ids if name not in failed]
         evaluated = before.get("evaluated", {}) | {name: origins[name] for name in ids}
