@@ -151,7 +151,7 @@ function columns(rows) {
 function ofEncoders(row, key, places, score) {
   const worst = row.cells[`${key}_worst`];
   if (!worst) return score;
-  return ["mean ", ...score, el("span", { class: "worst" }, `, worst ${formatNumber(worst[0], places)}`)];
+  return ["mean ", ...score, ", ", el("span", { class: "worst" }, `worst ${formatNumber(worst[0], places)}`)];
 }
 
 // What a row is to the one that was chosen: null for rows without a rank, and where none is chosen.
