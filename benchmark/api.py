@@ -35,6 +35,7 @@ from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display
 from eval.features import Features
 from leaderboards import store
+from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ def load_records(*folders: str | Path) -> list[Record]:
 def to_dataframe(records: Iterable[Record]) -> "pandas.DataFrame":
     """Records as a table: a row a run; columns for its names, each score as `<protocol> <metric>`, bytes and seconds.
 
+    Of several encoders, whose number is in `encoders`, `accuracy` is the mean and `accuracy_worst` that of the worst.
+
     Raises ConfigError: pandas is not installed.
     """
     try:
@@ -169,7 +172,8 @@ def to_dataframe(records: Iterable[Record]) -> "pandas.DataFrame":
         {
             **{key: record[key] for key in names},
             "rounds": record["rounds"]["done"],
-            **{f"{id} {metric}": value for id, scores in record["scores"].items() for metric, value in scores.items()},
+            "encoders": count(record),
+            **{f"{id} {metric}": value for id, scores in shown(record).items() for metric, value in scores.items()},
             **{f"bytes {way}": sum(record["bytes"][way].values()) for way in ("up", "down")},
             **{f"seconds {part}": value for part, value in record["seconds"].items()},
         }

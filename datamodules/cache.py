@@ -210,10 +210,10 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
         read = picture(raw.read(raw.images[of][position]))
         return read, fit(eight_bits(read, levels, _name(raw, of, position)))
 
-    items, labels = raw.images[split], raw.labels[split].astype(np.int64)
+    labels = raw.labels[split].astype(np.int64)
     np.save(folder / f"{split}_labels.npy", labels)
-    first = picture(raw.read(items[0])).values
-    shape = (len(labels), *image_of("train", 0)[1].shape)  # one for both splits
+    first, fitted = image_of("train", 0)  # test may be empty
+    shape = (len(labels), *fitted.shape)  # one for both splits
     file = folder / f"{split}_images.npy"
     images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would kill the process while mapped
@@ -235,7 +235,7 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
         return found
 
     # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
-    with ThreadPoolExecutor(os.cpu_count() if first[0].size > 64**2 else 1) as pool:
+    with ThreadPoolExecutor(os.cpu_count() if first.values[0].size > 64**2 else 1) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
     images.flush()
 

@@ -116,6 +116,7 @@ def load(
     labels: bool = True,
     client_folders: bool = False,
     unused_by: str = "",
+    hold_out: bool | None = None,
     dataset: tuple[Any, Mapping[str, Any]] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
@@ -136,6 +137,8 @@ def load(
         labels: whether folders name classes.
         client_folders: whether the first folder is the client's, also where there is only one.
         unused_by: what does not use clients that folders name, for a note; empty: they are used.
+        hold_out: whether a fifth of unlabelled images without test images is held out as test; None: unless labelled
+            ones in probe/ are scored instead. Test is empty where it is not.
         dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
             `datamodules.torch_dataset.of_dataset`.
         verify: compare all decoded images with their hashes, not only a sample of large files.
@@ -155,11 +158,19 @@ def load(
     folder = Path(root) / name
     folder_options = {"labels": labels, "clients": client_folders, "unused_by": unused_by}
     reader = _reader(folder, dict(options or {}), dataset, download, image_size, folder_options)
-    request = {"format": FORMAT, **size, "levels": levels, **reader.request}
+    probe_folder = folders.probe_of(folder) if reader.kind == "folder" else None
+    hold_out = probe_folder is None if hold_out is None else hold_out
+    request = {
+        "format": FORMAT,
+        **size,
+        "levels": levels,
+        **reader.request,
+        **({} if hold_out else {"hold_out": False}),
+    }
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
     stored = opened(
         Path(cache) / f"{name}-{key}",
-        lambda: _with_test(reader.read()),
+        lambda: _with_test(reader.read(), hold_out),
         fit=fit,
         verify=verify,
         progress=progress,
@@ -167,20 +178,19 @@ def load(
     )
     train, test = (_split(stored.arrays, split) for split in SPLITS)
     probe = None
-    if reader.kind == "folder" and (path := folders.probe_of(folder)) is not None:
+    if probe_folder is not None:
         further: dict[str, Any] = {"verify": verify, "progress": progress, "levels": stored.levels}
         further["options"] = {key: value for key, value in (options or {}).items() if key == "classes"}
-        probe = load(path.name, root=folder, cache=cache, unused_by="training", **further, **size)
+        probe = load(probe_folder.name, root=folder, cache=cache, unused_by="training", **further, **size)
         if not probe.labelled:
-            raise DataError(f"{path} is for labelled images, and has no two classes: the layout is {LABELLED}")
-    notes = [*reader.notes, *stored.notes, *_missing_classes(stored.classes, test)]
+            raise DataError(f"{probe_folder} is for labelled images, and has no two classes: the layout is {LABELLED}")
     return Source(
         name,
         train,
         test,
         stored.classes,
         stored.sha256,
-        tuple(notes),
+        (*reader.notes, *stored.notes, *_missing_classes(stored.classes, test)),
         probe,
         own=reader.kind not in ("embedded", "torchvision"),
         levels=stored.levels,
@@ -327,11 +337,16 @@ def _numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     return arrays.of_numpy(stored, path, options)
 
 
-def _with_test(raw: Raw) -> Raw:
-    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client."""
+def _with_test(raw: Raw, hold_out: bool) -> Raw:
+    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client.
+
+    hold_out: false: without labels, nothing is held out, and test is empty.
+    """
     if "test" in raw.images:
         return raw
     labels = raw.labels["train"]
+    if not hold_out and len(raw.classes) < 2:
+        return replace(raw, images={**raw.images, "test": []}, labels={"train": labels, "test": labels[:0]})
     clients = np.unique(raw.clients.get("train", [""]), return_inverse=True)[1]
     test = a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
     if not test.any():
@@ -357,5 +372,7 @@ def _with_test(raw: Raw) -> Raw:
 def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:
     """A line that names the classes without test images, if there are any."""
     counts = np.bincount(test.labels, minlength=len(classes))
+    if len(classes) < 2:  # without labels there is none to miss
+        return []
     missing = [name for name, count in zip(classes, counts, strict=False) if not count]
     return [f"test has no image of {len(missing)} of {len(classes)} classes: {first(missing, 5)}"] if missing else []

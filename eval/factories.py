@@ -1,6 +1,6 @@
 """`Protocol`, and the functions that compute one: of a subject, a generator and the protocol's settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from eval.finetune import semi
 from eval.geometry import geometry, label_free_score, singular_values, spectrum
 from eval.inputs import Subject
 from eval.inversion import reconstruct, similarity
-from eval.knn import knn, knn_by_k
+from eval.knn import crowded, knn, knn_by_k
 from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
 from eval.membership import membership
 from eval.shares import shares
@@ -40,6 +40,8 @@ class Protocol:
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder, or of steps.
+        draws_of: id of the protocol whose random numbers it draws, so that both train the same probe; "": its own.
+        replaced_by: id of the version to take instead; a replaced protocol is in no group of protocols.
     """
 
     id: str
@@ -54,6 +56,8 @@ class Protocol:
     uses_views: bool = False
     uses_labels: bool = True
     long: bool = False
+    draws_of: str = ""
+    replaced_by: str = ""
 
     def run(self, subject: Subject, generator: torch.Generator) -> dict[str, float]:
         """Metrics of an encoder by name."""
@@ -68,6 +72,21 @@ class Protocol:
     def unit(self, metric: str) -> str:
         """Unit of a metric."""
         return self.units.get(metric, "%" if metric.startswith("accuracy") else "1")
+
+
+def compute_knn(subject: Subject, generator: torch.Generator, k: int, temperature: float) -> dict[str, float]:
+    """kNN accuracy; notes a k that is large for the number of training rows."""
+    subject.note(crowded(k, len(subject.features.train_x)))
+    return knn(subject.features, k, temperature)
+
+
+def compute_knn_by_k(
+    subject: Subject, generator: torch.Generator, ks: Sequence[int], temperature: float
+) -> dict[str, float]:
+    """kNN accuracy by k; notes a largest k that is large for the number of training rows."""
+    rows = len(subject.features.train_x)
+    subject.note(crowded(max((k for k in ks if k <= rows), default=0), rows))
+    return knn_by_k(subject.features, ks, temperature)
 
 
 def compute_drift(subject: Subject, generator: torch.Generator, images: int) -> dict[str, float]:
@@ -123,6 +142,7 @@ def compute_shares(subject: Subject, generator: torch.Generator) -> dict[str, fl
 def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
     """Probe, kNN, effective rank and uniformity of the projector's outputs."""
     assert subject.projector is not None  # see `Subject.check`
+    subject.note(crowded(settings["k"], len(subject.features.train_x)))
     return scores_of(projected(subject.features, subject.projector), generator=generator, **settings)
 
 
@@ -141,8 +161,8 @@ COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
     "augmented": lambda subject, generator, **settings: augmented_probe(
         subject.features, subject.inputs, generator=generator, on_progress=subject.on_progress, **settings
     ),
-    "knn": lambda subject, generator, **settings: knn(subject.features, **settings),
-    "knn_by_k": lambda subject, generator, **settings: knn_by_k(subject.features, **settings),
+    "knn": compute_knn,
+    "knn_by_k": compute_knn_by_k,
     "semi": lambda subject, generator, tuning: semi(subject.features, subject.inputs, tuning, generator),
     "geometry": lambda subject, generator, **settings: geometry(subject.features, generator, **settings),
     "clusters": lambda subject, generator, **settings: clusters(subject.features, generator, **settings),

@@ -88,6 +88,7 @@ class Subject:
         projector: maps features to the projector's outputs, in eval mode; or None.
         save_arrays: receives (name, arrays) for a figure.
         on_progress: called now and then with the fraction of the protocol's work that is done.
+        on_note: called with what a reader of a protocol's scores has to know, in a line.
     """
 
     features: Features
@@ -102,6 +103,7 @@ class Subject:
     own_features: Mapping[str, Callable[[], Features]] | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
     on_progress: Callable[[float], None] = lambda fraction: None
+    on_note: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         for split in ("train", "test") if self.encoder_inputs is not None else ():
@@ -111,6 +113,11 @@ class Subject:
                     f"EncoderInputs.{split} has {len(images)} images in {images.dtype} for {rows} rows of features: "
                     "give the same images, uint8"
                 )
+
+    def note(self, line: str) -> None:
+        """Passes a line on to `on_note`; not an empty one."""
+        if line:
+            self.on_note(line)
 
     def check(self, protocol: str, requires: str) -> None:
         """Check that the input a protocol requires was given; requires: see `Protocol.requires`.

@@ -8,6 +8,26 @@ from torch import Tensor
 
 from eval.features import EvalError, Features, accuracy
 
+LARGEST_SHARE = 0.1
+"""Of the training rows: with more neighbours, those of other classes outnumber the near ones, and accuracy falls."""
+
+
+def crowded(k: int, rows: int, of: str = "") -> str:
+    """A line where k neighbours are more than a tenth of the training rows, else "". of: their data set, if another.
+
+    >>> crowded(200, 1000)
+    'kNN votes with 200 neighbours of 1,000 training images, more than a tenth: images that are not alike vote too'
+    >>> crowded(200, 2000)
+    ''
+    """
+    if k <= LARGEST_SHARE * rows:
+        return ""
+    used, whose = min(k, rows), f" of {of}" if of else ""
+    return (
+        f"kNN votes with {used} neighbours of {rows:,} training images{whose}, more than a tenth: "
+        "images that are not alike vote too"
+    )
+
 
 def neighbours(train_x: Tensor, train_y: Tensor, test_x: Tensor, k: int, chunk: int = 1000) -> tuple[Tensor, Tensor]:
     """Cosines and labels, `[M, k]` each, of the k training rows nearest to each test row, most similar first.

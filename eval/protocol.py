@@ -14,6 +14,7 @@ from eval.factories import COMPUTE, Protocol
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import Crop, Subject
+from eval.knn import crowded
 from eval.linear import Probe
 from eval.transfer import before_and_after, transfer
 
@@ -41,7 +42,8 @@ def evaluate(
 
     Args:
         subject: the encoder to evaluate; its features suffice for most protocols.
-        stream: protocol id -> its generator, so that no protocol's score depends on which others run.
+        stream: protocol id -> its generator, so that no protocol's score depends on which others run; a protocol that
+            draws another one's numbers asks for that one's.
         on_start: called with the id of each protocol before it runs.
         failures: filled with protocol id -> reason for each protocol that cannot work with these features; the others
             still run. None: the first failure is raised.
@@ -58,7 +60,7 @@ def evaluate(
     for protocol in protocols:
         on_start(protocol.id)
         try:
-            metrics = protocol.run(subject, stream(protocol.id))
+            metrics = protocol.run(subject, stream(protocol.draws_of or protocol.id))
         except EvalError as error:
             if failures is None:
                 raise
@@ -93,10 +95,16 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
     summary = (
         f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set."
     )
+
+    def opened(subject: Subject) -> Features:
+        features = subject.targets[target]()
+        subject.note(crowded(settings["k"], len(features.train_x), target))
+        return features
+
     if version == 1:
         return Protocol(
             name,
-            lambda subject, generator, **settings: transfer(subject.targets[target](), generator=generator, **settings),
+            lambda subject, generator, **settings: transfer(opened(subject), generator=generator, **settings),
             summary,
             settings,
             units={"effective_rank": "dimensions"},
@@ -106,7 +114,7 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
     return Protocol(
         name,
         lambda subject, generator, **settings: before_and_after(
-            subject.targets[target](), subject.projector, generator, **settings
+            opened(subject), subject.projector, generator, **settings
         ),
         f"As v1, with the uniformity of at most 10,000 test rows, and all four of the projector's outputs on {target}.",
         {**settings, **PROTOCOLS["geometry/v1"].settings},

@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
 from leaderboards.store import SETTING_DEFAULTS
@@ -44,6 +45,7 @@ class Row:
     """A row of a board.
 
     cells: "protocol metric" (as in `HEADLINE`) -> its Cell. headline: seed -> value.
+    encoders: that a run leaves, the most of any seed; of several, an accuracy is their mean (see `encoders.shown`).
     images, server_images: trained on in all rounds, by clients and by a server that trains too; means over seeds. None:
         by the server of older records, which do not say how many public images it trained on.
     bytes_up, bytes_down, client_seconds: per client and round, None without any visit to a client; bytes are also None
@@ -81,6 +83,7 @@ class Row:
     delta: float | None = None
     control: bool = False
     clients: int = 0
+    encoders: int = 1
     unranked: str = ""
     floor: str = FLOOR
     below: tuple[str, ...] = ()
@@ -136,9 +139,9 @@ def unlike_settings(first: Mapping[str, object], other: Mapping[str, object]) ->
 
 
 def metric_values(group: Iterable[Record], key: str) -> list[float]:
-    """One metric ("protocol metric") of the records that have it, in their order."""
+    """One metric ("protocol metric", as it is shown) of the records that have it, in their order."""
     protocol, metric = key.split(" ", 1)
-    scores = [record["scores"].get(protocol, {}) for record in group]
+    scores = [shown(record).get(protocol, {}) for record in group]
     return [score[metric] for score in scores if metric in score]
 
 
@@ -206,7 +209,7 @@ def _values(group: Iterable[Record]) -> Values:
     """All scores of a row's records."""
     values: dict[str, dict[int, float]] = {}
     for record in group:
-        for protocol, metrics in record["scores"].items():
+        for protocol, metrics in shown(record).items():
             for metric, value in metrics.items():
                 values.setdefault(f"{protocol} {metric}", {})[record["seed"]] = value
     return dict(sorted(values.items()))
@@ -287,4 +290,5 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         delta=noise[0].get("delta"),
         control=first["row"] != FLOOR and (first["method"] == FLOOR or first["settings"].get("optimizer.lr") == 0),
         clients=first["federation"]["clients"],
+        encoders=max(map(count, group)),
     )

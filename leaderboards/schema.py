@@ -90,7 +90,9 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         Count, "Images trained on, all clients and rounds together; passes that only observe do not count."
     ),
     "scores": _field(
-        Scores, "By protocol id and metric; accuracies in percent. Of several encoders the worst accuracy."
+        Scores,
+        "By protocol id and metric; accuracies in percent. Of several encoders `accuracy` is the worst one's and "
+        "`accuracy_mean` the mean, which boards and tables show.",
     ),
     "encoders": _field(dict[str, Scores], "The same for each encoder by name; `scores` combines them."),
     "best": _field(

@@ -28,7 +28,7 @@ Decisions
 - A client's weight in the mean is its number of images divided by its divergence, and weights sum to 1. In the code
   they are normalised before they are multiplied with FedAvg's, so that a step shrinks by about the number of clients.
 - The client keeps its trained networks from the training to the measurement; each round starts from the global ones.
-- The paper's clients train a linear classifier each, on their labels. Here the protocol `clients/v1` scores clients by
+- The paper's clients train a linear classifier each, on their labels. Here the protocol `clients/v2` scores clients by
   the suite's probe of the global encoder, where the data name the clients of test images.
 """
 

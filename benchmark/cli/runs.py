@@ -92,14 +92,16 @@ def resume(words: list[str], session: Session) -> None:
 def evaluate(words: list[str], session: Session) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark.configuration.suites import listed
+    from leaderboards.encoders import count, mean_of, shown
 
     names, overrides = split(words)
     (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers] [trust=true]", 1)
     given, rest = take_keys(overrides, "protocols", "trust")
     with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
         evaluated = finished.evaluate(listed(given.get("protocols") or list(finished.config.evaluation.protocols)))
-        scores = evaluated.record["scores"]
-        display.scores(finished.name, {name: scores[name] for name in evaluated.protocols})
+        scores, several = shown(evaluated.record), mean_of(count(evaluated.record))
+        title = f"{finished.name}, accuracy: {several}" if several else finished.name
+        display.scores(title, {name: scores[name] for name in evaluated.protocols})
         finished.finish(evaluated)
         seconds = evaluated.record["seconds"]["evaluation"]
         display.print(f"in {path}/result.json; figures in {path}/figures  ({seconds:.0f} s)")

@@ -170,7 +170,8 @@ def load(file: Path) -> DictConfig:
                 raise ConfigError(f"it has no {section}")
         if "${" in yaml.safe_dump(layer):
             raise ConfigError("it has an interpolation, ${...}")
-        config = OmegaConf.create(stack(defaults(), [("", layer)]))
+        before = {"data": {"hold_out": True}}  # as runs without the key did
+        config = OmegaConf.create(stack(defaults(), [("", before), ("", layer)]))
         validate(config)
     except ConfigError as error:
         raise ConfigError(

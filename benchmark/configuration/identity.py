@@ -28,6 +28,10 @@ NEWER = {
 """Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
 
 
+SHOWN_BY_DATA = ("data.hold_out",)
+"""Keys that count by the hash of the images that they give: they mean nothing for most data."""
+
+
 def identity(config: DictConfig | dict[str, Any]) -> str:
     """Hash of the settings that define a run; where it runs and how it is evaluated do not count.
 
@@ -51,7 +55,7 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of the settings that define a run, the seed included. config: or its content."""
     content = resolve(config) if isinstance(config, dict) else OmegaConf.to_container(config, resolve=True)
     flat = _flatten(content)
-    outside = (*RUNTIME, "row", "scenario")
+    outside = (*RUNTIME, *SHOWN_BY_DATA, "row", "scenario")
     return {
         key: value
         for key, value in flat.items()

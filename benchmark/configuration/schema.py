@@ -34,6 +34,9 @@ class DataConfig:
     """For a quick look: a share of each class, in (0, 1), or a number of training images; None: all."""
     probe: str | None = None
     """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
+    hold_out: bool = False
+    """Hold a fifth of unlabelled images out as test though labelled ones, of probe/ or `probe`, are scored; false: all
+    train. Without such a fifth is always held out where there is no test."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of a source, e.g. examples and classes of `synthetic`, or those of `class`."""
 

@@ -121,6 +121,7 @@ class Evaluator:
         on_progress: Callable[[float], None] = lambda _: None,
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
         **inputs: Any,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
@@ -129,6 +130,7 @@ class Evaluator:
         on_progress: called with the fraction of a long step that is done.
         arrays: is filled with those that figures are drawn from.
         failed: is filled with the errors of protocols, see `eval.protocol.evaluate`.
+        on_note: called with what a reader of the scores has to know, in a line.
         inputs: further fields of `Subject`, those that protocols require.
         """
         if not protocols:
@@ -152,6 +154,7 @@ class Evaluator:
             **inputs,
             save_arrays=({} if arrays is None else arrays).__setitem__,
             on_progress=on_progress,
+            on_note=on_note,
         )
         scored = evaluate(
             subject, protocols, lambda protocol: self.streams.generator(f"evaluation/{protocol}"), on_start, failed

@@ -9,6 +9,7 @@ from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import combine
 from benchmark.federation.loop import Callback, FederatedLoop
+from leaderboards.encoders import MEAN
 
 
 class EncoderCallback(Callback):
@@ -60,20 +61,27 @@ class RoundProbe(EncoderCallback):
         self.protocol = protocol
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
-        """Adds the accuracy in percent to the round's line, unless the protocol fails; the worst one of encoders."""
+        """Adds the accuracy in percent to the round's line, unless the protocol fails.
 
-        def measure() -> float | None:
+        Where clients have encoders of their own, or architectures, it is the worst one's, and the mean follows.
+        """
+        several = loop.method.has_personal_encoders or bool(loop.method.others)
+
+        def measure() -> dict[str, float]:
             failed: dict[str, str] = {}
             scores = {
                 name: self.evaluator.scores(encoder, [self.protocol], failed=failed)
                 for name, encoder in self.encoders(loop)
             }
-            return None if failed else combine(scores)[self.protocol]["accuracy"]
+            if failed:
+                return {}
+            combined = combine(scores)[self.protocol]
+            worst, mean = combined["accuracy"], combined.get(f"accuracy{MEAN}", combined["accuracy"])
+            return {self.key(self.protocol): worst} | ({self.key(self.protocol, MEAN): mean} if several else {})
 
-        if (accuracy := on_rank_zero(loop.fabric, measure)) is not None:
-            line[self.key(self.protocol)] = accuracy
+        line |= on_rank_zero(loop.fabric, measure)
 
     @staticmethod
-    def key(protocol: str) -> str:
-        """Its field in a round's line."""
-        return f"test_accuracy {protocol}"
+    def key(protocol: str, end: str = "") -> str:
+        """Its field in a round's line. end: of the metric, as `MEAN`."""
+        return f"test_accuracy{end} {protocol}"

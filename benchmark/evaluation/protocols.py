@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from eval.clients import OF, summary
 from eval.protocol import PROTOCOLS, TRANSFER
+from leaderboards.encoders import MEAN
 
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
@@ -24,13 +25,14 @@ def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, l
 
     Args:
         data: the run's data set; `all` transfers to the embedded digits where this is another one.
-        inputs: of `OPTIONAL`, those that the run has; protocols that require others are in no group.
+        inputs: of `OPTIONAL`, those that the run has; protocols that require others are in no group, nor are those
+            that another one replaces.
         labelled: whether there are labels; without them, protocols that use them are in no group.
     """
     missing = OPTIONAL - set(inputs)
     groups: dict[str, list[str]] = {"all": [], "papers": []}
     for protocol in PROTOCOLS.values():
-        if protocol.requires not in missing and (labelled or not protocol.uses_labels):
+        if protocol.requires not in missing and (labelled or not protocol.uses_labels) and not protocol.replaced_by:
             groups["papers" if protocol.long else "all"].append(protocol.id)
     groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
     return list(dict.fromkeys(id for name in names for id in groups.get(name, [name])))
@@ -42,7 +44,7 @@ def transfer_targets(protocols: Iterable[str]) -> list[str]:
 
 
 def combine(encoders: Mapping[str, Scores]) -> Scores:
-    """One score for a method that leaves several encoders.
+    """One score for a method that leaves several encoders, as records have it; `leaderboards.encoders` shows the mean.
 
     An accuracy is the worst encoder's, as the literature's Min-Local has it, with the mean beside it as
     `accuracy_mean` (`accuracy_1pct_mean`, ...); every other metric is the mean. What not all have is left out, as the
@@ -63,7 +65,7 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
                 continue
             mean = sum(values) / len(values)
             if metric.startswith("accuracy"):
-                combined.setdefault(protocol, {}).update({metric: min(values), f"{metric}_mean": mean})
+                combined.setdefault(protocol, {}).update({metric: min(values), f"{metric}{MEAN}": mean})
             else:
                 combined.setdefault(protocol, {})[metric] = mean
     return combined

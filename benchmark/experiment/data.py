@@ -55,6 +55,7 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
         labels=data.labels,
         client_folders=config.partition.get("name") == "folders",
         unused_by="" if _uses_clients(config.partition) else f"partition.name={config.partition.get('name')}",
+        hold_out=True if data.hold_out else None if data.probe is None else False,
         dataset=dataset,
         verify=data.verify,
         progress=progress,
@@ -85,6 +86,7 @@ def load_matching(
     size = f"data.image_size={images.train.images.shape[-1]}"
     mode = [] if config.data.resize else ["data.resize=squash"]  # as scores on other data sets always were
     plain = ["data.limit=null", "data.probe=null", "data.labels=true", "partition.name=iid", f"data.name={name}"]
+    plain.append("data.hold_out=true")  # its own images are scored
     white = f"data.levels={'null' if images.levels is None else images.levels}"
     return _opened(merge(config, [*plain, size, white, *mode, *overrides]), progress)
 

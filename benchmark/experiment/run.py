@@ -122,9 +122,11 @@ class Run:
         file = self.folder / "result.json"
         before = store.read(file) if file.exists() else {}
         inputs = self._collective_inputs(ids)
-        encoders, origins, failed = on_rank_zero(
+        encoders, origins, failed, notes = on_rank_zero(
             self.fabric, lambda: self._score(ids, before.get("encoders", {}), inputs)
         )
+        for line in notes:
+            self.display.print(f"{self.name}: {line}")
         seconds = time.perf_counter() - started
         ids = [name for name in ids if name not in failed]
         evaluated = before.get("evaluated", {}) | {name: origins[name] for name in ids}
@@ -133,7 +135,8 @@ class Run:
             result |= {key: before[key] for key in ("provenance", "world_size", "deviations", "settings")}
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
             lines = [f"{', '.join(ids)} measured when {line}" for line in changed]
-            result["deviations"] = list(dict.fromkeys([*result["deviations"], *lines]))
+            result["deviations"] = [*result["deviations"], *lines]
+        result["deviations"] = list(dict.fromkeys([*result["deviations"], *notes]))
         if lacks_best_round(self.config, result):
             probe = self.config.evaluation.best_on_test
             self.display.print(f"it has no {probe} {BEST}: some of its rounds were not scored by {probe}")
@@ -217,16 +220,16 @@ class Run:
 
     def _score(
         self, protocols: list[str], before: dict[str, Scores], inputs: Mapping[str, Any]
-    ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str]]:
+    ) -> tuple[dict[str, Scores], dict[str, dict[str, Any]], dict[str, str], list[str]]:
         """Every exported encoder's scores, earlier ones of other protocols included; each new protocol's `origin`;
-        and the protocols that could not be measured, with the reason."""
+        the protocols that could not be measured, with the reason; and what a reader has to know, in lines."""
         exported = self.loop.export()
         if not exported:
             raise ConfigError(
                 f"{self.config.method['name']} has no encoder to evaluate before a client was visited: "
                 "set federation.rounds to at least 1"
             )
-        scores, failed = dict[str, Scores](), dict[str, str]()
+        scores, failed, notes = dict[str, Scores](), dict[str, str](), list[str]()
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
                 encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
@@ -239,6 +242,7 @@ class Run:
                     steps.progress,
                     arrays,
                     failed,
+                    notes.append,
                     projector=projector,
                     own_features=own_features(self.evaluator, self.loop, exported, name),
                     members=self.evaluator.members(owner_of(self.loop, name)),
@@ -256,7 +260,7 @@ class Run:
         for target in transfer_targets(protocols):
             used = {"dataset": self.evaluator.other(target).sha256}
             origins |= {name: here | used for name in protocols if name.startswith(f"transfer-{target}/")}
-        return encoders, origins, failed
+        return encoders, origins, failed, list(dict.fromkeys(notes))
 
     def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:
         """Draws figures, closes the logger and writes `result.json`; a new record last, so that it is complete.

@@ -21,6 +21,7 @@ from benchmark.errors import ConfigError, exit_code, message
 from benchmark.experiment.experiment import Experiment
 from benchmark.tracking import plots
 from benchmark.tracking.progress import Display
+from leaderboards.encoders import shown
 
 PROTOCOL = "label-free/v1"
 NUMBERS = ("score", "alignment", "uniformity")
@@ -151,4 +152,4 @@ def _accuracy(experiment: Experiment) -> float:
         run.loop.restore()
         evaluated = run.evaluate([REFERENCE])
         run.finish(evaluated)
-    return float(evaluated.record["scores"][REFERENCE]["accuracy"])
+    return shown(evaluated.record)[REFERENCE]["accuracy"]

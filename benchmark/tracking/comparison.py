@@ -18,6 +18,7 @@ from benchmark.tracking.jsonl import read_lines
 from benchmark.tracking.record import curve
 from eval.protocol import PROTOCOLS, EvalError, find
 from leaderboards import store
+from leaderboards.encoders import WORST, count, shown
 from leaderboards.rank import finished
 
 MOST_ROUNDS = 8
@@ -49,8 +50,13 @@ class RunContent:
 
     @property
     def scores(self) -> Mapping[str, Mapping[str, float]]:
-        """Protocol -> metric -> value."""
-        return self.record.get("scores", {})
+        """Protocol -> metric -> value, as they are shown."""
+        return shown(dict(self.record))
+
+    @property
+    def encoders(self) -> int:
+        """How many encoders were scored."""
+        return count(dict(self.record))
 
 
 def read_run(folder: Path) -> RunContent:
@@ -117,13 +123,21 @@ def _table(title: str, columns: Sequence[str], labels: Iterable[str], rows: Iter
 
 def _score_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     """Every metric that a run has, the headline of each protocol first."""
-    measured = {protocol for run in runs for protocol in run.scores}
+    measured, several = {protocol for run in runs for protocol in run.scores}, any(run.encoders > 1 for run in runs)
     for protocol in [*(known for known in PROTOCOLS if known in measured), *sorted(measured - PROTOCOLS.keys())]:
         headline, better = _directions(protocol)
         metrics = dict.fromkeys(metric for run in runs for metric in run.scores.get(protocol, {}))
         for metric in sorted(metrics, key=lambda metric: (metric != headline, metric)):
             values = [run.scores.get(protocol, {}).get(metric) for run in runs]
-            yield [protocol if metric == headline else "", metric, better(metric), *_marked(values, better(metric))]
+            names = [_metric_name(metric, several), better(metric)]
+            yield [protocol if metric == headline else "", *names, *_marked(values, better(metric))]
+
+
+def _metric_name(metric: str, several: bool) -> str:
+    """A metric in words. several: whether a run has several encoders: an accuracy is their mean, or of the worst."""
+    if not several or not metric.startswith("accuracy"):
+        return metric
+    return f"{metric.removesuffix(WORST)}, {'worst' if metric.endswith(WORST) else 'mean'} of encoders"
 
 
 def _directions(protocol: str) -> tuple[str, Callable[[str], str]]:
@@ -169,6 +183,8 @@ def _cost_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     yield ["sent by clients", "MB", *(f"{total(run, 'bytes_up') / 1e6:,.1f}" for run in runs)]
     yield ["sent to clients", "MB", *(f"{total(run, 'bytes_down') / 1e6:,.1f}" for run in runs)]
     yield ["training", "s", *(f"{total(run, 'seconds'):,.1f}" for run in runs)]
+    if any(run.encoders > 1 for run in runs):
+        yield ["encoders scored", "", *(f"{run.encoders}" if run.encoders else "" for run in runs)]
     evaluation = [run.record["seconds"]["evaluation"] if run.scores else None for run in runs]
     yield ["evaluation", "s", *("" if seconds is None else f"{seconds:,.1f}" for seconds in evaluation)]
 

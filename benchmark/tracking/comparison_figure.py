@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.tracking.comparison import MONITORS, RunContent, monitored
 from eval.protocol import PROTOCOLS
+from leaderboards.encoders import WORST, mean_of
 from leaderboards.pages.plots import spread_labels
 from leaderboards.palette import DASHES, LIGHT
 
@@ -33,6 +34,8 @@ STYLE: dict[Any, Any] = {
 
 Curve = Mapping[float, float]
 """Round -> value."""
+Accuracies = Mapping[str, Sequence[float | None]]
+"""Protocol -> value of each run; None: not measured."""
 
 
 def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
@@ -46,7 +49,8 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
     of_the_monitor = "kNN accuracy (%)" if key == "monitor" else MONITORS[key]
     curves = {"mean local loss\n(comparable within one objective)": losses, f"monitor: {of_the_monitor}": monitor}
     drawn = {label: values for label, values in curves.items() if any(values)}
-    accuracies = _accuracies(runs)
+    accuracies, worst = _accuracies(runs, "accuracy"), _accuracies(runs, f"accuracy{WORST}")
+    means = [mean_of(run.encoders) for run in runs]
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # settings of the user's machine have no effect
         matplotlib.rcParams.update(STYLE)
@@ -61,7 +65,7 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
         for each, (label, values) in zip(axes, drawn.items(), strict=False):
             _draw_curves(each, values, labels, label)
         if accuracies:
-            _draw_accuracies(axes[-1], accuracies, labels)
+            _draw_accuracies(axes[-1], accuracies, worst, [*map(_named, labels, means)])
         if not widths:
             axes[0].set_axis_off()
             axes[0].text(0.5, 0.5, "no run has a finished round or a score", ha="center", color=GREY)
@@ -101,18 +105,17 @@ def _draw_curves(axes: "Axes", curves: Sequence[Curve], labels: Sequence[str], y
         )
 
 
-def _accuracies(runs: Sequence[RunContent]) -> dict[str, list[float | None]]:
-    """Protocol -> accuracy of each run in percent, for the first protocols that any run has."""
+def _accuracies(runs: Sequence[RunContent], metric: str) -> dict[str, list[float | None]]:
+    """Protocol -> an accuracy of each run in percent, for the first protocols that any run has."""
     measured = {protocol for run in runs for protocol, metrics in run.scores.items() if "accuracy" in metrics}
     protocols = [known for known in PROTOCOLS if known in measured]
     return {
-        protocol: [run.scores.get(protocol, {}).get("accuracy") for run in runs]
-        for protocol in protocols[:MOST_PROTOCOLS]
+        protocol: [run.scores.get(protocol, {}).get(metric) for run in runs] for protocol in protocols[:MOST_PROTOCOLS]
     }
 
 
-def _draw_accuracies(axes: "Axes", accuracies: Mapping[str, Sequence[float | None]], labels: Sequence[str]) -> None:
-    """A row of points for each run under each protocol, with its value."""
+def _draw_accuracies(axes: "Axes", accuracies: Accuracies, worst: Accuracies, labels: Sequence[str]) -> None:
+    """A row of points for each run under each protocol, with its value; of several encoders the worst one's too."""
     styles, y = _styles(len(labels)), 0
     values = [value for row in accuracies.values() for value in row if value is not None]
     margin = max(1.0, 0.12 * (max(values) - min(values)))
@@ -124,18 +127,25 @@ def _draw_accuracies(axes: "Axes", accuracies: Mapping[str, Sequence[float | Non
             colour, _ = styles[run]
             axes.axhline(y, color=GRID, linewidth=0.8)
             text = "not measured" if value is None else f"{value:.1f}"
+            if (lowest := worst[protocol][run]) is not None:
+                text = f"{text}, worst {lowest:.1f}"
             weight = "bold" if value == best and len(row) > 1 else "normal"
             if value is not None:
                 axes.plot(value, y, "o", color=colour, markersize=6)
             axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", color=INK, weight=weight)
         y += 1
     positions = [group * (len(labels) + 1) + 1 + run for group in range(len(accuracies)) for run in range(len(labels))]
-    axes.set_yticks(positions, [_short(label) for label in labels] * len(accuracies))
+    axes.set_yticks(positions, [*labels] * len(accuracies))
     for tick, (colour, _) in zip(axes.get_yticklabels(), styles * len(accuracies), strict=True):
         tick.set_color(colour)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set(xlim=(min(values) - margin, max(values) + margin), ylim=(y - 0.4, -0.6), xlabel="accuracy on test (%)")
+
+
+def _named(label: str, mean: str) -> str:
+    """A run's name, and below it what its accuracies are a mean of."""
+    return f"{_short(label)}\n{mean}" if mean else _short(label)
 
 
 def _short(label: str, most: int = 34) -> str:

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.tracking.wandb_run import Notify, WandbRun, print_to_stderr
+from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
 
 TAG = 64
@@ -19,10 +20,12 @@ TAG = 64
 
 
 def flat(result: Record) -> dict[str, float]:
-    """A record's scores for W&B's summary: "protocol/metric" -> value."""
-    return {
+    """A record's scores for W&B's summary, "protocol/metric" -> value, as they are shown; and the number of several
+    encoders, over which an accuracy is the mean."""
+    several = {"encoders": float(count(result))} if count(result) > 1 else {}
+    return several | {
         f"{protocol}/{metric}": value
-        for protocol, metrics in result["scores"].items()
+        for protocol, metrics in shown(result).items()
         for metric, value in metrics.items()
     }
 

@@ -113,9 +113,11 @@ class Display(Callback):
         table = Table(*columns, box=SIMPLE_HEAD)
         for id, metrics in scores.items():
             protocol = find(id)
-            for metric in sorted(metrics, key=lambda metric: (metric != protocol.headline, _natural(metric))):
+            for index, metric in enumerate(
+                sorted(metrics, key=lambda name: (name != protocol.headline, _natural(name)))
+            ):
                 value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
-                label = id if metric == protocol.headline else ""
+                label = "" if index else id
                 table.add_row(label, metric, value, protocol.unit(metric), protocol.better(metric))
         self.print(f"{name}:")  # a table's title would be broken to the width of the table
         self.bars.console.print(table)

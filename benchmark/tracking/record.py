@@ -13,12 +13,16 @@ from benchmark.evaluation.protocols import Scores, combine
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.provenance import provenance
 from datamodules.federated import FederatedDataModule
+from leaderboards.encoders import MEAN, WORST, count, mean_of, shown
 from leaderboards.schema import SCHEMA, Record
 
 ANONYMITY = ("anonymity", "anonymity_claimed")
 """Visit notes of methods that hide an image among others."""
 BEST = "accuracy_best_on_test"
 """Metric of `evaluation.best_on_test`: the best round's accuracy."""
+
+HEADLINES = {"accuracy": "{:.1f} %", f"accuracy{WORST}": "worst {:.1f} %", "score": "{:.4f}"}
+"""Metric, as it is shown -> how the line of a finished run has it."""
 
 POOLED_STATISTICS = "BatchNorm statistics of the evaluated encoder were measured on the pooled training images"
 """A deviation of records."""
@@ -86,13 +90,18 @@ def record(
 
 
 def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict[str, Any]]) -> Scores:
-    """The scores, and "accuracy_best_on_test" of a protocol that was run after every round; unless rounds lack it."""
+    """The scores, and "accuracy_best_on_test" of a protocol that was run after every round; unless rounds lack it.
+
+    Of several encoders, as of other accuracies, the best round's worst, and beside it the best round's mean.
+    """
     if protocol is None or protocol not in scores:
         return scores
-    measured = [row[key] for row in history if (key := RoundProbe.key(protocol)) in row]
-    if not measured or len(measured) < len(history):
-        return scores
-    return scores | {protocol: scores[protocol] | {BEST: max(measured)}}
+    best = {
+        metric: max(row[key] for row in history)
+        for metric, key in ((BEST, RoundProbe.key(protocol)), (f"{BEST}{MEAN}", RoundProbe.key(protocol, MEAN)))
+        if history and all(key in row for row in history)
+    }
+    return scores | {protocol: scores[protocol] | best}
 
 
 def lacks_best_round(config: DictConfig, result: Record) -> bool:
@@ -155,10 +164,12 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 def headline(result: Record) -> str:
     """A record's accuracies, label-free score, largest epsilon, times and an early end in one line."""
     scores = [
-        f"{protocol} {metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"{protocol} {metrics['score']:.4f}"
-        for protocol, metrics in result["scores"].items()
-        if "accuracy" in metrics or "score" in metrics
+        f"{protocol} {', '.join(numbers)}"
+        for protocol, metrics in shown(result).items()
+        if (numbers := [form.format(metrics[metric]) for metric, form in HEADLINES.items() if metric in metrics])
     ]
+    if scores and (several := mean_of(count(result))):
+        scores[0] = f"{several}: {scores[0]}"
     if result["epsilon"] is not None:
         covered = ", ".join(result["privacy"]["covers"])
         beyond = "" if covers_encoder(result) else "; not the evaluated encoder's BatchNorm statistics"

@@ -21,6 +21,7 @@ from benchmark.errors import ConfigError
 from benchmark.tracking.loggers import TAG, flat
 from benchmark.tracking.progress import Display
 from benchmark.tracking.wandb_run import server_problem, silence
+from leaderboards.encoders import WORST
 from leaderboards.markdown import TEMPLATES, rank_of
 from leaderboards.pages import board as board_page
 from leaderboards.pages.columns import SCORE_COLUMNS, board_lines
@@ -43,6 +44,8 @@ CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "
 """Fields of a record in its run's config, to filter and group by."""
 LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
 """Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
+ENDS = {"": "", WORST: ", worst encoder"}
+"""End of a score's name -> that of its column; without one, the mean of a row's encoders."""
 PAPER_COLUMNS = (
     "paper",
     "table",
@@ -155,16 +158,18 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
 
 
 def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
-    """Columns and lines of a board; a score and its spread have a column each."""
-    scores = {key: title for key, (title, _) in SCORE_COLUMNS.items() if any(key in row.cells for row in rows)}
+    """Columns and lines of a board; a score, its spread, and that of the worst of several encoders have one each."""
+    titles = {key: title for key, (title, _) in SCORE_COLUMNS.items()}
+    titles = {f"{key}{end}": f"{title}{word}" for key, title in titles.items() for end, word in ENDS.items()}
+    scores = {key: title for key, title in titles.items() if any(key in row.cells for row in rows)}
     columns = ["rank", "row", "method", "objective"]
     columns += [f"{title}{suffix}" for title in scores.values() for suffix in ("", " ±")]
-    columns += ["bytes up", "bytes down", "client seconds", "epsilon", "seeds", "commits", "hardware"]
+    columns += ["encoders", "bytes up", "bytes down", "client seconds", "epsilon", "seeds", "commits", "hardware"]
     lines = []
     for row in rows:
         cells = [row.cells.get(key) for key in scores]
         values = [value for cell in cells for value in ((cell.mean, cell.spread) if cell else (None, None))]
-        costs = [row.bytes_up, row.bytes_down, row.client_seconds, row.epsilon]
+        costs = [row.encoders, row.bytes_up, row.bytes_down, row.client_seconds, row.epsilon]
         origin = [len(row.seeds), ", ".join(row.commits), "; ".join(row.hardware)]
         lines.append([rank_of(row), row.row, row.method, row.objective, *values, *costs, *origin])
     return columns, lines

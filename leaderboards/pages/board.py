@@ -16,7 +16,15 @@ from leaderboards.averages import full_names, ranks_by_scenario
 from leaderboards.comparisons import COMPARISONS, differences
 from leaderboards.markdown import render, seeds_phrase
 from leaderboards.pages import plots, reproduction, trade_offs
-from leaderboards.pages.columns import BELOW_WORDS, SCORES, board_lines, other_protocols_lines, terminal_columns
+from leaderboards.pages.columns import (
+    BELOW_WORDS,
+    SCORES,
+    board_lines,
+    narrow,
+    of_encoders,
+    other_protocols_lines,
+    terminal_columns,
+)
 from leaderboards.pages.privacy import Sheet, sizes
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
@@ -67,7 +75,8 @@ def table(rows: Iterable[Row], title: str) -> Table:
     rows = list(rows)
     unranked = any(HEADLINE in row.cells for row in rows) and not any(row.rank for row in rows)
     why = f"no rank: that takes two rows of {FEWEST_SEEDS} seeds, controls and single clients aside"
-    caption = Text(why) if unranked else None
+    lines = [*([why] if unranked else []), *filter(None, [of_encoders(rows)])]
+    caption = Text("\n".join(lines)) if lines else None
     result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = terminal_columns(rows)
     for column in columns:
@@ -77,7 +86,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
         else:  # numbers are never folded: a narrow terminal folds the names
             result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        result.add_row(*(Text(text(row)) for text in columns.values()))
+        result.add_row(*(Text(narrow(text(row))) for text in columns.values()))
     return result
 
 
@@ -169,6 +178,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
         "below": any(row.below for row in rows),
+        "encoders": of_encoders(rows),
         "compared": _compared(rows),
         "complete": complete,
         "left_out": left_out(here, scenario),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from leaderboards.encoders import WORST
 from leaderboards.markdown import MISSING, in_bytes, rank_of, table_lines, three_digits, with_spread
 from leaderboards.rank import Row
 from leaderboards.store import load_yaml
@@ -15,11 +16,38 @@ BELOW_WORDS = (
     f"{BELOW} is below the untrained encoder, of the row's architecture where the board has one, "
     "by means over the seeds that both have and without a test."
 )
+MEAN_ENCODER, WORST_ENCODER = "mean ", ", worst "
+"""Before the mean accuracy of a row with several encoders, and before that of the worst of them."""
+ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, one a client or one an architecture."
 EPSILON, IMAGES = "epsilon", "images: clients + server"
 
 
 def _score(key: str, decimals: int) -> Callable[[Row], str]:
-    return lambda row: f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
+    return lambda row: _score_text(row, key, decimals)
+
+
+def _score_text(row: Row, key: str, decimals: int) -> str:
+    """A row's score; of several encoders `mean 52.3 ± 0.4, worst 48.2`, the latter a mean over seeds too."""
+    text = f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
+    worst = row.cells.get(f"{key}{WORST}")
+    return text if worst is None else f"{MEAN_ENCODER}{text}{WORST_ENCODER}{worst.mean:.{decimals}f}"
+
+
+def narrow(text: str) -> str:
+    """A cell's text for the terminal: a score of several encoders in three lines, so that the column stays narrow.
+
+    >>> narrow("mean 52.3 ± 0.4, worst 48.2")
+    'mean 52.3\\n± 0.4\\nworst 48.2'
+    """
+    if WORST_ENCODER not in text:
+        return text
+    return text.replace(" ± ", "\n± ").replace(WORST_ENCODER, f"\n{WORST_ENCODER.removeprefix(', ')}")
+
+
+def of_encoders(rows: Iterable[Row]) -> str:
+    """What the scores of the rows with several encoders are, in a sentence; empty without such rows."""
+    several = ", ".join(f"{row.row}: {row.encoders}" for row in rows if row.encoders > 1)
+    return several and f"Of rows with several encoders ({several}), mean is over them, and worst is the worst of them."
 
 
 def _images(row: Row) -> str:

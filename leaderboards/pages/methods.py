@@ -8,7 +8,7 @@ from pathlib import Path
 from leaderboards.comparisons import COMPARISONS, Difference, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import scenarios
-from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS
+from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row, board
@@ -78,7 +78,9 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
         return "No row of it has been recorded yet."
     headings = ["scenario", *columns, "above untrained", "adds to what it builds on"]
     text = "\n".join(table_lines(headings, lines, "llrrrrrl"))
-    return f"{text}\n\n{BELOW_WORDS}" if BELOW in text else text
+    notes = [BELOW_WORDS] if BELOW in text else []
+    notes += [ENCODERS_WORDS] if WORST_ENCODER in text else []
+    return "\n\n".join([text, *notes])
 
 
 def _phrase(difference: Difference) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 from leaderboards import palette
 from leaderboards.averages import full_names, mean_rank
+from leaderboards.encoders import WORST, count, mean_of, shown
 from leaderboards.pages import board, methods, reproduction
-from leaderboards.pages.columns import SCORE_COLUMNS
+from leaderboards.pages.columns import SCORE_COLUMNS, of_encoders
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, fitted, gaps
@@ -51,6 +52,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
                 "renamed": board.renamed(names.get(scenario, {})),
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
+                "encoders": of_encoders(rows),
                 "left": board.left_out(records, scenario),
                 "compared": _compared(rows),
             }
@@ -79,14 +81,15 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    cells = {key: cell for key, cell in row.cells.items() if key in SCORE_COLUMNS}
+    cells = {key: cell for key, cell in row.cells.items() if key.removesuffix(WORST) in SCORE_COLUMNS}
     return {**_rounded({**asdict(row), "cells": cells}), "settings": row.settings}
 
 
 def _run(record: Record) -> dict[str, Any]:
-    """A record without its settings, which its row has, and without the scores of single encoders."""
-    fields = {key: value for key, value in record.items() if key not in ("settings", "encoders")}
-    return {"curve": [], **_rounded(fields), "record": digest(record)}
+    """A record without its settings, which its row has; of its encoders, their number and their scores as shown."""
+    fields = {key: value for key, value in record.items() if key not in ("settings", "encoders", "scores")}
+    scores = {"scores": shown(record), "encoders": mean_of(count(record))}
+    return {"curve": [], **_rounded({**fields, **scores}), "record": digest(record)}
 
 
 def _training(verdicts: Sequence[Verdict]) -> dict[str, list[list[str]]]:

@@ -226,8 +226,8 @@ def _ours(where: str, merged: Mapping[str, Any], setting: Mapping[str, object]) 
 MEASURES = {"linear probe": "linear-", "fine-tuning": "semi-", "angle between class prototypes, eq. 16": "drift/"}
 """A paper's evaluation -> prefix of the ids of the protocols that do the same."""
 
-WHOSE = {"min": " accuracy", "mean": " accuracy_mean"}
-"""A paper's client -> our metric, where every client has an encoder of its own."""
+WHOSE = {"min": " accuracy_worst", "mean": " accuracy"}
+"""A paper's client -> our metric as it is shown (`encoders.shown`), where every client has an encoder of its own."""
 
 FITTING: dict[str, Callable[[Mapping[str, object], str], bool]] = {
     "evaluation": lambda setting, score: (

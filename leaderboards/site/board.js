@@ -21,7 +21,7 @@ function boardPage(scenario, beside) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { setting, renamed, rows, missing, left, compared } = DATA.scenarios[here];
+  const { setting, renamed, rows, missing, left, compared, encoders } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -66,6 +66,7 @@ function boardPage(scenario, beside) {
     controls,
     shown,
     el("p", { class: "quiet" }, read),
+    encoders ? el("p", { class: "quiet" }, encoders) : null,
     compared ? el("p", { class: "quiet" }, apart, uneven) : null,
     left.length ? el("p", { class: "quiet" }, `Not finished, and left out: ${left.join("; ")}.`) : null,
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
@@ -90,7 +91,10 @@ function columns(rows) {
       key,
       title,
       (row) => (row.cells[key] ? row.cells[key][0] : null),
-      (_, row) => [...withSpread(row.cells[key], places), row.below.includes(key) ? " ↓" : null],
+      (_, row) => ofEncoders(row, key, places, [
+        ...withSpread(row.cells[key], places),
+        row.below.includes(key) ? " ↓" : null,
+      ]),
       { more: index >= FIRST },
     ),
   );
@@ -141,6 +145,13 @@ function columns(rows) {
     ),
   ];
   return all.filter((column) => (view.more || !column.more) && rows.some((row) => column.value(row) !== null));
+}
+
+// A score of a row; of several encoders it is named the mean, with the worst beside it.
+function ofEncoders(row, key, places, score) {
+  const worst = row.cells[`${key}_worst`];
+  if (!worst) return score;
+  return ["mean ", ...score, ", ", el("span", { class: "worst" }, `worst ${formatNumber(worst[0], places)}`)];
 }
 
 // What a row is to the one that was chosen: null for rows without a rank, and where none is chosen.

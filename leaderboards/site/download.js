@@ -33,7 +33,7 @@ function csvText(lines) {
   return lines.map((line) => `${line.map(field).join(",")}\r\n`).join("");
 }
 
-// A table's texts; a column of `mean ± spread` becomes two, and a cell may give another value as data-csv.
+// A table's texts; of a column of `mean ± spread, worst` each has its own, and a cell may give another value as data-csv.
 function tableLines(grid) {
   const cell = (node) => {
     const text = node.dataset.csv ?? node.innerText.replace(/\s+/g, " ").trim();
@@ -42,12 +42,18 @@ function tableLines(grid) {
   const [head, ...lines] = [...grid.rows].map((row) =>
     [...row.cells].flatMap((node) => [cell(node), ...Array(node.colSpan - 1).fill("")]),
   );
-  const parts = (text) => text.match(/^(-?[\d.]+) ± ([\d.]+)( ↓)?$/);
-  const twice = head.map((_, index) => lines.some((line) => parts(line[index] || "")));
-  const split = (text) => (parts(text) ? parts(text).slice(1, 3) : [text.replace(/^(-?[\d.]+) ↓$/, "$1"), ""]);
+  const parts = (text) => text.match(/^(?:mean )?(-?[\d.]+|–)(?: ± ([\d.]+))?(?: ↓)?(?:, worst (-?[\d.]+))?$/) || [];
+  const has = (part) => head.map((_, index) => lines.some((line) => parts(line[index] || "")[part]));
+  const further = [
+    ["spread", 2, has(2)],
+    ["worst encoder", 3, has(3)],
+  ];
+  const present = (index) => further.filter(([, , columns]) => columns[index]);
+  const value = (text) => (parts(text)[1] ?? text).replace(NONE, "");
+  const split = (text, index) => [value(text), ...present(index).map(([, part]) => parts(text)[part] ?? "")];
   return [
-    head.flatMap((text, index) => (twice[index] ? [text, `${text} spread`] : [text])),
-    ...lines.map((line) => line.flatMap((text, index) => (twice[index] ? split(text) : [text]))),
+    head.flatMap((text, index) => [text, ...present(index).map(([name]) => `${text} ${name}`)]),
+    ...lines.map((line) => line.flatMap((text, index) => (present(index).length ? split(text, index) : [text]))),
   ];
 }
 

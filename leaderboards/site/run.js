@@ -43,6 +43,7 @@ function runPage(scenario, row, seed) {
     ),
     el("div", { class: "charts" }, pictures(row, run.curve)),
     el("h2", {}, "Scores"),
+    run.encoders ? el("p", { class: "quiet" }, `An accuracy is the ${run.encoders}, and the same name with _worst that of the worst of them.`) : null,
     table("scores", ["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
     el("p", { class: "quiet" }, measuredAt(run)),
     el("h2", {}, "Config"),

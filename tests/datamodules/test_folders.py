@@ -7,6 +7,7 @@ import pytest
 
 from datamodules import sources
 from datamodules.errors import DataError
+from datamodules.sources import HELD_OUT
 from tests.datamodules.own_data import make, picture, save
 
 
@@ -74,8 +75,26 @@ class TestLayouts:
         make(tmp_path / "whole", "anna bert")
         make(tmp_path / "whole", "probe", "train test", "cat dog")
         whole = load(tmp_path, "whole", client_folders=True)
-        assert counts(whole.train.clients) == {"anna": 4, "bert": 4}
+        assert counts(whole.train.clients) == {"anna": 5, "bert": 5}  # none is held out, as none would be scored
+        assert whole.test.images.shape == (0, *whole.train.images.shape[1:])
+        assert (len(whole.test.labels), whole.notes) == (0, ())
         assert whole.probe.labelled
+
+    def test_a_fifth_is_held_out_beside_them_where_it_is_asked_for(self, tmp_path):
+        make(tmp_path / "whole", "anna bert")
+        alone = load(tmp_path, "whole", client_folders=True)
+        make(tmp_path / "whole", "probe", "train test", "cat dog")
+        whole = load(tmp_path, "whole", client_folders=True, hold_out=True)
+        assert counts(whole.train.clients) == {"anna": 4, "bert": 4}
+        assert whole.notes == (HELD_OUT,)
+        assert whole.sha256 == alone.sha256
+
+    def test_images_with_labels_keep_their_held_out_fifth(self, tmp_path):
+        make(tmp_path / "whole", "cat dog")
+        alone = load(tmp_path, "whole")
+        make(tmp_path / "whole", "probe", "train test", "cat dog")
+        beside = load(tmp_path, "whole")
+        assert (len(beside.test.labels), beside.sha256) == (2, alone.sha256)
 
     def test_classes_that_test_lacks_are_named(self, tmp_path):
         make(tmp_path / "mine", "train", "a b c d e f g h")

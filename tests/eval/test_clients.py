@@ -1,8 +1,11 @@
+import zlib
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eval.clients import by_client, summary
 from eval.features import Features
@@ -51,6 +54,38 @@ def test_one_client_is_the_probe_itself():
     assert by_client(one, PROBE, stream())["accuracy"] == pytest.approx(
         linear_probe(one.features, PROBE, stream())["accuracy"]
     )
+
+
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 999))
+def test_the_probe_is_that_of_the_linear_probe_split_by_client(sizes, seed):
+    """However unequal the clients: their accuracies, weighted by images, are the probe's on all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    owners = torch.tensor([client for client, size in enumerate(sizes) for _ in range(size)])
+    x, test_x = (torch.randn(count, 3, generator=generator) for count in (30, len(owners)))
+    y, test_y = (torch.randint(3, (len(each),), generator=generator) for each in (x, test_x))
+    features = Features(train_x=x, train_y=y, test_x=test_x, test_y=test_y, num_classes=3, test_clients=owners)
+    one = Subject(features=features, client_names=[f"c{client}" for client in range(len(sizes))])
+
+    def streams(protocol):
+        return torch.Generator().manual_seed(zlib.crc32(protocol.encode()))
+
+    scored = evaluate(one, ["linear/v1", "clients/v2"], streams)
+    scores = {(score.protocol, score.metric): score.value for score in scored}
+    of_clients = [scores["clients/v2", f"accuracy of c{client}"] for client in range(len(sizes))]
+    weighted = sum(size * value for size, value in zip(sizes, of_clients, strict=True)) / sum(sizes)
+    assert weighted == pytest.approx(scores["linear/v1", "accuracy"], abs=1e-4)
+
+
+def test_the_first_version_draws_numbers_of_its_own():
+    asked = []
+
+    def streams(protocol):
+        asked.append(protocol)
+        return stream()
+
+    evaluate(subject([0] * 20 + [1] * 20, ("north", "south")), ["clients/v1", "clients/v2", "linear/v1"], streams)
+    assert asked == ["clients/v1", "linear/v1", "linear/v1"]
 
 
 def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():

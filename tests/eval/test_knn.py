@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.features import EvalError, Features
-from eval.knn import knn, knn_by_k, knn_predict
+from eval.inputs import Subject
+from eval.knn import crowded, knn, knn_by_k, knn_predict
+from eval.protocol import evaluate
 from tests import run_helpers
 
 GOLDEN_BANK = torch.tensor([[c, math.sqrt(1 - c * c)] for c in (0.9, 0.8, 0.7)])
@@ -44,6 +46,17 @@ def test_equals_brute_force_for_every_bank_k_and_temperature(rows, k, temperatur
     train_x, train_y, test_x, _ = draw(rows, 10, seed=seed)
     predicted = knn_predict(train_x, train_y, test_x, 5, k, temperature)
     assert predicted.tolist() == brute_force(train_x, train_y, test_x, 5, k, temperature)
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(rows=st.integers(1, 2500))
+def test_more_neighbours_than_a_tenth_of_the_images_are_noted(rows):
+    """Whatever its size, a bank of fewer than ten images a neighbour is named, and no other."""
+    x, y, test_x, test_y = draw(rows, 3)
+    features, lines = Features(train_x=x, train_y=y, test_x=test_x, test_y=test_y, num_classes=5), []
+    evaluate(Subject(features=features, on_note=lines.append), ["knn/v1"])
+    assert lines == ([crowded(200, rows)] if rows < 2000 else [])
+    assert all(f" {min(200, rows)} neighbours of {rows:,} training images" in line for line in lines)
 
 
 @pytest.mark.parametrize(("temperature", "winner"), [(0.1, 0), (1.0, 1)])

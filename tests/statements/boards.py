@@ -7,6 +7,7 @@ from statistics import fmean
 
 from leaderboards import store
 from leaderboards.comparisons import compare
+from leaderboards.encoders import shown
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
 
@@ -37,8 +38,8 @@ class Board:
     def _scores(self, key: str) -> Iterator[tuple[Record, float]]:
         protocol, metric = key.split()
         for record in RECORDS:
-            if record["scenario"] == self.scenario and metric in record["scores"].get(protocol, {}):
-                yield record, record["scores"][protocol][metric]
+            if record["scenario"] == self.scenario and metric in (scores := shown(record).get(protocol, {})):
+                yield record, scores[metric]
 
     def gain(self, row: str, base: str) -> float:
         found = compare(self.rows[row], self.rows[base], self.fit)

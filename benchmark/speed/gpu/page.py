@@ -10,6 +10,7 @@ from benchmark.speed.gpu.ladder import BARE, BATCHES, COMPILED, EAGER, LANES, NE
 from benchmark.speed.gpu.parts import PARTS
 from benchmark.speed.report import fill, format_number, rows
 from leaderboards import store
+from leaderboards.encoders import shown
 
 MACHINE = "machine.json"
 Numbers = dict[str, dict[str, Any]]
@@ -149,7 +150,7 @@ def _campaign(runs: Path) -> str:
         if file.name == store.PARTIAL and file.with_name("result.json").exists():
             continue
         record = store.read(file)
-        scores = ", ".join(f"{name} {s['accuracy']:.1f} %" for name, s in record["scores"].items() if "accuracy" in s)
+        scores = ", ".join(f"{name} {s['accuracy']:.1f} %" for name, s in shown(record).items() if "accuracy" in s)
         name = f"{record['scenario']}, {record['row']}, seed {record['seed']}"
         rounds = record["rounds"]
         lines.append((name, f"{rounds['done']} of {rounds['planned']}", scores or "unfinished"))

@@ -312,7 +312,8 @@ class TestIdentity:
     def test_every_key_that_is_not_runtime_counts(self, key):
         changed = copy.deepcopy(SSD)
         OmegaConf.update(changed, key, "something else")
-        free = key in identity_module.RUNTIME or key.partition(".")[0] in ("evaluation", "row", "scenario")
+        unnamed = (*identity_module.RUNTIME, *identity_module.SHOWN_BY_DATA)
+        free = key in unnamed or key.partition(".")[0] in ("evaluation", "row", "scenario")
         assert (identity(changed) == identity(SSD)) == free
         assert (differences(SSD, changed) == []) == free
 

@@ -54,9 +54,11 @@ def test_accuracies_of_all_clients_by_several_encoders_are_combined_like_others(
 
 def test_all_are_the_short_ones_and_papers_the_long_ones():
     everything, papers = (expanded([word], "cifar10", OPTIONAL) for word in ("all", "papers"))
-    assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"}
+    replaced = {name for name in PROTOCOLS if find(name).replaced_by}
+    assert replaced == {"clients/v1"}
+    assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"} - replaced
     assert not set(everything) & set(papers)
-    few = {"drift/v1", "clients/v1", "membership/v1", "transfer-digits/v1"}
+    few = {"drift/v1", "clients/v2", "membership/v1", "transfer-digits/v1"}
     assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == few
     assert set(everything) - set(expanded(["all"], "cifar10", {"local_models", "members", "test_clients"})) == {
         "projected/v1"

@@ -21,10 +21,12 @@ from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from datamodules.errors import PartitionError
 from datamodules.sources import HELD_OUT
+from eval.knn import crowded
 from tests.datamodules import own_data
 from tests.run_helpers import TINY, same
 
 CLIENTS = {"oslo": 30, "lima": 18, "rome": 12}
+UNLABELLED = ("evaluation.protocols=[geometry/v1]",)
 
 
 @pytest.fixture(autouse=True)
@@ -322,17 +324,68 @@ class TestWithoutLabels:
         (line,) = (line for line in record["deviations"] if line.startswith("scored on the labelled images of "))
         assert ("probe" if name == "probed" else "labelled") in line
 
+    def test_no_fifth_is_held_out_where_nothing_would_be_scored_on_it(self, experiment):
+        sizes = {}
+        for name, *words in [
+            ("probed",),
+            ("plain",),
+            ("plain", "data.probe=labelled"),
+            ("probed", "data.hold_out=true"),
+        ]:
+            source = experiment(name, *words, *UNLABELLED, partition="folders").build().data.source
+            sizes[name, *words] = (len(source.train.labels), len(source.test.labels))
+        assert list(sizes.values()) == [(60, 0), (48, 12), (60, 0), (48, 12)]
+
+    def test_a_quick_look_at_images_without_a_test_set_is_a_part_of_them(self, experiment):
+        source = experiment("probed", "data.limit=30", *UNLABELLED, partition="folders").build().data.source
+        assert (len(source.train.labels), len(source.test.labels)) == (30, 0)
+
+    def test_a_run_from_before_the_key_goes_on_with_the_images_it_had(self, experiment):
+        """Its folder lacks the key: a fifth was held out."""
+        before = experiment("probed", "data.hold_out=true", *UNLABELLED, partition="folders")
+        record = before.execute()
+        file = before.folder / "config.yaml"
+        lines = file.read_text().splitlines(keepends=True)
+        assert sum("hold_out" in line for line in lines) == 1
+        file.write_text("".join(line for line in lines if "hold_out" not in line))
+        again = Experiment(load_folder(before.folder), Display(Console(file=io.StringIO())), path=before.folder)
+        assert again.execute() == record
+        assert again.build().data.source.sha256 == record["provenance"]["dataset"]
+        assert HELD_OUT in record["deviations"]
+
+    def test_another_data_set_keeps_its_test_images(self, experiment):
+        """Transfer scores its own images, whatever lies in its probe/."""
+        run = experiment("labelled").build()
+        assert len(run.evaluator.other("probed").test.labels) > 0
+
+
+class TestManyNeighbours:
+    def test_the_terminal_and_the_record_say_so_once(self, experiment):
+        run = experiment("labelled", "evaluation.protocols=[knn/v1,knn-by-k/v1,linear/v1,transfer-digits/v1]")
+        record = run.execute()
+        notes = [line for line in record["deviations"] if line.startswith("kNN votes with ")]
+        assert notes == [crowded(200, 60), crowded(20, 60), crowded(200, 1438, "digits")]
+        printed = run.display.bars.console.file.getvalue()
+        assert all(printed.count(line) == 1 for line in notes)
+
+    def test_without_kNN_nobody_does(self, experiment):
+        record = experiment("labelled", "evaluation.protocols=[linear/v1]").execute()
+        assert not any(line.startswith("kNN votes with ") for line in record["deviations"])
+
 
 class TestDomains:
     def test_scores_are_by_domain(self, tmp_path):
         words = [f"output={tmp_path}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "federation.rounds=1"]
         run = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO())))
         record = run.execute()
-        scores = record["scores"]["clients/v1"]
+        scores = record["scores"]["clients/v2"]
         assert scores["clients"] == 2
         domains = scores["accuracy of display"], scores["accuracy of handwriting"]
         assert scores["accuracy"] == pytest.approx(sum(domains) / 2)
         assert scores["accuracy_worst_tenth"] == min(domains)
+        sizes = [302, 357]  # test images of either domain, which are all that there are
+        weighted = sum(size * value for size, value in zip(sizes, domains, strict=True)) / sum(sizes)
+        assert weighted == pytest.approx(record["scores"]["linear/v1"]["accuracy"], abs=1e-4)
         assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
 
     def test_images_without_clients_have_no_such_scores(self, experiment):

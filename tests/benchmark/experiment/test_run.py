@@ -36,10 +36,15 @@ from datamodules.recipe import Recipe
 from datamodules.views import augment
 from eval.features import EvalError
 from eval.inputs import Crop
+from eval.knn import crowded
 from leaderboards import store
+from leaderboards.encoders import shown
 from methods import trees
 from methods.validation import MethodError
-from tests.run_helpers import TINY, same
+from tests.run_helpers import TINY, build_experiment, same
+
+NEIGHBOURS = [crowded(200, 79)]
+"""What every run of the tiny scenario notes."""
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +209,7 @@ class TestGoingOn:
         assert result["deviations"] == [
             "clients were visited side by side by recorded steps, which round otherwise",
             "rounds were played by several kinds of device: A, B",
+            *NEIGHBOURS,
         ]
 
     def test_a_folder_can_be_moved_and_opened(self, tmp_path):
@@ -301,14 +307,14 @@ class TestWhatARunLeaves:
         sys.modules.pop("elsewhere")
         assert again.execute()["deviations"]  # the record is only read: the code to compare it with is gone
         shipped, _ = experiment(tmp_path, "federation.rounds=1", method="fedprox")
-        assert shipped.execute()["deviations"] == []
+        assert shipped.execute()["deviations"] == NEIGHBOURS
 
     def test_settings_that_are_not_the_authors_are_named(self, tmp_path):
         file = tmp_path / "paper.yaml"
         file.write_text(f"like: {TINY}\nauthors: {{training.precision: 64-true, training.epochs: 1}}\n")
         paper, _ = experiment(tmp_path, "federation.rounds=1", scenario=str(file))
         plain, _ = experiment(tmp_path, "federation.rounds=1")
-        assert paper.execute()["deviations"] == ["training.precision=32-true, the authors have 64-true"]
+        assert paper.execute()["deviations"] == ["training.precision=32-true, the authors have 64-true", *NEIGHBOURS]
         assert identity(paper.config) == identity(plain.config)
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
@@ -366,6 +372,22 @@ def test_a_record_has_the_best_round_of_the_protocol_that_ran_after_every_round(
     assert best == scores | {"knn/v1": {"accuracy": 40.0, "accuracy_best_on_test": 50.0}}
     assert with_best_round(scores, "linear/v1", history) == scores  # round 1 lacks it
     assert with_best_round(scores, None, history) == with_best_round(scores, "semi/v1", history) == scores
+
+
+def test_of_several_encoders_the_best_round_has_the_worst_and_the_mean(tmp_path):
+    words = ("evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1", "federation.participation=1")
+    run = build_experiment(tmp_path, "local", *words)
+    record = run.execute()
+    lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    scores = record["scores"]["knn/v1"]
+    each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
+    assert (lines[-1]["test_accuracy knn/v1"], lines[-1]["test_accuracy_mean knn/v1"]) == (
+        min(each),
+        sum(each) / len(each),
+    )
+    assert scores["accuracy_best_on_test"] == max(line["test_accuracy knn/v1"] for line in lines)
+    assert scores["accuracy_best_on_test_mean"] == max(line["test_accuracy_mean knn/v1"] for line in lines)
+    assert shown(record)["knn/v1"]["accuracy_best_on_test"] == scores["accuracy_best_on_test_mean"]
 
 
 def test_a_round_that_the_protocol_cannot_score_ends_nothing(tmp_path, monkeypatch):

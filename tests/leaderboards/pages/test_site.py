@@ -434,3 +434,23 @@ def test_a_site_without_its_data_says_how_to_write_them(browser, tmp_path):
     page.goto((tmp_path / "site" / "index.html").as_uri())
     page.get_by_text("No data yet: write them by make site.").wait_for()
     page.close()
+
+
+def test_of_several_encoders_the_mean_and_the_worst_are_named(visit, tmp_path):
+    encoders = {f"client{k}": {"linear/v1": {"accuracy": 30.0 + 20 * k}} for k in range(3)}
+    local = record("local", encoders=encoders, scores={"linear/v1": {"accuracy": 30.0, "accuracy_mean": 50.0}})
+    at = written(tmp_path, [*RECORDS, local])
+    page = visit("board/cifar10-micro", at=at)
+    texts = dict(zip(rows(page), column(page, 3), strict=True))
+    assert " ".join(texts["local"].split()) == "mean 50.0, worst 30.0"
+    assert not any("worst" in text for name, text in texts.items() if name != "local")
+    assert page.get_by_text("several encoders (local: 3)").is_visible()
+    assert page.locator("tbody tr", has_text="local").locator("td").nth(2).inner_text() == texts["local"]
+    path = saved(page, page.get_by_role("button", name="CSV of board"), tmp_path)
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = {line["row"]: line for line in csv.DictReader(file)}
+    assert [lines["local"][f"linear (%){end}"] for end in ("", " spread", " worst encoder")] == ["50.0", "", "30.0"]
+    assert [lines["ssd"][f"linear (%){end}"] for end in ("", " spread", " worst encoder")] == ["51.0", "1.0", ""]
+    run = visit("run/cifar10-micro/local/seed0", at=at)
+    assert run.get_by_text("mean of 3 encoders").is_visible()
+    assert run.get_by_role("row", name="linear/v1 accuracy_worst 30").is_visible()
