@@ -53,7 +53,8 @@ def run(words: list[str], session: Session) -> None:
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
     from benchmark.configuration.rows import row_line
-    from benchmark.configuration.suites import listed, suite
+    from benchmark.configuration.suites import seeds as seeds_of
+    from benchmark.configuration.suites import suite
 
     names, overrides = split(words)
     given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
@@ -67,7 +68,7 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
         if seeds is None:
             return [compose(scenario, method, overrides, line)], several
         rest = [override for override in overrides if not override.startswith("seeds=")]
-        each = [f"seed={seed}" for seed in dict.fromkeys(listed(seeds))]
+        each = [f"seed={seed}" for seed in dict.fromkeys(seeds_of(seeds))]
         return [compose(scenario, method, [*rest, seed], line) for seed in each], several
     if names:
         clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"

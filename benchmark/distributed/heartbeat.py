@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
+from benchmark.configuration.written import value_of
 from benchmark.errors import ConfigError
 
 SILENCE = 30.0
@@ -196,9 +197,9 @@ def connect(rank: int, world_size: int, limit: float, kill_children: Callable[[]
 def silence_limit() -> float:
     """Seconds of silence, by the environment or the default; ConfigError where the environment has no such number."""
     given = os.environ.get("FULCRUM_SILENCE", str(SILENCE))
-    with contextlib.suppress(ValueError):
-        if 0 < float(given) < float("inf"):
-            return float(given)
+    seconds = value_of(given)
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < float("inf"):
+        return float(seconds)
     raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 
 
