@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from benchmark.configuration.files import is_import_path, lineage, mapping, read
-from benchmark.configuration.identity import identity
 from benchmark.configuration.hints import FREE, read_override
+from benchmark.configuration.identity import identity
 from benchmark.configuration.layers import check_keys, convert_types, defaults, resolve, short_error, stack, update
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.partitions import with_hash

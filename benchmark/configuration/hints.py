@@ -65,7 +65,7 @@ def read_override(key: str, text: str) -> Any:
 
 
 def settle(content: dict[str, Any], sections: Iterable[str]) -> None:
-    """Makes what was written for arguments of classes, in some sections of a config's content, values of their types."""
+    """Makes what was written for arguments of classes in some sections of a config values of their types, in place."""
     content |= {section: _settled(content[section], (section,), content) for section in sections}
 
 
@@ -75,7 +75,9 @@ def _settled(value: Any, path: tuple[str | int, ...], content: dict[str, Any]) -
     if isinstance(value, list):
         if any(isinstance(item, Mapping | list) for item in value):
             return [_settled(item, (*path, index), content) for index, item in enumerate(value)]
-        return as_written(value, _argument(path, content)) if any(isinstance(item, Written) for item in value) else value
+        return (
+            as_written(value, _argument(path, content)) if any(isinstance(item, Written) for item in value) else value
+        )
     return as_written(value, _argument(path, content)) if isinstance(value, Written) else value
 
 

@@ -8,7 +8,7 @@ reads as a number, as true or false (`on`), or as null.
 import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -110,7 +110,7 @@ def _options(hint: Hint) -> tuple[Any, ...]:
 
 def read_yaml_text(text: str) -> Any:
     """The content of a YAML file; a number, true, false or null is `Written`. Raises YAMLError, ValueError."""
-    return yaml.load(text, _Loader)  # noqa: S506: it is a safe loader
+    return yaml.load(text, _Loader)
 
 
 def read_value(text: str, hint: Hint) -> Any:
@@ -133,7 +133,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     It refuses keys that are given twice, and aliases that contain themselves or repeat too much.
     """
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_document(self, node: Node) -> Any:
         """The document's content."""

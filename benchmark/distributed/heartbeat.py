@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
-from benchmark.configuration.written import value_of
 from benchmark.errors import ConfigError
 
 SILENCE = 30.0
@@ -197,9 +196,9 @@ def connect(rank: int, world_size: int, limit: float, kill_children: Callable[[]
 def silence_limit() -> float:
     """Seconds of silence, by the environment or the default; ConfigError where the environment has no such number."""
     given = os.environ.get("FULCRUM_SILENCE", str(SILENCE))
-    seconds = value_of(given)
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < float("inf"):
-        return float(seconds)
+    with contextlib.suppress(ValueError):
+        if "_" not in given and 0 < float(given) < float("inf"):  # as no number of a config has
+            return float(given)
     raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 
 

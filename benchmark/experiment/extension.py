@@ -71,7 +71,9 @@ def _done(path: Path, config: DictConfig) -> int:
         raise ConfigError(f"{path} has no checkpoint to go on from: start a run of its own by `run`")
     rounds = store.read(path / "result.json")["rounds"]
     if "ended" in rounds:
-        raise ConfigError(f"{path} has ended after round {rounds['done']}: {rounds['ended']}: more rounds change nothing")
+        raise ConfigError(
+            f"{path} has ended after round {rounds['done']}: {rounds['ended']}: more rounds change nothing"
+        )
     done: int = rounds["done"]
     return done
 
@@ -108,7 +110,7 @@ def reads_rounds(source: str) -> bool:
 
 def _modules(target: Any, base: type) -> Iterator[Any]:
     """The modules of a class and of those it builds on; of a user's own also those in its folder that they use."""
-    names = [cls.__module__ for cls in inspect.getmro(target) if issubclass(cls, base)]
+    names = [str(cls.__module__) for cls in inspect.getmro(target) if issubclass(cls, base)]
     seen: set[str] = set()
     while names:
         if (name := names.pop()) in seen or (module := sys.modules.get(name)) is None:
@@ -116,13 +118,10 @@ def _modules(target: Any, base: type) -> Iterator[Any]:
         seen.add(name)
         yield module
         if name.partition(".")[0] != "methods" and (file := getattr(module, "__file__", None)):
-            used = (value.__name__ if inspect.ismodule(value) else value for value in vars(module).values())
-            origins = {each if isinstance(each, str) else getattr(each, "__module__", None) for each in used}
+            used = (value if inspect.ismodule(value) else inspect.getmodule(value) for value in vars(module).values())
+            paths = {other.__name__: getattr(other, "__file__", None) for other in used if other is not None}
             names += [
-                other
-                for other in origins
-                if (there := getattr(sys.modules.get(str(other)), "__file__", None))
-                and Path(there).is_relative_to(Path(file).parent)
+                other for other, there in paths.items() if there and Path(there).is_relative_to(Path(file).parent)
             ]
 
 

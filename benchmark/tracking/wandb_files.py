@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 START = 7
 """Bytes before the first block."""
@@ -40,10 +41,12 @@ def logged_rows(folder: Path, run: str, step: str) -> Iterator[tuple[int, int | 
     from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
 
+    record: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]
+
     for file in sorted(folder.glob(f"wandb/*run-*-{run}/run-{run}.wandb")):
         for entry in entries(file.read_bytes()):
             try:
-                history = wandb_internal_pb2.Record.FromString(entry).history
+                history = record.FromString(entry).history
             except DecodeError:  # the power cut that ended the segment has left other bytes
                 break
             if history.item:

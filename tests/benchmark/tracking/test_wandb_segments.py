@@ -44,7 +44,9 @@ def rows(folder):
     found = []
     for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
-        found += [(message.history.step.num, items(message.history.item)) for message in messages if message.history.item]
+        found += [
+            (message.history.step.num, items(message.history.item)) for message in messages if message.history.item
+        ]
     return found
 
 
