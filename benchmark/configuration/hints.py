@@ -6,7 +6,7 @@ from typing import Any, get_origin, get_type_hints
 
 from benchmark.configuration import partitions
 from benchmark.configuration.schema import Config
-from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value
+from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value, settled
 from benchmark.errors import ConfigError
 
 HINTS = get_type_hints(Config)
@@ -20,7 +20,7 @@ FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items(
 """Section without a schema -> its keys where they are known; other keys are checked when the object is built."""
 
 OPTIONS = (
-    "suite", "scenarios", "methods", "more", "like", "protocols", "format", "collect", "folder", "into", "capture",
+    "suite", "scenarios", "methods", "more", "protocols", "format", "collect", "folder", "into", "capture",
     "table", "project", "entity", "cluster",
 )  # fmt: skip
 """Keys of commands and of files other than a run's config that are text, or lists of text."""
@@ -52,7 +52,7 @@ def hint_of(path: Sequence[str]) -> Hint:
 def typed(content: Any, path: tuple[str, ...] = ()) -> Any:
     """The content of a file or a value, each of its values read by the type of its key. path: of the content itself."""
     if isinstance(content, Mapping):
-        return {key: typed(value, (*path, key)) for key, value in content.items()}
+        return {settled(key): typed(value, (*path, key)) for key, value in content.items()}
     if isinstance(content, list) and any(isinstance(item, Mapping | list) for item in content):
         return [typed(item, path) for item in content]
     return as_written(content, hint_of(path)) if path else content

@@ -128,7 +128,7 @@ def read_value(text: str, hint: Hint) -> Any:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML whose plain words are read by `value_of`, and whose keys are all text.
+    """Safe YAML whose plain words are read by `value_of`, and among whose keys `on` and its like are text.
 
     It refuses keys that are given twice, and aliases that contain themselves or repeat too much.
     """
@@ -150,8 +150,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 names = [key.value for key in keys]
                 if twice := [key for index, key in enumerate(keys) if key.value in names[:index]]:
                     raise ConstructorError(None, None, f"found duplicate key {twice[0].value}", twice[0].start_mark)
-                for key in keys:
-                    key.tag = f"{TAG}str"
+                for key in keys:  # a number is no name of a key, which `check_plain` says
+                    key.tag = f"{TAG}str" if key.tag == f"{TAG}bool" else key.tag
                 children = [child for pair in node.value for child in pair]
             counts[node] = 1 + sum(self._count(child, counts) for child in children)
         if counts[node] > MOST_NODES:

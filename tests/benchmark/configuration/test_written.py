@@ -102,11 +102,11 @@ class TestText:
         folder = tmp_path_factory.mktemp("files")
         encoder = f"{{class: methods.networks.timm, name: {text}, clients: [01]}}"
         lines = f"like: {TINY}\ndata: {{root: {text}}}\npartition: {{path: x{text}}}\n"
-        (folder / "mine.yaml").write_text(f"{lines}federation: {{rounds: 010, encoders: {{{text}: {encoder}}}}}\n")
+        (folder / "mine.yaml").write_text(f"{lines}federation: {{rounds: 010, encoders: {{on: {encoder}}}}}\n")
         config = compose(str(folder / "mine.yaml"), "fedavg")
         assert (config.data.root, config.partition.path, config.federation.rounds) == (text, f"x{text}", 10)
         ((kind, section),) = OmegaConf.to_container(config.federation.encoders).items()
-        assert (kind, str(section["name"]), section["clients"]) == (text, text, [1])
+        assert (kind, str(section["name"]), section["clients"]) == ("on", text, [1])
 
     @generated
     @given(text=names)
