@@ -68,6 +68,8 @@ def _as_yaml(value: Any) -> str:
     """A value as it is written on a command line, a class as its import path."""
     if isinstance(value, type):
         return _path(value)
+    if value is None:
+        return ""  # a key of type text would take `null` for a name
     text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
     return text.strip().removesuffix("...").strip()
 

@@ -122,4 +122,4 @@ def is_first_rank() -> bool:
     A variable that is no number counts as 0: `cli.main` refuses it, and the message has to be seen.
     """
     values = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
-    return all(value == "0" or not value.isdecimal() for value in values)
+    return all(not value.isdecimal() or int(value) == 0 for value in values)

@@ -53,7 +53,8 @@ def run(words: list[str], session: Session) -> None:
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
     from benchmark.configuration.rows import row_line
-    from benchmark.configuration.suites import listed, suite
+    from benchmark.configuration.suites import seeds as seeds_of
+    from benchmark.configuration.suites import suite
 
     names, overrides = split(words)
     given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
@@ -67,7 +68,7 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
         if seeds is None:
             return [compose(scenario, method, overrides, line)], several
         rest = [override for override in overrides if not override.startswith("seeds=")]
-        each = [f"seed={seed}" for seed in dict.fromkeys(listed(seeds))]
+        each = [f"seed={seed}" for seed in dict.fromkeys(seeds_of(seeds))]
         return [compose(scenario, method, [*rest, seed], line) for seed in each], several
     if names:
         clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
@@ -76,17 +77,23 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
 
 
 def resume(words: list[str], session: Session) -> None:
-    """Resume a run folder from its last completed round."""
+    """Resume a run folder from its last completed round, or go on to more rounds in a folder of their own."""
     from benchmark.experiment.experiment import Experiment
+    from benchmark.experiment.extension import KEY, extension
     from benchmark.experiment.folder import load_folder
 
     names, overrides = split(words)
-    (path,) = exactly(names, "resume RUN_DIR [trust=true]", 1)
+    (path,) = exactly(names, "resume RUN_DIR [federation.rounds=N] [trust=true]", 1)
     options, rest = take_keys(overrides, "trust")
-    config = load_folder(Path(path), rest, trust=is_true(options, "trust"))
+    trust, longer = is_true(options, "trust"), None
+    if any(word.startswith(f"{KEY}=") for word in rest):
+        longer = extension(Path(path), rest, trust=trust)
+    config, folder = longer or (load_folder(Path(path), rest, trust=trust), Path(path))
     processes = session.launch([config])
     with session.display() as display:
-        Experiment(config, display, processes, session.started, Path(path)).execute()
+        if longer:
+            display.print(f"goes on from the last round of {path}, in {folder}")
+        Experiment(config, display, processes, session.started, folder, Path(path) if longer else None).execute()
 
 
 def evaluate(words: list[str], session: Session) -> None:

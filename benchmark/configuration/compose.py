@@ -16,13 +16,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from benchmark.configuration.files import is_import_path, lineage, mapping, read
+from benchmark.configuration.hints import FREE, read_override
 from benchmark.configuration.identity import identity
-from benchmark.configuration.layers import FREE, check_keys, convert_types, defaults, resolve, short_error, stack
+from benchmark.configuration.layers import check_keys, convert_types, defaults, resolve, short_error, stack, update
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.partitions import with_hash
 from benchmark.configuration.typecheck import check_plain
 from benchmark.configuration.validation import validate
 from benchmark.configuration.weights import pin
+from benchmark.configuration.written import settled
 from benchmark.errors import ConfigError, UnusedKeyError
 
 
@@ -131,8 +133,8 @@ def _section(file: str, content: Mapping[str, Any], name: str) -> Mapping[str, A
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
-    """`["a.b=1", "c=x"]` -> nested dict, values read as YAML."""
-    keys: set[str] = set()
+    """`["a.b=1", "c=x"]` -> nested dict, values read by the types of their keys, see `written`."""
+    keys, overrides = set[str](), list(overrides)
     for override in overrides:
         key, sign, _ = override.partition("=")
         if not sign:
@@ -140,15 +142,22 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
         if key in keys:
             raise ConfigError(f"{key} is given twice: give each key one value")
         keys.add(key)
-    # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
-    dotlist = [re.sub("^objective=", "objective.name=", override) for override in overrides]
+    content: dict[str, Any] = {}
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.from_dotlist(dotlist))
+        for override in overrides:
+            key, _, text = override.partition("=")
+            value: Any = read_override(key, text)
+            if "${" in text:
+                OmegaConf.create({"value": settled(value)})  # refuses what is no interpolation
+            # `objective=byol` names the objective; `objective.temperature=0.2` beside it sets its arguments
+            for name in reversed(re.sub("^objective$", "objective.name", key).split(".")):
+                value = {name: value}
+            update(content, value)
     except (OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError) as error:
-        if len(overrides := list(overrides)) > 1:  # one at a time, so that the message names the wrong one
+        if len(overrides) > 1:  # one at a time, so that the message names the wrong one
             for override in overrides:
                 parse([override])
-        raise ConfigError(f"cannot read {' '.join(dotlist)}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"cannot read {' '.join(overrides)}: {' '.join(str(error).split())}") from error
     check_plain(content)
     return content
 
@@ -164,7 +173,7 @@ def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
 def load(file: Path) -> DictConfig:
     """A resolved config written by an earlier run."""
     try:
-        layer = mapping(file)
+        layer = settled(mapping(file))
         for section in ("method", "objective", "scenario", "row"):
             if not layer.get(section):
                 raise ConfigError(f"it has no {section}")

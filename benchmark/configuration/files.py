@@ -9,7 +9,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from benchmark.configuration.hints import typed
 from benchmark.configuration.typecheck import check_plain, nearest
+from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
 CONFIGS = SHIPPED = Path(__file__).parents[1] / "configs"
@@ -69,25 +71,27 @@ def read_yaml(file: Path) -> dict[str, Any]:
 @cache
 def _shipped(file: Path) -> dict[str, Any]:
     """The mapping in a shipped file, which stays as it is while a process runs."""
-    return mapping(file)
+    content: dict[str, Any] = settled(mapping(file))
+    return content
 
 
 def mapping(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file, whose interpolations are left as they are; one without content is empty.
 
+    A value of an argument whose type is not known yet is `Written`.
+
     Raises ConfigError: the file is not readable, or holds something else; the message does not name the file.
     """
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
+        content: Any = typed(read_yaml_text(file.read_text(encoding="utf-8")))
+        if "${" in str(content):
+            OmegaConf.create(settled(content))  # refuses what is no interpolation
     except MarkedYAMLError as error:  # its text would name the file again, and quote lines of it
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ConfigError(f"it is not valid YAML: {line}{error.problem or error.context}") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"it is not valid YAML: {' '.join(str(error).split())[:300]}") from error
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        content = None  # OmegaConf's word for a file that holds one value
+    content = {} if settled(content) is None else content
     if not isinstance(content, dict):
         raise ConfigError("it must hold a mapping of sections")
     check_plain(content)

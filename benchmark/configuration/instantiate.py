@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.configuration.written import respelt
 from benchmark.errors import ConfigError
 from methods.base import FederatedMethod
 from methods.objective import AddOn, Objective
@@ -70,6 +71,7 @@ def construct(
     outside = ("class", "name") if where in ("method", "objective") else ("class",)  # there it names the config's file
     values = {key: value for key, value in section.items() if key not in outside}
     known = {name: p.annotation for name, p in arguments(target).items() if name not in (reserved or {})}
+    values = {key: respelt(value, known.get(key, Any)) for key, value in values.items()}
     declared = {key: value for key, value in values.items() if key in known or not takes_any(target)}
     check(declared, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in values}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, is_dataclass
 from typing import Any, get_origin, get_type_hints
 
-from benchmark.configuration.layers import FREE
+from benchmark.configuration.hints import FREE
 from benchmark.configuration.schema import Config
 from benchmark.configuration.typecheck import describe
 from benchmark.configuration.validation import CHOICES, LEAST

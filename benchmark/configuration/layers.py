@@ -3,28 +3,18 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_origin
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from benchmark.configuration import partitions
+from benchmark.configuration.hints import FREE, HINTS, TYPED, settle
 from benchmark.configuration.schema import Config
 from benchmark.configuration.typecheck import OTHER_WORDS, describe, fits, nearest
 from benchmark.errors import ConfigError
-
-HINTS = get_type_hints(Config)
-TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
-TYPED["data"]["class"] = str | None  # no field of a dataclass may have this name
-"""Section with a schema -> its keys and their types."""
-FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
-    "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
-    "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
-}
-"""Section without a schema -> its keys where they are known; other keys are checked when the object is built."""
 
 USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for in other sections."""
@@ -43,10 +33,13 @@ def stack(content: Mapping[str, Any], layers: Iterable[tuple[str, Mapping[str, A
         try:
             check_keys(layer)
             _drop_replaced(stacked, layer)
-            _update(stacked, layer)
-            convert_types(stacked, [section for section in layer if section not in FREE])
+            update(stacked, layer)
+            schema_sections = [section for section in layer if section not in FREE]
+            settle(stacked, schema_sections)
+            convert_types(stacked, schema_sections)
         except ConfigError as error:
             raise ConfigError(f"{prefix}{error}") from error
+    settle(stacked, stacked)  # now each section has the class that reads its arguments
     return stacked
 
 
@@ -85,12 +78,12 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
         config["training"]["steps"] = None
 
 
-def _update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") -> None:
+def update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") -> None:
     """Merge a layer mapping by mapping; any other value replaces the config's."""
     for key, value in layer.items():
         current, place = config.get(key), f"{path}{key}"
         if isinstance(value, Mapping) and isinstance(current, dict):
-            _update(current, value, f"{place}.")
+            update(current, value, f"{place}.")
         elif isinstance(value, Mapping) and isinstance(current, list):
             full = yaml.safe_dump(current, default_flow_style=True, width=math.inf, sort_keys=False).strip()
             raise ConfigError(f"{place} is a list, whose items have no names: give the whole list, {place}='{full}'")

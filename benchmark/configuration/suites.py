@@ -11,6 +11,7 @@ from benchmark.configuration.files import available, read
 from benchmark.configuration.naming import folder
 from benchmark.configuration.rows import row_line
 from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.written import value_of
 from benchmark.errors import ConfigError, UnusedKeyError
 
 
@@ -27,6 +28,7 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
     if unknown := sorted(set(content) - {"scenarios", "methods", "more", "seeds"}):
         raise ConfigError(f"suite {name} has unknown keys {unknown}; a suite has scenarios, methods, more and seeds")
     lists = {key: listed(replaced.get(key, content.get(key, []))) for key in ("scenarios", "methods", "seeds")}
+    lists["seeds"] = seeds(lists["seeds"])
     for key, lines in lists.items():
         if not all(str(line).strip() for line in lines):
             raise ConfigError(f"suite {name}: {key}={lines}: an empty line names nothing")
@@ -99,3 +101,8 @@ def joined(setting: str, line: str) -> list[str]:
 def listed(value: Any) -> list[Any]:
     """`a,b` or a list, as a list."""
     return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def seeds(value: Any) -> list[Any]:
+    """`0,1` or a list, as a list of seeds; what is no number stays, for the config to refuse."""
+    return [value_of(seed) if isinstance(seed, str) and seed else seed for seed in listed(value)]

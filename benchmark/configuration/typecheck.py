@@ -85,6 +85,8 @@ def check_plain(content: Any, key: str = "", depth: int = 0) -> None:
     elif isinstance(content, str):
         if not content.isprintable() and key not in PATHS:
             raise ConfigError(f"{key}={shortened(content)}: give text without control characters")
+        if content == "???":  # OmegaConf's sign for a value that is missing: the key would keep its default
+            raise ConfigError(f"{key}=???: give another text")
     elif isinstance(content, bool | None):
         return
     elif not isinstance(content, int | float):

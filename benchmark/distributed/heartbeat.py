@@ -197,7 +197,7 @@ def silence_limit() -> float:
     """Seconds of silence, by the environment or the default; ConfigError where the environment has no such number."""
     given = os.environ.get("FULCRUM_SILENCE", str(SILENCE))
     with contextlib.suppress(ValueError):
-        if 0 < float(given) < float("inf"):
+        if "_" not in given and 0 < float(given) < float("inf"):  # as no number of a config has
             return float(given)
     raise ConfigError(f"FULCRUM_SILENCE={given!r}: give seconds, above 0")
 

@@ -22,6 +22,7 @@ from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory, privacy
+from benchmark.experiment.extension import copy_checkpoint
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import Run, execution_environment
@@ -47,6 +48,7 @@ class Experiment:
         processes: the ranks of the command; None: this process.
         started: when the command began, by `time.monotonic`; the config's `minutes` count from it. None: no deadline.
         path: the run folder, where it is not the config's own.
+        start: the folder of a finished run from whose last round this one goes on, see `extension`.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Experiment:
         processes: RankProcesses | None = None,
         started: float | None = None,
         path: Path | None = None,
+        start: Path | None = None,
     ) -> None:
         self.config, self.display, self.processes = config, display, processes or RankProcesses()
-        self.folder, self.name = path or folder(config), title(config)
+        self.folder, self.name, self.start = path or folder(config), title(config), start
         minutes = config.minutes
         self.deadline = None if minutes is None or started is None else started + 60 * minutes
 
@@ -183,6 +186,8 @@ class Experiment:
             with raise_on_all_ranks(run.fabric):
                 self.refuse_changed_config()  # again: another process may have been first
                 file = self.folder / "config.yaml"
+                if run.fabric.global_rank == 0 and self.start and not (self.folder / "checkpoint").exists():
+                    copy_checkpoint(self.start, self.folder, self.config)
                 if run.fabric.global_rank == 0 and not file.exists():  # the time limit is this command's alone
                     save(merge(self.config, ["minutes=null"]), file)
             yield run

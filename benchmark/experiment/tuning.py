@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,29 +53,31 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
 
     Args:
         overrides: `key=value`, and `key=value,value,...` that spans the grid; without any, the grid is Orchestra's,
-            less the keys that are given a value. `compare=true`: see `Grid`.
+            less the keys that are given a value; see `several`. `compare=true`: see `Grid`.
+            `output=FOLDER` takes runs and ranking; without it they are in the config's, with `-tune` at its end.
     """
     options, overrides = take_keys(overrides, "compare")
     compare = is_true(options, "compare")
     if any(override.startswith("minutes=") for override in overrides):
         raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
-    ranges = [override for override in overrides if "," in override and "[" not in override]
+    ranges = {override: values for override in overrides if (values := several(override.partition("=")[2]))}
     fixed = [override for override in overrides if override not in ranges]
     method, *line = row_line(scenario, method)
     base = compose(scenario, method, fixed, line)
-    spans = [
-        override.partition("=")[::2]
-        for override in ranges or _default_grid(base, {override.partition("=")[0] for override in [*fixed, *line]})
-    ]
+    if not ranges:
+        default = _default_grid(base, {override.partition("=")[0] for override in [*fixed, *line]})
+        ranges = {override: several(override.partition("=")[2]) for override in default}
+    spans = [(override.partition("=")[0], values) for override, values in ranges.items()]
     output = expanded(base.output, "output")
-    output = output.with_name(f"{output.name}-tune")
+    if not any(override.startswith("output=") for override in overrides):
+        output = output.with_name(f"{output.name}-tune")
     extra = [f"output={output}", f"evaluation.protocols=[{PROTOCOL}]", "evaluation.every=0", "logger=csv"]
     for key, values in spans:
-        if not all(values.split(",")):
-            raise ConfigError(f"{key}={values}: a value is missing between commas, or after the last")
+        if not all(values):
+            raise ConfigError(f"{key}={','.join(values)}: a value is missing between commas, or after the last")
     points = [
         [f"{key}={value}" for (key, _), value in zip(spans, values, strict=True)]
-        for values in itertools.product(*(values.split(",") for _, values in spans))
+        for values in itertools.product(*(values for _, values in spans))
     ]
     configs = [merge(compose(scenario, method, [*fixed, *point], line), extra) for point in points]
     first: dict[str, list[str]] = {}
@@ -84,8 +87,36 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
     return Grid(base, [key for key, _ in spans], points, configs, output, compare)
 
 
+def several(text: str) -> list[str]:
+    """The values that a key is given: `a,b`, or lists as `[1,2],[3,4]` or `[[1,2],[3,4]]`; empty where it is given one.
+
+    A comma within brackets, braces or quotes parts no values.
+    """
+    values = _parted(text)
+    if len(values) == 1 and text.startswith("[") and text.endswith("]"):
+        lists = [value.strip() for value in _parted(text[1:-1])]
+        return lists if all(value.startswith("[") and value.endswith("]") for value in lists) else []
+    return [re.sub(r"""^(["'])(\[.*\])\1$""", r"\2", value) for value in values] if len(values) > 1 else []
+
+
+def _parted(text: str) -> list[str]:
+    """A text's parts between the commas that are in no brackets, braces or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if letter == "," and not depth and not quote:
+            parts.append("")
+            continue
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'" and parts[-1].strip() in ("", "["):
+            quote = letter
+        depth += 0 if quote else (letter in "[{") - (letter in "]}")
+        parts[-1] += letter
+    return parts
+
+
 def tune(grid: Grid, display: Display, processes: RankProcesses | None = None) -> tuple[Table, list[str]]:
-    """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into `<output>-tune/`.
+    """Runs every point of a grid and ranks them by the label-free score; writes a JSON file into the grid's folder.
 
     Returns the ranking, and lines: the best point and the file, and for each failed point its reason.
     """

@@ -24,10 +24,10 @@ class Checkpoint:
 
     Args:
         folder: of the checkpoint.
-        config_hash: of the run; a checkpoint of another config is refused.
+        config_hash: of the run; a checkpoint of another config is refused. None: one of any config is read.
     """
 
-    def __init__(self, folder: Path, config_hash: str) -> None:
+    def __init__(self, folder: Path, config_hash: str | None) -> None:
         self.file, self.config_hash = folder / "state.pt", config_hash
 
     def save(self, state: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Checkpoint:
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise self._unusable(f"cannot be read ({reason})") from error
         # earlier versions hashed fewer of the data sets, from the first on
-        if saved_hash != self.config_hash and not self.config_hash.startswith(f"{saved_hash}/"):
+        if self.config_hash is not None and not f"{self.config_hash}/".startswith(f"{saved_hash}/"):
             config = self.file.parent.parent / "config.yaml"
             raise CheckpointError(
                 f"{self.file} belongs to another config than {config}, or to other images: "

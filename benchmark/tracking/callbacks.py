@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking.record import MONITORED, is_monitored
@@ -24,10 +24,10 @@ class RoundLog(Callback):
         self.file, self.logger = file, logger
 
     def on_run_start(self, loop: FederatedLoop) -> None:
-        """Writes the completed rounds; CSV is rewritten whole, W&B has them."""
+        """Writes the completed rounds; CSV is rewritten whole, W&B is given those that a kill has kept from it."""
         if loop.fabric.global_rank == 0:
             self.file.write_text("".join(json.dumps(line) + "\n" for line in loop.history), encoding="utf-8")
-            for line in loop.history if isinstance(self.logger, CSVLogger) else []:
+            for line in loop.history:
                 self._log(line)
 
     def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:

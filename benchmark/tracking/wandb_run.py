@@ -14,6 +14,8 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, buil
 
 from lightning.pytorch.loggers import Logger
 
+from benchmark.tracking.wandb_files import logged_rows
+
 if TYPE_CHECKING:
     import wandb
 
@@ -27,7 +29,9 @@ TIMEOUTS = {"init_timeout": 15.0, "finish_timeout": 30.0}
 OFFLINE = ("offline", "dryrun", "disabled")
 """Modes of W&B that need no server."""
 STEP = "trainer/global_step"
-"""W&B's name for the round, the x-axis of all metrics."""
+"""W&B's name for the round, the x-axis of all metrics, and the step of a round's row."""
+METRICS = ("train/*", "eval/*", "comm/*", "privacy/*", "sys/*")
+"""Metrics of a round."""
 
 
 def print_to_stderr(line: str) -> None:
@@ -36,7 +40,7 @@ def print_to_stderr(line: str) -> None:
 
 
 class WandbRun(Logger):
-    """A run on W&B, begun at its first metrics.
+    """A run on W&B, begun at its first metrics. Each round is logged once, however often the run is resumed.
 
     Args:
         folder: of the run. options: of `wandb.init`. notify: prints a line for the user.
@@ -48,6 +52,8 @@ class WandbRun(Logger):
         self.mode: Any = "offline"  # one of W&B's
         self.failed = False
         self.run: wandb.Run | None = None
+        self.rounds: set[int] = set()  # that W&B has
+        self.steps = 0  # the next step is above it
         self._attempt(self._choose_mode)
 
     @property
@@ -64,8 +70,16 @@ class WandbRun(Logger):
         """Nothing: the config is an option of `wandb.init`."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Logs numbers of a round."""
-        self._attempt(lambda: self._begun().log({**metrics, STEP: step}))
+        """Logs numbers of a round, unless W&B has them. step: the round."""
+
+        def log() -> None:
+            run = self._begun()
+            if step not in self.rounds:
+                run.log({**metrics, STEP: step}, step=step, commit=True)  # else the row waits for the next one
+                self.rounds.add(int(step or 0))
+                self.steps = max(self.steps, *self.rounds)
+
+        self._attempt(log)
 
     def log_result(self, summary: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         """Logs the final values and the figures."""
@@ -75,8 +89,10 @@ class WandbRun(Logger):
 
             run = self._begun()
             run.summary.update(dict(summary))
-            for name, file in pictures.items():
-                run.log({name: [Image(str(file))]})
+            figures: dict[str, Any] = {name: [Image(str(file))] for name, file in pictures.items()}
+            # offline W&B does not know the steps of the segments before this one
+            run.log(figures, step=self.steps + 1 if self.mode in OFFLINE else None, commit=True)
+            self.steps += 1
 
         self._attempt(log)
 
@@ -141,8 +157,22 @@ class WandbRun(Logger):
                 _end_service()
                 self.run = self._begin()
             self.run.define_metric(STEP)
-            self.run.define_metric("*", step_metric=STEP, step_sync=True)
+            for name in METRICS:
+                self.run.define_metric(name, step_metric=STEP, step_sync=True)
+            self._find_rounds(self.run)
         return self.run
+
+    def _find_rounds(self, run: "wandb.Run") -> None:
+        """Finds the rounds that W&B has: on its server, which gets them in order, or offline in the run's segments.
+
+        What was logged just before a kill may be in neither.
+        """
+        if self.mode not in OFFLINE:
+            self.rounds = set(range(int(run.summary.get(STEP) or 0) + 1)) if run.resumed else set()
+            return
+        rows = list(logged_rows(self.folder, self.version, STEP))
+        self.rounds = {round for _, round in rows if round is not None}
+        self.steps = max((step for step, _ in rows), default=0)
 
     def _begin(self) -> "wandb.Run":
         import wandb

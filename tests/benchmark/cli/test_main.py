@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from benchmark.errors import EX_TEMPFAIL, BusyError, ConfigError
 from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
+from benchmark.experiment.tuning import parse_grid
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from datamodules.sources import Source, Split
@@ -1010,7 +1012,7 @@ class TestTune:
     GRID = ("optimizer.lr=0.01,1", "partition.name=iid", "federation.rounds=1")
 
     def ranked(self, tmp_path, where):
-        (file,) = (tmp_path / f"{where}-tune").glob("*/*/*-seed0.json")
+        (file,) = (tmp_path / where).glob("*/*/*-seed0.json")
         return json.loads(file.read_text())
 
     def test_a_grid_is_ranked_without_a_label(self, call, tmp_path, monkeypatch):
@@ -1057,7 +1059,7 @@ class TestTune:
         evaluate = Run.evaluate
 
         def watched(run, protocols):
-            chosen.append((list(protocols), list((tmp_path / "runs-tune").glob("*/*/*-seed0.json"))))
+            chosen.append((list(protocols), list((tmp_path / "runs").glob("*/*/*-seed0.json"))))
             return evaluate(run, protocols)
 
         monkeypatch.setattr(Run, "evaluate", watched)
@@ -1065,13 +1067,39 @@ class TestTune:
         assert code == 0, err
         assert [protocols for protocols, _ in chosen] == [["label-free/v1"]] * 3 + [["knn/v1"]] * 3
         assert all(bool(written) == (protocols == ["knn/v1"]) for protocols, written in chosen)
-        records = [json.loads(file.read_text()) for file in (tmp_path / "runs-tune").rglob("result.json")]
+        records = [json.loads(file.read_text()) for file in (tmp_path / "runs").rglob("result.json")]
         x = [record["scores"]["label-free/v1"]["score"] for record in records]
         y = [record["scores"]["knn/v1"]["accuracy"] for record in records]
         assert f"correlate by {np.corrcoef(x, y)[0, 1]:.2f}" in out
-        (picture,) = (tmp_path / "runs-tune").glob("*/*/*-seed0.png")
+        (picture,) = (tmp_path / "runs").glob("*/*/*-seed0.png")
         with Image.open(picture) as image:
             assert min(image.size) > 100
+
+    def test_without_an_output_it_is_beside_the_runs(self):
+        grid = parse_grid(TINY, "fedavg", ["optimizer.lr=0.01,1"])
+        assert str(grid.output) == "runs-tune"
+        assert {config.output for config in grid.configs} == {"runs-tune"}
+
+    @pytest.mark.parametrize(
+        ("override", "values"),
+        [
+            ("heads.projector=[[8, 4],[16,8]]", ["[8, 4]", "[16,8]"]),
+            ("heads.projector=[8,4],[16,8]", ["[8,4]", "[16,8]"]),
+            ("heads.projector='[8,4]','[16,8]'", ["[8,4]", "[16,8]"]),
+            ("schedule.milestones=[[0.5,0.8],[0.6]]", ["[0.5,0.8]", "[0.6]"]),
+            ("optimizer.lr=0.01,0.1", ["0.01", "0.1"]),
+        ],
+    )
+    def test_values_of_a_grid_may_be_lists(self, override, values):
+        grid = parse_grid(TINY, "fedavg", [override, "schedule.name=step"])
+        key = override.partition("=")[0]
+        assert grid.points == [[f"{key}={value}"] for value in values]
+        made = [OmegaConf.to_container(OmegaConf.create({"v": OmegaConf.select(c, key)}))["v"] for c in grid.configs]
+        assert made == [yaml.safe_load(value) for value in values]
+
+    def test_one_list_is_one_value(self):
+        overrides = ["heads.projector=[8,4]", "optimizer.lr=0.01,0.1", "data.options={examples: 100, classes: 3}"]
+        assert len(parse_grid(TINY, "fedavg", overrides).points) == 2
 
     def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
         assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0

@@ -64,7 +64,7 @@ class TestDeath:
         assert line.startswith(f"error: rank {dead} is gone (")
         assert job.state["round"] == 1
 
-    @pytest.mark.parametrize("given", ["soon", "0", "inf"])
+    @pytest.mark.parametrize("given", ["soon", "0", "inf", "1_0"])
     def test_a_limit_that_is_none_is_refused_in_one_line(self, tmp_path, given):
         job = Job(tmp_path / "x", "devices=2", FULCRUM_SILENCE=given)
         assert job.end(20) == [2]

@@ -1,0 +1,170 @@
+"""A finished run that goes on to more rounds ends in the bits of a run that had as many from the start."""
+
+import json
+
+import pytest
+import torch
+
+from benchmark.cli.main import main
+from benchmark.configuration.compose import compose, load
+from benchmark.configuration.naming import folder
+from benchmark.errors import ConfigError
+from benchmark.experiment.extension import bound_to_rounds, extension, reads_rounds
+from benchmark.federation.checkpoint import Checkpoint
+from leaderboards import store
+from methods.fedavg import FedAvg
+from tests.run_helpers import TINY, same
+
+CONSTANT, LOCAL = "schedule.name=constant", "federation.batch_norm=local"
+TIMES = {"seconds", "client_seconds", "server_seconds"}
+
+
+class ByProgress(FedAvg):
+    """A method of a user's whose clients work by the share of the run that is done."""
+
+    def receive(self, visit, *args):
+        self.share = visit.round / visit.rounds
+        return super().receive(visit, *args)
+
+
+def run(tmp_path, method, *overrides, where="runs"):
+    torch.set_num_threads(1)
+    own = (f"output={tmp_path / where}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
+    words = (*own, "accelerator=cpu", "devices=1", *overrides)
+    assert main(["run", TINY, method, *words]) == 0
+    return folder(compose(TINY, method, words))
+
+
+def content(path):
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.name != "lock"
+    }
+
+
+def lines(path):
+    found = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    [
+        ("fedavg", ["evaluation.every=4"]),
+        ("scaffold", []),
+        ("fedema", ["objective=byol"]),
+        ("fedavg", ["compression.name=top-k", "compression.share=0.2"]),
+        ("fedavg", ["privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=0.5", LOCAL]),
+        ("local", []),
+    ],
+    ids=["fedavg", "scaffold", "fedema", "compressed", "noise", "local"],
+)
+def test_two_rounds_and_two_more_are_four(tmp_path, method, overrides, capsys):
+    short = run(tmp_path, method, CONSTANT, "federation.rounds=2", *overrides)
+    before = content(short)
+    assert main(["resume", str(short), "federation.rounds=4", "threads=1", "devices=1"]) == 0, capsys.readouterr().err
+    whole = run(tmp_path, method, CONSTANT, "federation.rounds=4", *overrides, where="whole")
+    longer = tmp_path / "runs" / whole.relative_to(tmp_path / "whole")
+    assert content(short) == before
+    first, second = (Checkpoint(path / "checkpoint", None).load() for path in (longer, whole))
+    assert same(first["server"], second["server"])
+    assert first["config"] == second["config"]
+    assert first["ledger"] == second["ledger"]
+    assert first["account"] == second["account"]
+    assert first["memory"] == second["memory"]  # names of files with the hash of their content
+    assert lines(longer) == lines(whole)
+    records = [store.read(path / "result.json") for path in (longer, whole)]
+    for key in ("scenario", "row", "rounds", "scores", "bytes", "epsilon", "settings", "best"):
+        assert records[0][key] == records[1][key]
+    assert records[0]["provenance"]["config"] == records[1]["provenance"]["config"]
+    assert main(["resume", str(short), "federation.rounds=4"]) == 0  # it is there already
+    assert "already done" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A finished run of one round."""
+    return run(tmp_path_factory.mktemp("names"), "fedavg", CONSTANT, "federation.rounds=1")
+
+
+class TestNames:
+    def test_it_is_named_as_a_run_of_these_rounds(self, short):
+        config, place = extension(short, ["federation.rounds=2"], trust=False)
+        named = compose(TINY, "fedavg", [CONSTANT, "federation.rounds=2"])
+        assert (config.scenario, config.row, config.federation.rounds) == (named.scenario, named.row, 2)
+        assert place.parents[2] == short.parents[2]
+        assert extension(short, ["federation.rounds=1"], trust=False) is None
+
+    def test_a_name_of_ones_own(self, short):
+        config, place = extension(short, ["federation.rounds=2", "scenario=longer"], trust=False)
+        assert (config.scenario, place) == ("longer", short.parents[2] / "longer" / "fedavg" / "seed0")
+
+    def test_a_shipped_scenarios_own_rounds_take_the_word_away(self, tmp_path):
+        own = ("logger=csv", "threads=1", "accelerator=cpu", "devices=1", f"output={tmp_path / 'runs'}")
+        words = [CONSTANT, "federation.rounds=1", "training.steps=1", "evaluation.protocols=[geometry/v1]", *own]
+        assert main(["run", "digits", "fedavg", *words]) == 0
+        config, _ = extension(folder(compose("digits", "fedavg", words)), ["federation.rounds=20"], trust=False)
+        assert config.scenario == compose("digits", "fedavg", [CONSTANT, "training.steps=1"]).scenario
+
+    def test_a_name_that_somebody_gave_needs_another(self, tmp_path):
+        short = run(tmp_path, "fedavg", CONSTANT, "federation.rounds=1", "scenario=mine+own")
+        config, _ = extension(short, ["federation.rounds=2"], trust=False)
+        assert config.scenario == "mine+own+federation.rounds=2"
+        with pytest.raises(ConfigError, match="give scenario= another name"):
+            extension(short, ["federation.rounds=2", "scenario=mine+own"], trust=False)
+
+    def test_what_does_not_go_on_is_one_line(self, short):
+        for override, line in (
+            ("federation.rounds=0", "has done 1 rounds: give more"),
+            ("federation.rounds=three", "give a whole number"),
+        ):
+            with pytest.raises(ConfigError, match=line):
+                extension(short, [override], trust=False)
+        with pytest.raises(ConfigError, match="cannot be resumed or evaluated with a changed config"):
+            extension(short, ["federation.rounds=2", "optimizer.lr=0.7"], trust=False)
+        (short / "result.json").rename(short / "away")
+        with pytest.raises(ConfigError, match=r"is not finished: resume it without federation\.rounds= first"):
+            extension(short, ["federation.rounds=2"], trust=False)
+        (short / "away").rename(short / "result.json")
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "reason"),
+    [
+        ("fedavg", ["schedule.name=cosine"], "schedule.name=cosine"),
+        ("fedavg", ["schedule.name=step"], "schedule.name=step"),
+        ("fedavg", ["schedule.name=cosine_twice"], "schedule.name=cosine_twice"),
+        ("fedavg", [CONSTANT, "schedule.warmup=0.5"], "schedule.warmup=0.5 is a share of the rounds"),
+        (
+            "fedavg",
+            [CONSTANT, "privacy.mechanism=central", "privacy.clip=1", "privacy.epsilon=8"],
+            "privacy.noise_multiplier was solved",
+        ),
+        ("progfedssl", [CONSTANT], "works by the number of rounds"),
+        ("lwfedssl", [CONSTANT], "works by the number of rounds"),
+        ("fedsc", [CONSTANT], "works by the number of rounds"),
+        ("fedavg", [CONSTANT, f"method.class={__name__}.ByProgress"], "works by the number of rounds"),
+        *((method, [CONSTANT], None) for method in ("fedavg", "fedema", "fedu", "ldawa", "ssd", "fedx", "orchestra")),
+        ("fedavg", [CONSTANT, "objective=protocl"], None),
+    ],
+)
+def test_what_depends_on_the_number_of_rounds_stays_with_it(method, overrides, reason):
+    found = bound_to_rounds(compose("digits", method, overrides))
+    assert found is None if reason is None else reason in found
+
+
+def test_a_reading_of_the_rounds_is_found_wherever_it_stands():
+    assert reads_rounds("def f(visit):\n    return visit.round / visit.rounds")
+    assert reads_rounds("def f(visit):\n    return getattr(visit, 'rounds')")
+    assert not reads_rounds("def f(visit, rounds):\n    '''All rounds.'''\n    return visit.round")
+
+
+def test_the_commands_refusal_is_one_line(tmp_path, capsys):
+    short = run(tmp_path, "fedavg", "federation.rounds=2")
+    assert main(["resume", str(short), "federation.rounds=4"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "schedule.name=cosine sets the rate of a round by the number of rounds" in err
+    assert load(short / "config.yaml").federation.rounds == 2
+    assert len(list((tmp_path / "runs").glob("*/*/seed0"))) == 1

@@ -1,0 +1,102 @@
+"""A run that was killed and resumed has each round once on W&B, whatever the kill has kept from its files."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import wandb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wandb.proto import wandb_internal_pb2
+
+from benchmark.tracking import wandb_files
+from benchmark.tracking.wandb_run import STEP, WandbRun
+from tests.benchmark.tracking.test_wandb_dashboard import entries, items
+from tests.run_helpers import TINY
+
+KILLED = """
+import os, signal, sys
+from benchmark.cli.main import main
+from benchmark.tracking.callbacks import RoundLog
+log, first = RoundLog.on_round_end, {first}
+def on_round_end(self, loop, line):
+    if not {logged} and line["round"] == first:  # its checkpoint is on disk, its row is not
+        os.kill(os.getpid(), signal.SIGKILL)
+    log(self, loop, line)
+    if {logged} and line["round"] == first:
+        os.kill(os.getpid(), signal.SIGKILL)
+RoundLog.on_round_end = on_round_end
+sys.exit(main({words}))
+"""
+
+
+def python(tmp_path, *arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment |= {"WANDB_MODE": "offline", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "WANDB_SILENT": "true"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def rows(folder):
+    """The rows of a run's segments, one segment after the other."""
+    found = []
+    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
+        found += [
+            (message.history.step.num, items(message.history.item)) for message in messages if message.history.item
+        ]
+    return found
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["between rounds", "between checkpoint and log"])
+def test_each_round_is_in_one_row_with_growing_steps(tmp_path, logged):
+    words = ["run", TINY, "fedavg", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}"]
+    words += ["threads=1", "accelerator=cpu", "federation.rounds=4", "devices=1", "logger=wandb"]
+    for first in (2, 3):  # killed twice
+        died = python(tmp_path, "-c", KILLED.format(first=first, logged=logged, words=words))
+        assert died.returncode == -signal.SIGKILL, died.stderr
+    (folder,) = tmp_path.glob("runs/*/*/seed0")
+    done = python(tmp_path, "-m", "benchmark", "resume", str(folder), "threads=1", "devices=1")
+    assert done.returncode == 0, done.stderr
+    found = rows(folder)
+    steps = [step for step, _ in found]
+    assert steps == sorted(set(steps))
+    assert [(step, row[STEP]) for step, row in found if "train/loss" in row] == [(n, n) for n in (1, 2, 3, 4)]
+    assert [row[STEP] for _, row in found if STEP in row] == [1, 2, 3, 4]  # the figures have no round
+    assert len({file.parent.name[-12:] for file in folder.glob("wandb/offline-run-*/*.wandb")}) == 1
+    again = python(tmp_path, "-m", "benchmark", "evaluate", str(folder), "protocols=geometry/v1", "threads=1")
+    assert again.returncode == 0, again.stderr
+    more = [step for step, _ in rows(folder)]
+    assert more == sorted(set(more))
+    assert [row[STEP] for _, row in rows(folder) if STEP in row] == [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def segment(tmp_path_factory):
+    """A segment of forty rounds, some of whose rows lie in two blocks of the file."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        logger = WandbRun(folder, {"project": "p", "name": "n", "id": "abc", "dir": str(folder)})
+        for n in range(1, 41):
+            logger.log_metrics({f"eval/number{k}": k / 7 for k in range(50)}, step=n)
+        logger.finalize("success")
+        wandb.teardown()
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    return file
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(share=st.floats(0, 1))
+def test_a_segment_that_ends_anywhere_has_the_rounds_up_to_there(segment, share):
+    whole, folder = segment.read_bytes(), segment.parents[2]
+    assert list(wandb_files.logged_rows(folder, "abc", STEP)) == [(n, n) for n in range(1, 41)]
+    try:
+        segment.write_bytes(whole[: int(share * len(whole))])
+        found = list(wandb_files.logged_rows(folder, "abc", STEP))
+    finally:
+        segment.write_bytes(whole)
+    assert found == [(n, n) for n in range(1, len(found) + 1)]
+    assert share < 1 or len(found) == 40
