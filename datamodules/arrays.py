@@ -1,7 +1,6 @@
 """Images that other libraries hold: NumPy files, Hugging Face data sets saved to disk, torch's `Dataset`."""
 
 import hashlib
-import inspect
 import io
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from PIL import Image
 
 from datamodules.cache import SPLITS, Raw
 from datamodules.errors import DataError
+from datamodules.signatures import signature_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
@@ -172,8 +172,7 @@ def of_dataset(target: Any, options: Mapping[str, Any], where: str) -> tuple[Cal
     Args:
         options: its other arguments. where: for messages.
     """
-    parameters = inspect.signature(target).parameters
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    parameters, takes_all = signature_of(target)
     if not takes_all and (unknown := sorted(options.keys() - parameters.keys())):
         raise DataError(f"data.options.{unknown[0]}: {where} has {', '.join(parameters) or 'no arguments'}")
     variants: dict[str, dict[str, Any]] = {"train": {}}

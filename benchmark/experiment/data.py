@@ -19,6 +19,7 @@ from benchmark.rng import Streams
 from datamodules import natural, partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
+from datamodules.signatures import signature_of
 from datamodules.sources import HELD_OUT, Source, limited, load
 from methods.base import Client, FederatedMethod
 
@@ -30,7 +31,7 @@ def source(config: DictConfig, progress: Callable[[int, int], None] | None = Non
     dataset = None
     if data.get("class"):
         target = locate(data, "data")
-        takes = inspect.signature(target).parameters
+        takes = signature_of(target).named
         ours = {"root": data.root, "download": data.download}
         dataset = target, {**{key: value for key, value in ours.items() if key in takes}, **options}
         options = {}
