@@ -49,6 +49,21 @@ class Parts(Sequence[np.ndarray]):
         return np.repeat(np.arange(len(self)), self.sizes)
 
 
+def refuse_small(partition: Sequence[np.ndarray], names: Sequence[str], remedy: str) -> None:
+    """PartitionError where a client has fewer than the two images that training needs. names: none, or one a client."""
+    if not (small := [client for client, indices in enumerate(partition) if len(indices) < 2]):
+        return
+    first = [f"{k}{f' ({names[k]})' if names else ''}" for k in small[:3]]
+    if len(small) > 1:
+        held = (
+            f"{len(small):,} of {len(partition):,} clients hold fewer than two images (the first: {', '.join(first)})"
+        )
+    else:
+        size = len(partition[small[0]])
+        held = f"client {first[0]} holds {size} image{'' if size == 1 else 's'}"
+    raise PartitionError(f"{held}, but training needs two: {remedy}")
+
+
 def thinned(partition: Sequence[np.ndarray], fraction: float, *, seed: int) -> Partition:
     """Random fraction of each client's images, at least two, in their order.
 

@@ -186,6 +186,7 @@ def data(
         held.parts,
         recipe(config, images),
         names=held.names,
+        notes=held.notes,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

@@ -88,8 +88,8 @@ class Run:
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
-        if self.data.source.own and not self.loop.checkpoint.file.exists():
-            for line in self._described():
+        if not self.loop.checkpoint.file.exists():
+            for line in self._described() if self.data.source.own else self.data.notes:
                 self.display.print(f"{self.name}: {line}")
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
@@ -101,7 +101,7 @@ class Run:
         named = f" ({first(names)})" if names else ""
         clients = f"{count(len(self.data.parts), 'client')}{named}"
         probe = "" if source.probe is None else f"; scored on {source.probe}"
-        lines = [f"{source}, {clients}{probe}", *source.notes]
+        lines = [f"{source}, {clients}{probe}", *source.notes, *self.data.notes]
         in_folders = source.train.paths is not None and "/" in source.train.paths[0] and source.train.clients is None
         if in_folders and source.labelled and not names:
             lines.append("folders are read as classes: if they are clients, set partition.name=folders")
@@ -284,7 +284,7 @@ class Run:
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
             lines.append(POOLED_STATISTICS)
-        lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes]
+        lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes, *self.data.notes]
         if self.evaluator.images is not self.data.source:
             images = self.evaluator.images
             lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]
