@@ -22,6 +22,7 @@ from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.evaluation.revisits import REVISITS
 from benchmark.execution.base import Executor
+from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
@@ -284,7 +285,8 @@ class Run:
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
             lines.append(POOLED_STATISTICS)
-        lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes, *self.data.notes]
+        lines += [*numerical_deviations(self.loop.environments), *collapses(self.loop.history)]
+        lines += [*self.data.source.notes, *self.data.notes]
         if self.evaluator.images is not self.data.source:
             images = self.evaluator.images
             lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]

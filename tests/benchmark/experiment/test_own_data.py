@@ -213,7 +213,7 @@ class TestFile:
     def test_a_rules_min_size_is_not_that_of_natural_clients(self):
         section = {"name": "dirichlet_min", "clients": 4, "alpha": 1, "min_size": 7, "share": 0.5}
         drop_replaced(section, {"name": "folders"})
-        assert section == {"name": "dirichlet_min", "share": 0.5}
+        assert section == {"share": 0.5}
 
     @pytest.mark.parametrize(
         ("overrides", "line"),
