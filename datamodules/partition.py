@@ -53,14 +53,10 @@ def refuse_small(partition: Sequence[np.ndarray], names: Sequence[str], remedy: 
     """PartitionError where a client has fewer than the two images that training needs. names: none, or one a client."""
     if not (small := [client for client, indices in enumerate(partition) if len(indices) < 2]):
         return
-    first = [f"{k}{f' ({names[k]})' if names else ''}" for k in small[:3]]
+    sizes = [(k, f" ({names[k]})" if names else "", len(partition[k])) for k in small[:3]]
+    held = ", ".join(f"client {k}{name} holds {size} image{'' if size == 1 else 's'}" for k, name, size in sizes)
     if len(small) > 1:
-        held = (
-            f"{len(small):,} of {len(partition):,} clients hold fewer than two images (the first: {', '.join(first)})"
-        )
-    else:
-        size = len(partition[small[0]])
-        held = f"client {first[0]} holds {size} image{'' if size == 1 else 's'}"
+        held += f" ({len(small):,} of {len(partition):,} clients hold fewer than two)"
     raise PartitionError(f"{held}, but training needs two: {remedy}")
 
 

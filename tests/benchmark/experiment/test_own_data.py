@@ -198,7 +198,7 @@ class TestFile:
         words = (f"partition.path={tmp_path / 'some.csv'}", "training.batch_size=4")
         with pytest.raises(
             PartitionError,
-            match=r"4 of 7 clients hold fewer .* \(the first: 0 \(a0\), 1 \(a1\), 2 \(a2\)\), .*partition\.min_size=2",
+            match=r"client 0 \(a0\) holds 1 image, .* client 2 \(a2\) holds 1 image \(4 of 7 .*partition\.min_size=2",
         ):
             experiment("labelled", *words).execute()
         record = experiment("labelled", *words, "partition.min_size=5").execute()
