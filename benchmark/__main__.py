@@ -1,16 +1,24 @@
-"""Entry point of `python -m benchmark`."""
+"""Entry point of `python -m benchmark`, and of the command `fulcrum`."""
 
 import gc
 import sys
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Runs the command in `sys.argv`, as a process of its own; returns its exit code."""
     gc.disable()  # until a run has imported its modules: `runtime.enable_garbage_collection`
-    from benchmark.runtime import STARTED, draw_to_files, keep_freed_memory, open_standard_streams, spin_briefly
+    from benchmark import runtime
 
-    open_standard_streams()
-    draw_to_files()
-    spin_briefly()
-    keep_freed_memory()
-    from benchmark.cli.main import main
+    runtime.put_working_folder_last()
+    runtime.is_program = True
+    runtime.open_standard_streams()
+    runtime.draw_to_files()
+    runtime.spin_briefly()
+    runtime.keep_freed_memory()
+    from benchmark.cli.main import main as command
 
-    sys.exit(main(started=STARTED))
+    return command(started=runtime.STARTED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

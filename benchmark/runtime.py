@@ -7,6 +7,7 @@ Without the garbage collector the imports take a quarter less time.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import io
@@ -14,7 +15,10 @@ import os
 import select
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+from benchmark import ROOT
 
 STARTED = time.monotonic()
 """When this process began, after Python's own start."""
@@ -22,7 +26,32 @@ STARTED = time.monotonic()
 SPINS = "10000"
 """Checks of a waiting thread before it sleeps."""
 
+is_program = False
+"""Whether this process is the command; called from Python, as by a notebook, the suite starts no processes."""
+
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+
+
+def program(*words: str) -> list[str]:
+    """The command with these words, to be started from any folder; nothing in that folder is taken for the suite's."""
+    return [sys.executable, "-P", str(Path(ROOT) / "fulcrum.py"), *words]
+
+
+def put_working_folder_last() -> None:
+    """Makes the working folder the last but one that modules are looked for in, before the suite's own.
+
+    `python -m` puts it first, where a `datasets/` or a `random.py` of the user's would be taken for the library's. The
+    suite's packages are imported by now; its tests and examples are not to hide the user's.
+    """
+    with contextlib.suppress(OSError):  # the folder was deleted
+        here = os.getcwd()
+        if not sys.flags.safe_path and sys.path[:1] in ([""], [here]):
+            del sys.path[0]
+        if here not in sys.path:
+            sys.path.append(here)
+    if ROOT in sys.path:
+        sys.path.remove(ROOT)
+        sys.path.append(ROOT)
 
 
 def open_standard_streams() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from datamodules.compiled import apply_compiled
 from datamodules.errors import PartitionError
-from datamodules.partition import Parts
+from datamodules.partition import Parts, refuse_small
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import apply, make_views, plain
@@ -50,7 +50,7 @@ class FederatedDataModule(LightningDataModule):
         source: the images, memory-mapped.
         parts: a client's indices into the training split, one array a client; its position is the client's id.
         recipe: how views are made.
-        names: of the clients, where they have some.
+        names: of the clients, where they have some. notes: what a reader of scores has to know of them, a line each.
         batch_size: images a step.
         view_names: names of the views for Trainer, which has no phases.
         labels: whether Trainer's batches include labels.
@@ -70,6 +70,7 @@ class FederatedDataModule(LightningDataModule):
         recipe: Recipe,
         *,
         names: Sequence[str] = (),
+        notes: Sequence[str] = (),
         batch_size: int = 64,
         view_names: Sequence[str] = ("augment", "augment"),
         labels: bool = False,
@@ -83,16 +84,12 @@ class FederatedDataModule(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for client, indices in enumerate(parts):
-            if len(indices) < 2:
-                name = f" ({names[client]})" if names else ""
-                do = "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
-                raise PartitionError(
-                    f"client {client}{name} holds {len(indices)} image{'' if len(indices) == 1 else 's'}, but training "
-                    f"needs two: {'give it more images, or remove its own' if names else do}"
-                )
+        refuse_small(
+            parts, names, "lower partition.clients, raise partition.alpha, or set partition.name=dirichlet_min"
+        )
         self.source, self.parts, self.recipe, self.public = source, Parts(parts, names), recipe, public
         self.public_images = source.train.images if public_images is None else public_images
+        self.notes = tuple(notes)
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.drop_last, self.smallest, self.dtype = drop_last, smallest, dtype
         self.residents: dict[int, tuple[np.ndarray, Tensor]] = {}  # id of a pool -> it, and its copy on the GPU

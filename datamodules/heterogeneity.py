@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from datamodules.labels import short
+
 MAX_CLIENTS = 100
 """Largest number of clients in a chart: with more it would be unreadable and take minutes."""
 
@@ -59,9 +61,11 @@ def bubble_chart(
     examples = counts(labels, partition)[:MAX_CLIENTS]
     clients, num_classes = examples.shape
     cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
-    short = [name if len(name) <= 20 else f"{name[:19]}\u2026" for name in names[:clients]]
-    below = 0.1 + 0.07 * max(map(len, short)) if short else 0.0  # inches that upright names need
-    figure = Figure(figsize=(max(4.0, cell * clients + 2), cell * num_classes + 1.5 + below), layout="constrained")
+    named, rows = list(map(short, names[:clients])), list(map(short, classes or ["all"]))
+    below = 0.1 + 0.07 * max(map(len, named)) if named else 0.0  # inches that upright names need
+    beside = 0.5 + 0.07 * max(map(len, rows))
+    width = max(4.0, cell * clients + 1 + beside)
+    figure = Figure(figsize=(width, cell * num_classes + 1.5 + below), layout="constrained")
     axes = figure.add_subplot()
     client, label = np.nonzero(examples)
     diameter = 72 * cell  # points
@@ -69,13 +73,12 @@ def bubble_chart(
     axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, num_classes - 0.3), aspect="equal", xlabel="client")
     step_x, step_y = (max(1, round(0.2 / cell * digits)) for digits in (1.5, 1.0))
     mixed = "{classes:.1f} classes a client, {classes_1pct:.1f} of at least 1 %\n" if classes else ""
-    classes = classes or ["all"]
     if names:
         step_x = max(1, round(0.15 / cell))
-        axes.set_xticks(range(0, clients, step_x), short[::step_x], rotation=90)
+        axes.set_xticks(range(0, clients, step_x), named[::step_x], rotation=90)
     else:
         axes.set_xticks(range(0, clients, step_x))
-    axes.set_yticks(range(0, num_classes, step_y), classes[::step_y])
+    axes.set_yticks(range(0, num_classes, step_y), rows[::step_y])
     axes.set_ylabel("class")
     numbers = report(labels, partition)
     drawn = f"the first {MAX_CLIENTS} of {len(partition):,} clients; " if len(partition) > MAX_CLIENTS else ""

@@ -6,7 +6,7 @@ As in `datamodules.partition`, a partition is one sorted int64 index array a cli
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +23,19 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 
 
 class NamedPartition(NamedTuple):
-    """Image indices of each client, and the clients' names; no names where they are only numbered."""
+    """Image indices of each client, and the clients' names; no names where they are only numbered.
+
+    notes: what a reader of its scores has to know, a line each.
+    """
 
     parts: Partition
     names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def chosen(self, clients: Sequence[int], *notes: str) -> "NamedPartition":
+        """Some of the clients, with further notes."""
+        names = tuple(self.names[k] for k in clients) if self.names else ()
+        return NamedPartition([self.parts[k] for k in clients], names, (*self.notes, *notes))
 
 
 def by_folder(clients: np.ndarray | None, data: str) -> NamedPartition:
@@ -146,13 +155,19 @@ def _position(image: str | int, positions: Mapping[str, int] | None, total: int,
 
 
 def by_function(
-    function: Callable[..., Any], arguments: Mapping[str, Any], labels: np.ndarray, offered: Mapping[str, Any]
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    labels: np.ndarray,
+    offered: Mapping[str, Any],
+    *,
+    allow_empty: bool = False,
 ) -> NamedPartition:
     """The clients of a user's own function: `labels, seed, ...` -> index lists, or `{name of a client: indices}`.
 
     Args:
         function: called with labels `[N]` int64 and, by keyword, with `arguments` and those of `offered` that it has.
         offered: `seed`, `num_clients`, `clients` and `paths` (`[N]` texts, or None).
+        allow_empty: whether a client may have no image.
 
     Raises PartitionError: an index twice or out of range, an empty client, something else than indices.
     """
@@ -176,10 +191,16 @@ def by_function(
     clients: dict[int, str] = {}
     if not by_name:
         raise PartitionError(f"{where} made no client: give at least one")
-    for name, indices in by_name.items():
-        array = np.asarray(indices)
-        if array.ndim == 1 and not array.size:
-            raise PartitionError(f"{where}: client {name} has no image: leave it out")
+    arrays = {name: np.asarray(indices) for name, indices in by_name.items()}
+    empty = [str(name) for name, array in arrays.items() if array.shape == (0,)]
+    if empty and not allow_empty:
+        which = f"client {empty[0]} has"
+        if len(empty) > 1:
+            which = f"{len(empty):,} of {len(arrays):,} clients (the first: {', '.join(empty[:3])}) have"
+        raise PartitionError(f"{where}: {which} no image: leave it out, or set partition.min_size=2")
+    for name, array in arrays.items():
+        if array.shape == (0,):
+            continue
         if array.ndim != 1 or array.dtype.kind not in "iu":
             kind = f"{array.dtype} {list(array.shape)}"
             raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices")
@@ -190,7 +211,9 @@ def by_function(
                 raise PartitionError(f"{where}: image {position} has two clients, {clients[position]} and {name}")
             clients[position] = str(name)
     if isinstance(made, Mapping):
-        return _grouped(clients)
+        grouped = _grouped(clients)
+        nothing = [np.zeros(0, dtype=np.int64)] * len(empty)  # to be left out, and counted
+        return NamedPartition([*grouped.parts, *nothing], (*grouped.names, *empty))
     return NamedPartition([np.sort(np.asarray(indices, dtype=np.int64)) for indices in made], ())
 
 
@@ -205,8 +228,33 @@ def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPa
         raise PartitionError(
             f"partition.clients={count}: the data name {len(partition.parts)} clients: give at most so many"
         )
-    chosen = np.sort(np.random.default_rng([seed, 3]).permutation(len(partition.parts))[:count])
-    return NamedPartition([partition.parts[k] for k in chosen], tuple(partition.names[k] for k in chosen))
+    return partition.chosen(
+        np.sort(np.random.default_rng([seed, 3]).permutation(len(partition.parts))[:count]).tolist()
+    )
+
+
+def large_enough(partition: NamedPartition, min_size: int, public: np.ndarray | None = None) -> NamedPartition:
+    """The clients of at least so many images, in their order, with a note of how many clients and images are left out.
+
+    public: indices of images that no client has, and that do not count.
+
+    Raises PartitionError: there is no such client.
+    """
+    if min_size < 1:
+        raise PartitionError(f"partition.min_size={min_size}: give a number of images, at least 1")
+    own = [indices if public is None else np.setdiff1d(indices, public) for indices in partition.parts]
+    sizes = np.array([len(indices) for indices in own])
+    kept = np.flatnonzero(sizes >= min_size)
+    if not len(kept):
+        raise PartitionError(f"partition.min_size={min_size}: the largest client has {sizes.max():,} images: lower it")
+    if len(kept) == len(sizes):
+        return partition
+    out, images = len(sizes) - len(kept), int(sizes.sum() - sizes[kept].sum())
+    return partition.chosen(
+        kept.tolist(),
+        f"{out:,} of {len(sizes):,} clients, with {images:,} of {sizes.sum():,} images, are left out: they have fewer "
+        f"than partition.min_size={min_size}",
+    )
 
 
 def _grouped(clients: Mapping[int, str]) -> NamedPartition:

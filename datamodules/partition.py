@@ -49,6 +49,17 @@ class Parts(Sequence[np.ndarray]):
         return np.repeat(np.arange(len(self)), self.sizes)
 
 
+def refuse_small(partition: Sequence[np.ndarray], names: Sequence[str], remedy: str) -> None:
+    """PartitionError where a client has fewer than the two images that training needs. names: none, or one a client."""
+    if not (small := [client for client, indices in enumerate(partition) if len(indices) < 2]):
+        return
+    sizes = [(k, f" ({names[k]})" if names else "", len(partition[k])) for k in small[:3]]
+    held = ", ".join(f"client {k}{name} holds {size} image{'' if size == 1 else 's'}" for k, name, size in sizes)
+    if len(small) > 1:
+        held += f" ({len(small):,} of {len(partition):,} clients hold fewer than two)"
+    raise PartitionError(f"{held}, but training needs two: {remedy}")
+
+
 def thinned(partition: Sequence[np.ndarray], fraction: float, *, seed: int) -> Partition:
     """Random fraction of each client's images, at least two, in their order.
 

@@ -17,6 +17,7 @@ from datamodules.arrays import labelled
 from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
+from datamodules.signatures import signature_of
 from datamodules.splits import SPLITS, split_names
 
 FINGERPRINT = 32
@@ -72,12 +73,7 @@ def _variants(
     target: Any, options: Mapping[str, Any], splits: Mapping[str, Any], where: str
 ) -> dict[str, dict[str, Any]]:
     """The arguments of each split. Raises DataError: options that it does not take, or arguments without a value."""
-    try:
-        parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where} has no arguments that can be read ({error}): give a class or a function") from error
-    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    parameters, takes_all = signature_of(target)
     if not takes_all and (unknown := sorted(options.keys() - parameters.keys())):
         raise DataError(f"data.options.{unknown[0]}: {where} has {', '.join(parameters) or 'no arguments'}")
     variants: dict[str, dict[str, Any]] = {"train": {}}
@@ -90,7 +86,7 @@ def _variants(
     missing = [
         name
         for name, each in parameters.items()
-        if each.default is each.empty and each.kind not in variable and name not in {**options, **variants["train"]}
+        if each.default is each.empty and name not in {**options, **variants["train"]}
     ]
     if missing:
         raise DataError(f"{where} cannot be made without its argument {missing[0]}: set data.options.{missing[0]}")

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import IO, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 
 from benchmark.distributed.launch import cores, end_with_parent, under_srun
 from benchmark.errors import ConfigError
+from benchmark.runtime import program
 from benchmark.tracking.provenance import processor
 
 
@@ -61,7 +61,7 @@ def start_command(
     lock: IO[str],
     variables: dict[str, str],
 ) -> subprocess.Popen:
-    """Start `python -m benchmark` on some of the devices; it is ended when this process ends.
+    """Start the suite's command on some of the devices; it is ended when this process ends.
 
     Args:
         arguments: of the command, without devices and threads.
@@ -74,7 +74,7 @@ def start_command(
         placement.append(f"threads={machine.threads}")
     parent = os.getpid()
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmark", *arguments, *placement],
+        program(*arguments, *placement),
         env=os.environ | variables,
         stdin=subprocess.DEVNULL,
         stdout=log,

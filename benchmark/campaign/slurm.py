@@ -2,12 +2,12 @@
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmark.errors import ConfigError
+from benchmark.runtime import program
 
 EXTRA_MINUTES = 2
 """Minutes of a job beyond its campaign's budget, to start and to end."""
@@ -28,7 +28,7 @@ def submit(
         import submitit
     except ImportError as error:
         raise ConfigError("cluster= needs submitit: pip install -e '.[cluster]'") from error
-    command = [sys.executable, "-m", "benchmark", "campaign", *words, f"minutes={minutes:g}"]
+    command = program("campaign", *words, f"minutes={minutes:g}")
     environment = dict(os.environ) if cluster == "local" else None  # there submitit would hide the GPUs
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)

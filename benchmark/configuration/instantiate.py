@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
@@ -10,7 +12,8 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.typecheck import describe, fits, nearest
 from benchmark.configuration.written import respelt
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, exit_code
+from datamodules.signatures import Signature, signature_of
 from methods.base import FederatedMethod
 from methods.objective import AddOn, Objective
 
@@ -78,10 +81,11 @@ def construct(
     check(extra, known, "heads" if where == "objective" else where, section["class"])
     try:
         return target(*args, **values, **extra, **(reserved or {}))
-    except (TypeError, ValueError, OverflowError) as error:
-        if type(error) not in (TypeError, ValueError, OverflowError):
-            raise  # an error of these packages, with a message for the user
-        raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {error}") from error
+    except Exception as error:
+        foreign = not section["class"].startswith(SHIPPED)
+        if exit_code(error) is not None or not (foreign or isinstance(error, TypeError | ValueError | OverflowError)):
+            raise  # with a message for the user, or a bug of these packages
+        raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {said(error)}") from error
 
 
 def locate(section: Mapping[str, Any], where: str) -> Any:
@@ -95,13 +99,18 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {EXAMPLES[kind]}")
     module, _, name = path.rpartition(".")
     try:
-        target = getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
     except Exception as error:  # the module may be a user's own, which raises what it likes
+        if exit_code(error) is not None:
+            raise
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        kind_of_error = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        text = " ".join(str(error).split())
         hint = ": is its folder in PYTHONPATH?" if absent else ""
-        raise ConfigError(f"{where}.class={path}: {kind_of_error}{text}{hint}") from error
+        raise ConfigError(f"{where}.class={path}: {said(error)}{hint}") from error
+    if (target := getattr(found, name, None)) is None:
+        file = getattr(found, "__file__", None) or "the interpreter"  # perhaps not the module that the user means
+        raise ConfigError(
+            f"{where}.class={path}: module {module!r} of {file} has no {name}{nearest(name, vars(found))}"
+        )
     made = made_by(target)
     if made is None and kind in ("encoder", "data", "partition") and callable(target):
         return target  # a function without a plain annotation may return anything
@@ -110,6 +119,15 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {import_path(BASES[kind])}"
         raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
     return target
+
+
+def said(error: Exception) -> str:
+    """What an error of somebody else's code says, in one line: its kind and place too where its text is not enough."""
+    text = " ".join(str(error).split())
+    if isinstance(error, TypeError | ValueError | OverflowError | ImportError | SyntaxError) and text:
+        return text
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {text} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def made_by(target: Any) -> type | None:
@@ -170,34 +188,21 @@ def refuse_foreign_classes(config: DictConfig, file: str) -> None:
 
 
 def arguments(target: Any) -> dict[str, inspect.Parameter]:
-    """Arguments a config may set, by name: keyword-only ones, and the base classes' where they are passed on.
-
-    Of constructors that are no modules (torch's optimisers) all arguments count.
-    """
-    if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        parameters = {name: p for name, p in _parameters(target).items() if name not in ("self", "params")}
-        return {name: p for name, p in parameters.items() if not takes_any(target) or p.kind is not p.VAR_KEYWORD}
-    keywords: dict[str, inspect.Parameter] = {}
-    for cls in target.__mro__:
-        if "__init__" in vars(cls):
-            parameters = _parameters(vars(cls)["__init__"])
-            keywords = {**{name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **keywords}
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-                break
-    return keywords
+    """Arguments a config may set, by name: all but what the run gives by position, and those of base classes that a
+    class passes them on to."""
+    return dict(_signature(target).named)
 
 
 def takes_any(target: Any) -> bool:
-    """Whether a function passes keyword arguments that it does not declare on, to something that checks them."""
-    kinds = {p.kind for p in inspect.signature(target).parameters.values()} if inspect.isfunction(target) else set()
-    return inspect.Parameter.VAR_KEYWORD in kinds
+    """Whether it passes keyword arguments that it does not declare on, to something that checks them."""
+    return _signature(target).passes_on
 
 
-def _parameters(function: Any) -> dict[str, inspect.Parameter]:
-    """Parameters by name, their annotations as types."""
-    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
-    signature = inspect.signature(function).parameters
-    return {name: p.replace(annotation=hints.get(name, Any)) for name, p in signature.items()}
+def _signature(target: Any) -> Signature:
+    """A method takes its objective by position, an objective its encoder, an optimiser its parameters."""
+    made = made_by(target)
+    given = made is not None and issubclass(made, FederatedMethod | Objective | torch.optim.Optimizer)
+    return signature_of(target, filled=int(given))
 
 
 def defaults(config: DictConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from benchmark.configuration.schema import Config
 from benchmark.configuration.typecheck import describe
 from benchmark.configuration.validation import CHOICES, LEAST
 
-KNOWN = {**FREE, "partition": ("name", "clients", "alpha", "share", "class")}
+KNOWN = {**FREE, "partition": ("name", "clients", "alpha", "share", "min_size", "class")}
 """Section without a schema of its own -> the keys that its docstring explains."""
 
 

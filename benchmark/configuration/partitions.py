@@ -13,7 +13,10 @@ from datamodules import partition
 
 RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
-NATURAL: dict[str, dict[str, Any]] = {"folders": {}, "file": {"path": str, "partial": bool, "path_sha256": str}}
+NATURAL: dict[str, dict[str, Any]] = {
+    "folders": {"min_size": int},
+    "file": {"path": str, "partial": bool, "min_size": int, "path_sha256": str},
+}
 """Partitions by clients that the data or a file name, and their parameters; `clients` draws some of them."""
 
 
@@ -41,8 +44,8 @@ def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
     kept = {"seed", "share"}
     if rule == "name":
         kept |= {"clients", *parameters(str(layer["name"]))}
-        # a natural partition has its own number of clients
-        kept -= {"clients"} if is_natural(layer) or is_natural(section) else set()
+        # a natural partition has its own number of clients, and leaves small ones out instead of drawing again
+        kept -= {"clients", "min_size"} if is_natural(layer) or is_natural(section) else set()
     for key in section.keys() - kept:
         del section[key]
 

@@ -178,8 +178,8 @@ class Config:
     """How the training images are divided among clients; docs/data.md has each rule with its parameters. name: a rule,
     iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file. clients: the number of
     clients. alpha: of the Dirichlet rules; the smaller, the fewer classes dominate a client. share: the part of its
-    images that each client has. class: in place of a rule, an import path of a function of labels, and its
-    arguments."""
+    images that each client has. min_size: the fewest images of a client; natural ones of fewer are left out. class: in
+    place of a rule, an import path of a function of labels, and its arguments."""
     public: dict[str, Any] = field(default_factory=dict)
     """Public images, for methods that need some; empty: none. name: the data set that they are of, as in data.name, or
     client. client: the client whose images they are; it does not train. share: the part of each class of the data set's

@@ -46,8 +46,11 @@ def fits(value: Any, hint: Any) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(fits(value, option) for option in inner)
-    if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(fits(item, inner[0]) for item in value)
+    if origin in (list, tuple, Sequence) or hint in (list, tuple):
+        listed = isinstance(value, list | tuple)
+        if origin is tuple and inner and inner[-1] is not Ellipsis:  # one type a place
+            return listed and len(value) == len(inner) and all(map(fits, value, inner))
+        return listed and all(fits(item, inner[0] if inner else Any) for item in value)
     if hint in (int, float):  # True is an int to Python, not to a reader
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
@@ -60,7 +63,7 @@ def describe(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join("null" if option is type(None) else describe(option) for option in inner)
-    if origin in (list, Sequence):
+    if origin in (list, Sequence) and inner:
         return f"a list, each {describe(inner[0])}"
     plain = isinstance(hint, type) and not get_args(hint)
     return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))

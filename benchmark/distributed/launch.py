@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 
+from benchmark import runtime
 from benchmark.distributed.heartbeat import Heartbeat, silence_limit
 from benchmark.errors import ConfigError
 from benchmark.rng import cohort_size
@@ -107,7 +108,7 @@ class RankProcesses:
                 if fork:
                     return
                 try:
-                    os.execv(sys.executable, [sys.executable, "-m", "benchmark", *sys.argv[1:]])
+                    os.execv(sys.executable, runtime.program(*sys.argv[1:]))
                 finally:
                     os._exit(127)  # else a child that could not start the program would go on as this one
             self.children.append(child)
@@ -233,6 +234,5 @@ def end_with_parent(parent: int) -> None:
 
 
 def _is_program() -> bool:
-    """Whether this process is `python -m benchmark`; called from Python, no further processes are started."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "benchmark.__main__"
+    """Whether this process is the command; called from Python, no further processes are started."""
+    return runtime.is_program

@@ -1,6 +1,5 @@
 """The data of a run: its images, which client holds which, what is public, and the clients that train."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,15 +10,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.compose import merge
 from benchmark.configuration.instantiate import check, locate
-from benchmark.configuration.partitions import file_hash, is_natural, parameters
+from benchmark.configuration.partitions import is_natural, parameters
 from benchmark.configuration.paths import expanded
 from benchmark.configuration.typecheck import fits
 from benchmark.errors import ConfigError
+from benchmark.experiment.natural_clients import natural_clients, public_client
 from benchmark.rng import Streams
-from datamodules import natural, partition
+from datamodules import partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
-from datamodules.sources import HELD_OUT, Source, limited, load
+from datamodules.signatures import signature_of
+from datamodules.sources import Source, limited, load
 from methods.base import Client, FederatedMethod
 
 
@@ -38,7 +39,7 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
     dataset = None
     if data.get("class"):
         target = locate(data, "data")
-        takes = inspect.signature(target).parameters
+        takes = signature_of(target).named
         ours = {"root": data.root, "download": data.download}
         dataset = target, {**{key: value for key, value in ours.items() if key in takes}, **options}
         options = {}
@@ -71,7 +72,7 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
 def _uses_clients(section: Mapping[str, Any]) -> bool:
     """Whether a partition is by the clients that the data name, or a user's function that is given them."""
     if section.get("class"):
-        return "clients" in inspect.signature(locate(section, "partition")).parameters
+        return "clients" in signature_of(locate(section, "partition")).named
     return section.get("name") == "folders"
 
 
@@ -170,9 +171,7 @@ def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = Non
         raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
     seed = Streams(config.seed).seed_for("partition") if seed is None else seed
     if is_natural(section):
-        held = _natural(section, images, seed, _named_ids(config))
-        if rows is not None:
-            held = held._replace(parts=[np.intersect1d(indices, rows) for indices in held.parts])
+        held = natural_clients(config, section, images, seed, rows)
     else:
         held = NamedPartition(_by_rule(section, images, rows, seed), ())
     return held if fraction == 1 else held._replace(parts=partition.thinned(held.parts, fraction, seed=seed))
@@ -193,59 +192,6 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {section}: {error}") from error
     return held if rows is None else [rows[indices] for indices in held]
-
-
-def _named_ids(config: DictConfig) -> list[int]:
-    """Ids by which the config names clients."""
-    ids = [public_client(config), config.public.get("absent")]
-    ids += [each for section in config.federation.encoders.values() for each in section.get("clients", [])]
-    return [each for each in ids if isinstance(each, int)]
-
-
-def _natural(section: dict[Any, Any], images: Source, seed: int, ids: Sequence[int]) -> NamedPartition:
-    """The clients that the data, a file, or a user's function name; `clients` draws some of them.
-
-    ids: that the config names, whose numbers `data.limit` must not change.
-    """
-    whole = images.whole or images
-    name, count = section.pop("name", None), section.pop("clients", None)
-    train, total = whole.train, len(whole.train.labels)
-    if section.get("class"):
-        offered = {"seed": seed, "num_clients": count, "clients": train.clients, "paths": train.paths}
-        arguments = {key: value for key, value in section.items() if key != "class"}
-        split = locate(section, "partition")
-        held = natural.by_function(split, arguments, train.labels, offered)
-        count = None if "num_clients" in inspect.signature(split).parameters else count
-    else:
-        known = {"clients": int | None, **parameters(name)}
-        check({"clients": count, **section}, known, "partition", name)
-        if name == "folders":
-            held = natural.by_folder(train.clients, whole.name)
-        else:
-            path = section.get("path")
-            if path is None:
-                raise ConfigError("partition.name=file: give partition.path, a CSV file of path,client or a JSON file")
-            if section.get("path_sha256") not in (None, file_hash(path)):
-                raise ConfigError(f"{path} has changed since this run began: restore it, or start a run of its own")
-            partial = section.get("partial", False)
-            held_out = whole.test.paths if HELD_OUT in whole.notes else None
-            file = expanded(path, "partition.path")
-            held = natural.by_file(file, train.paths, total, partial=partial, held_out=held_out)
-    held = natural.drawn(held, count, seed=seed)
-    if images.rows is None:
-        return held
-    positions = np.full(total, -1)
-    positions[images.rows] = np.arange(len(images.rows))
-    left = [kept[kept >= 0] for kept in (positions[indices] for indices in held.parts)]
-    large = [k for k, indices in enumerate(left) if len(indices) > 1]  # see the note of `limited`
-    if not large:
-        raise ConfigError("data.limit leaves no client two images: raise it")
-    if ids and large[: max(ids) + 1] != list(range(max(ids) + 1)):
-        raise ConfigError(
-            f"data.limit leaves client {next(k for k in range(len(left)) if k not in large)} without two images, which "
-            f"would change the numbers of later ones, and the config names client {max(ids)}: raise it"
-        )
-    return NamedPartition([left[k] for k in large], tuple(held.names[k] for k in large) if held.names else ())
 
 
 class Clients(Sequence[Client]):
@@ -303,11 +249,6 @@ def clients(
             where = "encoder" if kind == "default" else f"federation.encoders.{kind}"
             raise ConfigError(f"{where}: no client that takes part runs it; give it some, or leave it out")
     return made
-
-
-def public_client(config: DictConfig) -> int | None:
-    """The client that owns the public images, None where they are not a client's."""
-    return int(config.public.get("client", 0)) if config.public.get("name") == "client" else None
 
 
 def absent_client(config: DictConfig, count: int) -> int | None:

@@ -19,7 +19,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import NEWER
-from benchmark.configuration.instantiate import SHIPPED, arguments, check, construct, locate, named_classes
+from benchmark.configuration.instantiate import arguments, check, construct, locate, named_classes
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
 from benchmark.errors import ConfigError
@@ -29,7 +29,7 @@ from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
-from benchmark.experiment.initial_weights import start_from_weights
+from benchmark.experiment.encoder import build as build_encoder
 from benchmark.federation.attendance import Attendance
 from benchmark.federation.compression import Compression
 from benchmark.federation.updates import combined_entries
@@ -118,21 +118,8 @@ def method_over(
     if inspect.isclass(loss) and issubclass(loss, Objective) and hasattr(cls, "accepts"):
         cls.accepts(loss)  # first: a wrong pair is a better message than a wrong argument
     with isolated(Streams(config.seed).seed_for("init"), torch.device("cpu")):
-        built_from = {key: value for key, value in architecture.items() if key not in ("weights", "weights_sha256")}
         size = recipe(config, images).size
-        if built_from.get("image_size", size) != size and built_from["class"].startswith(SHIPPED):
-            raise ConfigError(
-                f"{where}.image_size={built_from['image_size']}: the run's images have a side of {size} pixels: leave "
-                "it out, or set data.image_size"
-            )
-        offered = {"in_channels": images.train.images.shape[1], "image_size": size}
-        encoder = construct(built_from, where, offered=offered)
-        start_from_weights(encoder, architecture, where, sections["views"])
-        if not isinstance(getattr(encoder, "dim", None), int):
-            raise ConfigError(
-                f"{where}: {architecture['class']} makes a {type(encoder).__name__} without `dim`, the width of "
-                "its features: wrap it in methods.networks.Encoder"
-            )
+        encoder = build_encoder(architecture, where, (images.train.images.shape[1], size, size), sections["views"])
         heads = {**sections["heads"], "num_classes": len(images.classes)}
         objective: Objective = construct(sections["objective"], "objective", encoder, offered=heads)
         built: FederatedMethod = construct(
@@ -199,6 +186,7 @@ def data(
         held.parts,
         recipe(config, images),
         names=held.names,
+        notes=held.notes,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

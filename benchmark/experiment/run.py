@@ -22,6 +22,7 @@ from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
 from benchmark.evaluation.revisits import REVISITS
 from benchmark.execution.base import Executor
+from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
@@ -88,8 +89,8 @@ class Run:
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
-        if self.data.source.own and not self.loop.checkpoint.file.exists():
-            for line in self._described():
+        if not self.loop.checkpoint.file.exists():
+            for line in self._described() if self.data.source.own else self.data.notes:
                 self.display.print(f"{self.name}: {line}")
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
@@ -101,7 +102,7 @@ class Run:
         named = f" ({first(names)})" if names else ""
         clients = f"{count(len(self.data.parts), 'client')}{named}"
         probe = "" if source.probe is None else f"; scored on {source.probe}"
-        lines = [f"{source}, {clients}{probe}", *source.notes]
+        lines = [f"{source}, {clients}{probe}", *source.notes, *self.data.notes]
         if source.probe is not None:
             lines += [f"{source.probe.name}: {line}" for line in source.probe.notes]
         chosen = source.train.clients is not None or names or "classes" in self.config.data.options
@@ -290,7 +291,8 @@ class Run:
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
         if self.recalibrated:
             lines.append(POOLED_STATISTICS)
-        lines += [*numerical_deviations(self.loop.environments), *self.data.source.notes]
+        lines += [*numerical_deviations(self.loop.environments), *collapses(self.loop.history)]
+        lines += [*self.data.source.notes, *self.data.notes]
         if self.evaluator.images is not self.data.source:
             images = self.evaluator.images
             lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.tracking.comparison import MONITORS, RunContent, monitored
+from datamodules.labels import short
 from eval.protocol import PROTOCOLS
 from leaderboards.encoders import WORST, mean_of
 from leaderboards.pages.plots import spread_labels
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 INK, GREY, GRID = "#222222", "#777777", "#e6e6e3"
 MOST_PROTOCOLS = 3
 """Most protocols whose accuracy is drawn; the table has all."""
+NAME = 40
+"""Most letters of a run's name."""
 LABEL = 0.052
 """Least distance of two labels, over the height of the axes."""
 STYLE: dict[Any, Any] = {
@@ -43,6 +46,7 @@ def draw(runs: Sequence[RunContent], labels: Sequence[str], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
+    labels = [short(label, NAME) for label in labels]
     losses = [{line["round"]: line["loss"] for line in run.history if line.get("loss") is not None} for run in runs]
     key = monitored(runs)
     monitor = [{point["round"]: point[key] for point in run.points if key in point} for run in runs]

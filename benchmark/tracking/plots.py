@@ -14,11 +14,14 @@ from torchvision.utils import make_grid
 from benchmark.tracking.record import curve
 from datamodules.federated import FederatedDataModule
 from datamodules.heterogeneity import bubble_chart
+from datamodules.labels import drawable, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TITLE = 4
+"""Most lines of a title."""
 BLUE, RUST, GREEN, GREY = "#2f6f9f", "#b5562b", "#5b9e6f", "#777777"
 X_AXES = {
     "round": ("round", 1, "not monitored"),
@@ -143,10 +146,16 @@ def plane(curve: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
 
 def spectra(values: Mapping[str, Tensor], path: Path, title: str) -> None:
     """Singular values `[r]` of each encoder's centred test features, over their largest."""
+    from matplotlib.ticker import NullFormatter
+
     figure, (axes,) = _figure(title, 1)
     for name, singular_values in values.items():
         relative = singular_values / singular_values[0].clamp(min=1e-300)
-        axes.semilogy(range(1, len(singular_values) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=name)
+        axes.semilogy(
+            range(1, len(singular_values) + 1), relative.clamp(min=1e-12).tolist(), linewidth=1.4, label=_legend(name)
+        )
+    axes.yaxis.set_major_formatter("{x:g}")  # matplotlib's own is a formula, which is not parsed
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel="singular value, by size", ylabel="relative to the largest")
     if 1 < len(values) <= 12:
         axes.legend(frameon=False, fontsize=8)
@@ -163,7 +172,7 @@ def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: s
         members, others = saved["members"], saved["others"]
         thresholds = torch.cat([members, others]).unique().flip(0)
         found, false = (100 * (side[:, None] >= thresholds).double().mean(0) for side in (members, others))
-        axes.plot([0, *false.tolist()], [0, *found.tolist()], linewidth=1.4, label=name)
+        axes.plot([0, *false.tolist()], [0, *found.tolist()], linewidth=1.4, label=_legend(name))
     axes.plot([0, 100], [0, 100], "--", linewidth=1, color=GREY)
     axes.set(xlabel="test images taken for them (%)", ylabel="training images found (%)", aspect="equal")
     if 1 < len(attacks) <= 12:
@@ -200,7 +209,7 @@ def embedding(places: Tensor, labels: Tensor, classes: Sequence[str], path: Path
     figure, (axes,) = _figure(title, 1, height=4.4)
     for label in labels.unique().tolist():
         x, y = places[labels == label].T
-        axes.plot(x, y, ".", markersize=3, color=_colour(label, len(classes)), label=classes[label])
+        axes.plot(x, y, ".", markersize=3, color=_colour(label, len(classes)), label=_legend(classes[label]))
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.spines[["left", "bottom"]].set_visible(False)  # coordinates mean nothing, only distances to near points
     if len(classes) <= 20:
@@ -228,6 +237,11 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
     return correlation
 
 
+def _legend(name: str) -> str:
+    """A name in a legend, which would leave out one that begins with an underscore."""
+    return f" {short(name)}" if name.startswith("_") else short(name)
+
+
 def _colour(label: int, classes: int) -> Any:
     from matplotlib import colormaps
 
@@ -239,7 +253,9 @@ def _figure(title: str, panels: int, height: float = 3) -> "tuple[Figure, list[A
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(5, 3.5 * panels), height), layout="constrained")
-    figure.suptitle(textwrap.fill(title, int(13 * figure.get_figwidth())), fontsize=10)
+    lines = textwrap.wrap(drawable(title), int(13 * figure.get_figwidth()), max_lines=TITLE, placeholder="\u2026")
+    text = figure.suptitle("\n".join(lines), fontsize=10)
+    text.set_fontsize(10 * min(1.0, 0.98 * figure.bbox.width / max(1.0, text.get_window_extent().width)))
     panel_axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)

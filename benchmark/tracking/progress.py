@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from benchmark.execution.base import VisitResult
+from benchmark.federation.divergence import collapse
 from benchmark.federation.loop import Callback, FederatedLoop
 from eval.protocol import find
 from methods.base import Phase
@@ -140,6 +141,8 @@ class Display(Callback):
     def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Advances the rounds; elsewhere a line, at most every `LINE_INTERVAL` seconds and for the last round."""
         loss = f"loss {line['loss']:.4f}" if line["loss"] is not None else ""
+        if (sign := collapse(line)) is not None:
+            loss = f"{loss} (collapsed? {sign})"
         if "monitor" in line:
             self.monitor = f"  monitor {line['monitor']:.1f} %"
         speed = f"{line['images'] / max(line['seconds'], 1e-9):,.0f} images/s"

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datamodules import natural
 from datamodules.errors import DataError, PartitionError
@@ -183,3 +185,36 @@ class TestFunction:
     def test_its_errors_are_one_line(self):
         with pytest.raises(PartitionError, match=r"TypeError: .*unexpected keyword argument 'alpha'"):
             natural.by_function(lambda labels: [], {"alpha": 1}, LABELS, {})
+
+
+class TestMinSize:
+    @settings(derandomize=True)
+    @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(1, 6))
+    def test_smaller_clients_are_left_out_and_counted(self, sizes, min_size):
+        ends = np.cumsum(sizes)
+        parts = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        whole = natural.NamedPartition(parts, tuple(f"c{k:02}" for k in range(len(sizes))))
+        kept = [k for k, size in enumerate(sizes) if size >= min_size]
+        if not kept:
+            with pytest.raises(PartitionError, match=f"the largest client has {max(sizes)} images: lower it"):
+                natural.large_enough(whole, min_size)
+            return
+        made = natural.large_enough(whole, min_size)
+        assert as_dict(made) == {f"c{k:02}": parts[k].tolist() for k in kept}
+        images = sum(size for size in sizes if size < min_size)
+        line = f"{len(sizes) - len(kept)} of {len(sizes)} clients, with {images} of {sum(sizes)} images, are left out"
+        assert [note.partition(":")[0] for note in made.notes] == ([line] if len(kept) < len(sizes) else [])
+
+    def test_public_images_do_not_count(self):
+        whole = natural.NamedPartition([np.arange(3), np.arange(3, 8)], ("a", "b"))
+        assert natural.large_enough(whole, 2, public=np.array([0, 1])).names == ("b",)
+        assert natural.large_enough(whole, 2, public=np.array([3, 4])).names == ("a", "b")
+
+    def test_a_function_may_leave_clients_empty(self):
+        def split(labels):
+            return {"a": [0, 1], "b": [], "c": []}
+
+        with pytest.raises(PartitionError, match=r"2 of 3 clients \(the first: b, c\) have no image"):
+            natural.by_function(split, {}, np.zeros(3, dtype=int), {})
+        made = natural.by_function(split, {}, np.zeros(3, dtype=int), {}, allow_empty=True)
+        assert natural.large_enough(made, 1).notes[0].startswith("2 of 3 clients, with 0 of 2 images, are left out")

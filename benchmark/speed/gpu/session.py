@@ -12,7 +12,6 @@ it. Without a GPU all sizes are tiny: a rehearsal.
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from rich.console import Console
 from benchmark.distributed.launch import end_with_parent
 from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, message
 from benchmark.experiment.factory import allow_deterministic_products
+from benchmark.runtime import program
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
@@ -223,7 +223,7 @@ def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadlin
         return 0
     setting.clear_memory()  # its runs are processes of their own
     command = [
-        *(sys.executable, "-m", "benchmark", "campaign", name, f"minutes={seconds / 60:.2f}", "logger=csv"),
+        *program("campaign", name, f"minutes={seconds / 60:.2f}", "logger=csv"),
         *(f"output={folder / 'runs'}", f"data.root={root}", f"accelerator={setting.accelerator}", "devices=1"),
     ]
     done = subprocess.run(command, check=False, preexec_fn=partial(end_with_parent, os.getpid()))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmark.configuration.compose import compose, load
 from benchmark.configuration.identity import identity, settings
+from benchmark.configuration.partitions import drop_replaced
 from benchmark.errors import CheckpointError, ConfigError
 from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment
@@ -191,9 +192,37 @@ class TestFile:
         ):
             experiment("labelled", f"partition.path={file}").execute()
 
+    def test_small_clients_are_left_out_on_request(self, experiment, images, tmp_path, capsys):
+        """A line says how many; ids count those that take part, and it says whom they mean."""
+        header, *rows = (images / "clients.csv").read_text().splitlines()
+        few = [f"{row.partition(',')[0]},{f'a{k}' if k < 4 else row.partition(',')[2]}" for k, row in enumerate(rows)]
+        (tmp_path / "some.csv").write_text("\n".join([header, *few]))
+        words = (f"partition.path={tmp_path / 'some.csv'}", "training.batch_size=4")
+        with pytest.raises(
+            PartitionError,
+            match=r"client 0 \(a0\) holds 1 image, .* client 2 \(a2\) holds 1 image \(4 of 7 .*partition\.min_size=2",
+        ):
+            experiment("labelled", *words).execute()
+        record = experiment("labelled", *words, "partition.min_size=5").execute()
+        assert record["federation"]["names"] == ["lima", "oslo", "rome"]
+        line = "4 of 7 clients, with 4 of 60 images, are left out: they have fewer than partition.min_size=5"
+        assert line in record["deviations"]
+        public = experiment(
+            "labelled", *words, "partition.min_size=5", "public={name: client, client: 1}", method="flesd"
+        )
+        assert "numbers of clients count those that take part: 1 is oslo" in public.execute()["deviations"]
+
+    def test_a_rules_min_size_is_not_that_of_natural_clients(self):
+        section = {"name": "dirichlet_min", "clients": 4, "alpha": 1, "min_size": 7, "share": 0.5}
+        drop_replaced(section, {"name": "folders"})
+        assert section == {"share": 0.5}
+
     @pytest.mark.parametrize(
         ("overrides", "line"),
         [
+            (["partition.min_size=0"], r"partition\.min_size=0: give a number of images, at least 1"),
+            (["partition.min_size=31"], r"partition\.min_size=31: the largest client has 30 images: lower it"),
+            (["partition.min_size=x"], r"partition\.min_size='x'"),
             (["partition.path=none.csv"], r"partition\.path=none\.csv: there is no such file"),
             (["partition.clients=9"], r"partition\.clients=9: the data name 3"),
             (["partition.alpha=1"], r"unknown key 'partition\.alpha'"),

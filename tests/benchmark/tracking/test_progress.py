@@ -1,10 +1,12 @@
 """Progress of long steps, on a terminal and elsewhere."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from benchmark.federation.divergence import collapses
 from benchmark.tracking import progress
 from benchmark.tracking.progress import Display
 
@@ -42,3 +44,28 @@ def test_the_bar_moves_within_a_step():
         assert bar.completed == pytest.approx(1.25)
         assert bar.total == 4
         assert bar.fields["note"] == "25 %"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ({"loss": 0.00004}, "loss 0.0000 (collapsed? loss of 0)"),
+        ({"loss": -0.0}, "loss -0.0000 (collapsed? loss of 0)"),
+        ({"loss": 0.0001}, "loss 0.0001  "),
+        ({"loss": 0.3, "effective_rank": 1.0}, "loss 0.3000 (collapsed? features are all alike)"),
+        ({"loss": 0.3, "effective_rank": 0.0}, "loss 0.3000 (collapsed? features are all alike)"),
+        ({"loss": 0.3, "effective_rank": 1.5}, "loss 0.3000  "),
+        ({"loss": None}, "round 2/2    "),
+    ],
+)
+def test_a_collapsed_round_is_remarked_on(numbers, shown):
+    """In its line, and in the record with the number of such rounds."""
+    console = Console(file=io.StringIO(), width=200)
+    line = {"round": 2, "images": 5, "seconds": 1.0, **numbers}
+    with Display(console) as display:
+        display.begin("run")
+        display.on_round_end(SimpleNamespace(rounds=2), line)
+    assert shown in console.file.getvalue()
+    lines = collapses([{"round": 1, "loss": 1.0}, line])
+    assert len(lines) == ("collapsed" in shown)
+    assert not lines or lines[0].endswith("in 1 of 2 rounds, first in round 2")

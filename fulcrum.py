@@ -1,0 +1,17 @@
+"""The command `fulcrum`: `python -m benchmark`, also where the user's own folder has a package `benchmark`.
+
+Importing it imports the suite's packages, wherever the path has others of their names. Run as a file it is the command
+too, which is how the command starts itself again.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+try:
+    from benchmark.__main__ import main
+finally:
+    del sys.path[0]
+
+if __name__ == "__main__":
+    sys.exit(main())

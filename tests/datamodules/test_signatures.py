@@ -1,0 +1,103 @@
+"""The arguments that a config may set, against Python's own binding of calls."""
+
+import inspect
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from datamodules.signatures import signature_of
+
+NAMES = ("alpha", "beta", "gamma", "delta")
+KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def source(kinds, keywords):
+    """The parameters of a function, of these kinds in order, as they are written."""
+    words = []
+    for number, (name, kind) in enumerate(zip(NAMES, kinds, strict=False)):
+        if kind is inspect.Parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(f"{name}=0")
+        following = kinds[number + 1 :]
+        if kind is inspect.Parameter.POSITIONAL_ONLY and inspect.Parameter.POSITIONAL_ONLY not in following:
+            words.append("/")
+    return ", ".join([*words, *(["**rest"] if keywords else [])])
+
+
+def function(kinds, keywords):
+    made = {}
+    exec(f"def made({source(kinds, keywords)}): pass", made)
+    return made["made"]
+
+
+def network(kinds, keywords, base=nn.Module):
+    """A class whose constructor has these parameters and passes the rest on to its base."""
+    space = {"base": base}
+    text = f"self, {source(kinds, keywords)}".removesuffix(", ")
+    exec(f"class Made(base):\n def __init__({text}):\n  base.__init__(self{', **rest' if keywords else ''})", space)
+    return space["Made"]
+
+
+def accepted(target, names):
+    """Those of the names that a call takes as keywords."""
+    taken = set()
+    for name in names:
+        try:
+            target(**{name: 1})
+        except TypeError:
+            continue
+        taken.add(name)
+    return taken
+
+
+kinds = st.lists(st.sampled_from(KINDS), max_size=3).map(lambda each: sorted(each, key=KINDS.index))
+
+
+@settings(derandomize=True)
+@given(kinds, st.booleans())
+def test_a_function_takes_what_python_binds(kinds, keywords):
+    target = function(kinds, keywords)
+    made = signature_of(target)
+    positional_only = set(NAMES[: kinds.count(inspect.Parameter.POSITIONAL_ONLY)])
+    assert set(made.named) == accepted(target, NAMES[: len(kinds)]) - positional_only
+    assert made.passes_on == keywords
+
+
+@settings(derandomize=True)
+@given(kinds, kinds, st.booleans())
+def test_a_class_takes_what_its_constructor_and_those_it_passes_on_to_bind(own, inherited, keywords):
+    base = network(inherited, False)
+    target = network(own, keywords, base)
+    hidden = set(NAMES[: own.count(inspect.Parameter.POSITIONAL_ONLY)])  # **rest takes these names too
+    assert set(signature_of(target).named) - hidden == accepted(target, NAMES) - hidden
+    assert not signature_of(target).passes_on
+
+
+def test_what_the_caller_gives_by_position_is_left_out():
+    def made(encoder, width=3, *, depth=2):
+        pass
+
+    assert list(signature_of(made, filled=1).named) == ["width", "depth"]
+
+
+def test_annotations_that_cannot_be_read_are_anything():
+    def made(width: "Nowhere" = 3):  # noqa: F821
+        pass
+
+    assert list(signature_of(made).named) == ["width"]
+
+
+@pytest.mark.parametrize("target", [dict, type("Empty", (nn.Module,), {})])
+def test_without_a_constructor_of_its_own(target):
+    assert not signature_of(target).named
+
+
+def test_a_class_that_hands_keywords_to_something_else_takes_any():
+    class Wrapper(nn.Module):
+        def __init__(self, name="x", **options):
+            super().__init__()
+
+    assert signature_of(Wrapper).passes_on
+    assert list(signature_of(Wrapper).named) == ["name"]
