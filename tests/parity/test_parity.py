@@ -1,6 +1,6 @@
 """The suite computes what the authors' codes do, and a setting that is not theirs shows.
 
-All files: `make parity`; here those that take seconds.
+All files: `make parity` and `make long`; here those that take seconds, and of SSD the first visit.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from benchmark.parity.files import read
 from benchmark.parity.replay import replay
 
 FOLDER = Path(__file__).parent
-SECONDS = ("feddecorr", "fedsc", "ssd")  # L-DAWA is compared in test_command
+SECONDS = ("feddecorr", "fedsc")  # L-DAWA is compared in test_command
 ALL = sorted(file.stem for file in FOLDER.glob("*.json"))
 LONG = [pytest.param(name, marks=() if name in SECONDS else pytest.mark.long) for name in ALL]
 
@@ -45,6 +45,20 @@ def test_it_computes_what_the_authors_code_does(name: str) -> None:
     for comparison in comparisons:
         assert comparison.differences
         assert comparison.beyond == []
+
+
+def test_the_first_visit_of_ssd() -> None:
+    """Steps of its ResNet-18 in float64 take seconds each: here the three of the first client, and what it sends."""
+    each = with_settings(of("ssd"), federation__rounds=1)
+    each.absent, ((_, theirs),) = 1, each.file.sections.items()
+    for numbers, count in ((theirs.losses, 4), (theirs.weights, 4)):
+        assert len(numbers) == count
+        for place in set(numbers) - {(0, 0)}:
+            del numbers[place]
+    (comparison,) = compared(each)
+    assert [difference.step for difference in comparison.differences if difference.step is not None] == [0, 1, 2]
+    assert len(comparison.differences) > 100
+    assert comparison.beyond == []
 
 
 def with_settings(each: Case, **settings: object) -> Case:

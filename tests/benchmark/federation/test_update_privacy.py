@@ -154,6 +154,7 @@ class TestPoisson:
         with pytest.raises(MethodError, match="delta of phase 'fit' is not sent to all clients alike"):
             made.check_sent(FIT, ONES)
 
+    @pytest.mark.usefixtures("few_orders")
     def test_a_run_charges_every_client_in_every_round_whoever_is_drawn(self, tmp_path):
         words = ("privacy.noise_multiplier=2", "federation.participation=0.3")
         record, _ = run_helpers.execute_run(tmp_path, "fedavg", *self.SAMPLED, *words)
@@ -219,6 +220,7 @@ class TestRuns:
             assert record["privacy"]["clients"][str(client)] == cost
         assert record["privacy"]["covers"] == ["weights by client"]
 
+    @pytest.mark.usefixtures("few_orders")
     @pytest.mark.parametrize(
         ("target", "word"),
         [(8, "privacy.sampling=poisson"), (8, "privacy.accountant=pld"), (300, "privacy.clipping=adaptive")],
