@@ -127,7 +127,7 @@ def test_a_timm_model_lacks_nothing(run_folder, tmp_path):
     network.load_state_dict(torch.load(tmp_path / "it", weights_only=True))
 
 
-@pytest.mark.parametrize("kind", ["convnet", "torchvision"])
+@pytest.mark.parametrize("kind", ["convnet", pytest.param("torchvision", marks=pytest.mark.long)])
 def test_ten_images_have_the_same_features_by_onnx(run_folder, tmp_path, kind):
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
