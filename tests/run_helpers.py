@@ -5,10 +5,13 @@ Children come from a server process that has imported everything and computed no
 
 import importlib
 import io
+import itertools
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,22 @@ def train_run(folder: Path, method: str, *overrides: str) -> Run:
     return run
 
 
+@cache
+def trained(method: str, *overrides: str) -> Run:
+    """A finished run that tests of this process share, and none may change; `seen` is an attribute added here.
+
+    seen: the entries of each reply, and those its phase declares.
+    """
+    run = build_run(Path(_SHARED.name) / str(next(_NUMBERS)), method, *overrides)
+    declared = run.loop.uplink.reductions
+    run.seen = collect_visits(run, lambda done: (set(done.message), set(declared(done.visit.phase))))
+    run.loop.fit()
+    return run
+
+
+_SHARED, _NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
+
+
 class OnVisitEnd(Callback):
     """Calls a function with each visit's result."""
 
@@ -100,6 +119,14 @@ def same(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor):
         return torch.equal(first, second)
     return first == second
+
+
+def apart(first: trees.Tree, second: trees.Tree) -> float:
+    """Largest absolute difference between the leaves that two Trees have both."""
+    mine, theirs = (dict(trees.leaves(tree)) for tree in (first, second))
+    both = mine.keys() & theirs.keys()
+    assert both
+    return difference({str(path): mine[path] for path in both}, {str(path): theirs[path] for path in both})
 
 
 def difference(first: trees.Tree, second: trees.Tree) -> float:
@@ -161,15 +188,23 @@ def _train(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
     experiment.processes.close()  # in order: a slower rank would take this one for dead
 
 
-KILLS = ("visit", "reply", "written", "renamed")
-"""Moments a run can die at: within a phase, between work and update, before the checkpoint's rename, right after it."""
-
-
 def run_until_killed(folder: Path, method: str, moment: str, round: int, phase: str, *overrides: str) -> None:
-    """Trains a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead."""
+    """Trains a run that kills itself (SIGKILL) at a moment of one round and phase; returns when it is dead.
+
+    moment: "visit", within the phase; "reply", between its work and the server's update; "written" or "renamed", before
+    or right after the rename of the round's checkpoint.
+    """
     child = in_child(_train_until_killed, folder, method, moment, round, phase, overrides)
     code = finish(child)
     assert code == -signal.SIGKILL, f"the run was to be killed at {moment} in phase {phase}, but ended with {code}"
+
+
+def check_resumed(folder: Path, unbroken: Run, method: str, *overrides: str) -> None:
+    """Resumes a killed run: it ends in the unbroken one's state, and leaves no file that does not count."""
+    resumed = train_run(folder, method, *overrides)
+    assert same(state(resumed), state(unbroken))
+    left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
+    assert left == set(resumed.loop.client_state.index.values())
 
 
 def _train_until_killed(

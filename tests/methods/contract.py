@@ -3,9 +3,12 @@
 class TestMyMethod(MethodContract):
     method = "mymethod"
     def bill(self, run): ...            # bytes one client sends and is sent, by (phase, direction, entry)
+
+A new method inherits `MethodContract`, which is both parts: `InterfaceContract`, of every method and variant, and
+`DurabilityContract`, whose docstring says for whom it runs in `make test`.
 """
 
-import os
+import shlex
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +19,7 @@ from lightning.pytorch import Trainer
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment import factory
 from benchmark.federation import loop
+from benchmark.tracking import plots
 from methods import trees
 from methods.base import MethodError
 from tests import run_helpers, tape
@@ -30,45 +34,79 @@ STATISTICS = 2 * (6 + 8 + 12)
 WEIGHTS = 4 * (ENCODER + PROJECTOR + STATISTICS)
 """Bytes of the entry "weights" with SimCLR's, AlignUniform's and the spectral loss's networks."""
 
+TABLES = {
+    "test_a_choice_changes_training": "choices",
+    "test_with_these_settings_it_is_another_method": "equals",
+    "test_what_cannot_be_is_refused": "refused",
+}
+"""Test of the contract -> the attribute of a class that holds its cases."""
 
-class MethodContract:
-    """The tests every method passes on the tiny scenario: 4 clients, 2 of them a round, 3 rounds.
 
-    method: its config's name. overrides: for every test. batch_norm: supported policies.
-    variant: whether another class tests the method by its shipped config, and kills it in its first round.
-    falls: whether the loss has to be lower in the second round than in the first.
-    least: kNN accuracy on digits after two rounds, in percent, above that of a collapsed encoder, 10 to 30.
+class Contract:
+    """What both contracts are given: a method on the tiny scenario, 4 clients, 2 of them a round, 3 rounds.
+
+    method: its config's name. overrides: for every test.
     """
 
     method: ClassVar[str]
     overrides: ClassVar[tuple[str, ...]] = ()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def unbroken(cls) -> Any:
+        """The uninterrupted run that other runs are compared with, trained once; `seen` has its replies' entries."""
+        return run_helpers.trained(cls.method, *cls.overrides)
+
+
+class InterfaceContract(Contract):
+    """What a method says and does in a visit: every method's tests inherit it, and those of its variants.
+
+    batch_norm: supported policies. variant: whether another class tests the method by its shipped config.
+    shipped: overrides of the two rounds on digits. falls: whether the loss has to be lower in the second of them.
+    least: kNN accuracy after them, in percent, above that of a collapsed encoder, 10 to 30.
+    choices: settings that each change the training. equals: settings with which it is another method, that method, and
+    what of the two runs is equal: all of their "state", their "weights", or these within a difference.
+    refused: settings -> what the error says.
+    """
+
     batch_norm: ClassVar[tuple[str, ...]] = ("average", "local", "recalibrate")
     variant: ClassVar[bool] = False
+    shipped: ClassVar[tuple[str, ...]] = ()
     falls: ClassVar[bool] = True
     least: ClassVar[float] = 70
+    choices: ClassVar[tuple[str, ...]] = ()
+    equals: ClassVar[tuple[tuple[str, str, str | float], ...]] = ()
+    refused: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        """A variant is not trained by the shipped config, which is that of the method's own class."""
-        if cls.variant:
-            cls.test_two_rounds_of_the_shipped_config = None  # type: ignore[method-assign, assignment]
+        """The shipped config is that of the method's own class; a table without rows has no test."""
+        super().__init_subclass__()
+        given = {name: getattr(cls, table) for name, table in TABLES.items()}
+        for name, wanted in {**given, "test_two_rounds_of_the_shipped_config": not cls.variant}.items():
+            if not wanted:
+                setattr(cls, name, None)
+            elif getattr(cls, name) is None:
+                setattr(cls, name, getattr(InterfaceContract, name))
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """A case of each row of the class's tables."""
+        if table := TABLES.get(metafunc.function.__name__):
+            rows = list(getattr(self, table))
+            metafunc.parametrize("row", rows, ids=[row if isinstance(row, str) else row[0] for row in rows])
+
+    def with_words(self, words: str) -> tuple[str, ...]:
+        """The overrides with those of a row, which has the last word on a key."""
+        given = shlex.split(words)
+        keys = {word.partition("=")[0] for word in given}
+        return (*(word for word in self.overrides if word.partition("=")[0] not in keys), *given)
 
     def bill(self, run: Any) -> Bill:
         """Bytes, counted by hand, that one client sends ("up") and receives ("down") in each phase it takes part in."""
         raise NotImplementedError
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def unbroken(cls, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        """The uninterrupted run that other runs are compared with, trained once."""
-        return run_helpers.train_run(tmp_path_factory.mktemp("unbroken"), cls.method, *cls.overrides)
-
-    def test_replies_hold_exactly_the_declared_entries(self, tmp_path: Path) -> None:
-        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        declared = run.loop.uplink.reductions
-        seen = run_helpers.collect_visits(run, lambda done: (set(done.message), set(declared(done.visit.phase))))
-        run.loop.fit()
-        assert seen
-        assert all(sent == declared for sent, declared in seen)
+    def test_replies_hold_exactly_the_declared_entries(self, unbroken: Any) -> None:
+        assert unbroken.seen
+        assert all(sent == declared for sent, declared in unbroken.seen)
 
     def test_ledger_equals_a_hand_count(self, unbroken: Any) -> None:
         loop, bill = unbroken.loop, self.bill(unbroken)
@@ -92,29 +130,110 @@ class MethodContract:
             marked = {**stored, "memory": {**stored.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
             loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
 
-        def look(done: Any) -> trees.Tree:
-            if done.visit.phase.where == "clients":  # seats on the server belong to no client
-                assert "canary" in done.visit.memory
-            return trees.clone({"up": done.message, "down": done.visit.message})
+    def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
+        self, tmp_path: Path, unbroken: Any
+    ) -> None:
+        tapes: list[tape.Tape] = []
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
+        run.loop.executor = ParallelExecutor(run.loop.executor, lanes=2, recorder=tape.recorder(tapes))
+        run.loop.fit()
+        recorded, plain = run_helpers.state(run), run_helpers.state(unbroken)
+        assert run_helpers.difference(recorded["server"], plain["server"]) < 1e-5
+        assert run_helpers.difference(recorded["memory"], plain["memory"]) < 1e-5
+        assert recorded["ledger"] == plain["ledger"]
+        trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
+        assert bool(tapes) == trains
+        assert sum(recorded_tape.replays for recorded_tape in tapes) >= len(tapes)
+        assert [recorded_tape.looks for recorded_tape in tapes] == [[]] * len(tapes)
 
-        sent = run_helpers.collect_visits(run, look)
-        loop.run_round(1)
-        leaves = [leaf for tree in (*sent, loop.server) for _, leaf in trees.leaves(tree)]
-        assert sent
-        assert not any((leaf == canary).any() for leaf in leaves)
+    def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
+        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
+        method = factory.method(run.config, run.data.source)  # not set up by Fabric
+        start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
+        trainer = Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        if method.plan(0)[0].work == "train":
+            trainer.fit(method, run.data)
+            images = sum(len(indices) for indices in run.data.parts)
+            assert trainer.global_step == (images // 8 if run.data.drop_last else -(-images // 8))
+            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0
+        else:
+            with pytest.raises(MethodError, match="first phase trains"):
+                trainer.fit(method, run.data)
+            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) == 0
 
-    @pytest.mark.parametrize("moment", run_helpers.KILLS)
+    def test_recalibration_measures_the_statistics_or_is_refused(self, tmp_path: Path, unbroken: Any) -> None:
+        """`average` is the unbroken run; where `local` is not refused `MethodContract` tries it."""
+        for policy in {"local", "recalibrate"} - set(self.batch_norm):
+            with pytest.raises(MethodError, match="batch_norm"):
+                run_helpers.train_run(
+                    tmp_path / policy, self.method, *self.overrides, f"federation.batch_norm={policy}"
+                )
+        runs = [(False, unbroken)]
+        if "recalibrate" in self.batch_norm:
+            words = (*self.overrides, "federation.batch_norm=recalibrate")
+            runs += [(True, run_helpers.train_run(tmp_path, self.method, *words))]
+        for measured, run in runs:
+            sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
+            assert ("statistics" in sent) == measured
+            assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+
+    def test_two_rounds_of_the_shipped_config(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plots, "of_run", lambda *_: {})  # no method changes how figures are drawn
+        settings = ("federation.rounds=2", "evaluation.protocols=[knn/v1]", *self.shipped)
+        record, run = run_helpers.execute_run(tmp_path, self.method, *settings, scenario="digits")
+        assert record["rounds"]["done"] == 2
+        first, second = (row["loss"] for row in run.loop.history)
+        assert second < first or not self.falls
+        assert record["scores"]["knn/v1"]["accuracy"] > self.least
+
+    def test_a_choice_changes_training(self, row: str, unbroken: Any) -> None:
+        other = run_helpers.trained(self.method, *self.with_words(row))
+        assert run_helpers.apart(other.loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+
+    def test_with_these_settings_it_is_another_method(self, row: tuple[str, str, str | float]) -> None:
+        own, other, what = row
+        ours = run_helpers.trained(self.method, *self.with_words(own))
+        theirs = run_helpers.trained(*shlex.split(other))
+        if what == "state":
+            assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
+        elif what == "weights":
+            assert run_helpers.same(ours.loop.server["weights"], theirs.loop.server["weights"])
+        else:
+            assert run_helpers.difference(ours.loop.server["weights"], theirs.loop.server["weights"]) < what
+
+    def test_what_cannot_be_is_refused(self, row: str, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=self.refused[row]) as error:
+            run_helpers.build_run(tmp_path, self.method, *shlex.split(row)).loop.fit()
+        assert error.value.exit_code == 2
+        assert "\n" not in str(error.value)
+
+
+class DurabilityContract(Contract):
+    """What may interrupt or reorder a run changes none of its bits.
+
+    That depends on what a method keeps, where, and in which phases, so in `make test` one method has it for each way:
+    FedAvg (nothing kept), SCAFFOLD (memory, an entry of the server's), FedEMA (networks that stay), Local (nothing
+    travels), Orchestra (phases that differ by round, rows that are joined), FLESD (public images, seats on the server,
+    no weights), SSD (what is sent once and remembered), FedSC (all clients in the first round, a reply kept for each),
+    Calibre (a phase that observes after training), LW-FedSSL (a model that grows, a server that trains). For the others
+    `test_measures.py` combines it with dropouts, noise and secure sums; what has the interface contract alone has
+    all of it in `make long` (`test_durability.py`).
+    """
+
+    @pytest.mark.parametrize("moment", ["visit", "reply"])
     def test_a_killed_run_resumed_is_the_unbroken_one(self, moment: str, tmp_path: Path, unbroken: Any) -> None:
-        for round in (1,) if self.variant else (0, 1):
-            for phase in unbroken.loop.method.plan(round):
-                folder = tmp_path / f"{round}-{phase.name}"
-                run_helpers.run_until_killed(folder, self.method, moment, round, phase.name, *self.overrides)
-                resumed = run_helpers.train_run(folder, self.method, *self.overrides)
-                assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(unbroken))
-                left = {file.name for file in (resumed.folder / "checkpoint" / "memory").glob("*")}
-                assert left == set(resumed.loop.client_state.index.values())
-                if moment in ("written", "renamed"):
-                    break  # there is one checkpoint per round, not per phase
+        """In each phase of the second round, and in those of the first that the second has not."""
+        first, second = (unbroken.loop.method.plan(round) for round in (0, 1))
+        for round, phase in [
+            *((0, phase) for phase in first if phase not in second),
+            *((1, phase) for phase in second),
+        ]:
+            folder = tmp_path / f"{round}-{phase.name}"
+            run_helpers.run_until_killed(folder, self.method, moment, round, phase.name, *self.overrides)
+            run_helpers.check_resumed(folder, unbroken, self.method, *self.overrides)
 
     @pytest.mark.ranks
     def test_one_rank_equals_two(self, tmp_path: Path, unbroken: Any) -> None:
@@ -138,65 +257,19 @@ class MethodContract:
         run.loop.fit()
         assert run_helpers.same(run_helpers.state(run), run_helpers.state(unbroken))
 
-    def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
-        self, tmp_path: Path, unbroken: Any
-    ) -> None:
-        tapes: list[tape.Tape] = []
-        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        run.loop.executor = ParallelExecutor(run.loop.executor, lanes=2, recorder=tape.recorder(tapes))
-        run.loop.fit()
-        recorded, plain = run_helpers.state(run), run_helpers.state(unbroken)
-        assert run_helpers.difference(recorded["server"], plain["server"]) < 1e-5
-        assert run_helpers.difference(recorded["memory"], plain["memory"]) < 1e-5
-        assert recorded["ledger"] == plain["ledger"]
-        trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
-        assert bool(tapes) == trains
-        assert sum(recorded_tape.replays for recorded_tape in tapes) >= len(tapes)
-        assert [recorded_tape.looks for recorded_tape in tapes] == [[]] * len(tapes)
-
     def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
         again = run_helpers.train_run(tmp_path / "again", self.method, *self.overrides)
         assert run_helpers.same(run_helpers.state(again), run_helpers.state(unbroken))
         other = run_helpers.train_run(tmp_path / "other", self.method, *self.overrides, "seed=1")
         assert not run_helpers.same(run_helpers.state(other), run_helpers.state(unbroken))
 
-    def test_trainer_fits_pooled_data_where_training_comes_first(self, tmp_path: Path) -> None:
-        run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
-        method = factory.method(run.config, run.data.source)  # not set up by Fabric
-        start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
-        trainer = Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=tmp_path,
-        )  # fmt: skip
-        if method.plan(0)[0].work == "train":
-            trainer.fit(method, run.data)
-            images = sum(len(indices) for indices in run.data.parts)
-            assert trainer.global_step == (images // 8 if run.data.drop_last else -(-images // 8))
-            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0
-        else:
-            with pytest.raises(MethodError, match="first phase trains"):
-                trainer.fit(method, run.data)
-            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) == 0
 
-    @pytest.mark.parametrize("policy", ["average", "local", "recalibrate"])
-    def test_batch_norm_policies(self, policy: str, tmp_path: Path) -> None:
-        overrides = (*self.overrides, f"federation.batch_norm={policy}")
-        if policy not in self.batch_norm:
-            with pytest.raises(MethodError, match="batch_norm"):
-                run_helpers.train_run(tmp_path, self.method, *overrides)
-            return
-        run = run_helpers.train_run(tmp_path, self.method, *overrides)
-        sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
-        assert ("statistics" in sent) == (policy == "recalibrate")
-        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+class MethodContract(InterfaceContract, DurabilityContract):
+    """All of it: what a method of your own has to pass."""
 
-    @pytest.mark.timeout(120)
-    def test_two_rounds_of_the_shipped_config(self, tmp_path: Path) -> None:
-        record, run = run_helpers.execute_run(
-            tmp_path, self.method, "federation.rounds=2", "evaluation.protocols=[knn/v1]", scenario="digits"
-        )
-        assert record["rounds"]["done"] == 2
-        first, second = (row["loss"] for row in run.loop.history)
-        assert second < first or not self.falls
-        assert record["scores"]["knn/v1"]["accuracy"] > self.least
-        assert os.path.getsize(run.folder / "figures" / "partition.png") > 1000
+    def test_statistics_of_clients_stay_with_them_or_the_policy_is_refused(self, tmp_path: Path) -> None:
+        words = (*self.overrides, "federation.batch_norm=local")
+        if "local" in self.batch_norm:
+            run = run_helpers.train_run(tmp_path, self.method, *words)
+            assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+            assert not any("running" in str(path) for path, _ in trees.leaves(run.loop.server))

@@ -6,16 +6,16 @@ import torch
 from methods import trees
 from tests import run_helpers
 from tests.methods import test_fedavg, test_fedema, test_fedu2, test_flesd, test_orchestra
-from tests.methods.contract import MethodContract
+from tests.methods.contract import InterfaceContract
 
 SETTINGS = ("training.views=separate", "training.drop_last=true", "training.precision=64-true")
 
 
-class Double(MethodContract):
+class Double(InterfaceContract):
     """Numbers have eight bytes; `like` is the usual contract, `own` are settings of the method's released code."""
 
     variant = True
-    like: type[MethodContract]
+    like: type[InterfaceContract]
     own: tuple[str, ...] = ()
 
     def __init_subclass__(cls):

@@ -1,21 +1,33 @@
 import math
+from typing import ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from methods import trees
-from methods.base import MethodError
 from methods.calibre import LEAST
 from methods.maths import cluster_divergence, cluster_means, k_means, prototype_classification, prototype_contrast
 from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
 
-PLAIN = ("method.contrast_weight=0", "method.meta_weight=0")
+PLAIN = "method.contrast_weight=0 method.meta_weight=0"
+ALONE = "partition.clients=1 federation.participation=1"
 
 
 class TestCalibre(MethodContract):
     method = "calibre"
+    choices = ("method.contrast_weight=0", "method.meta_weight=0", "method.aggregation=mean", "method.clusters=3")
+    equals = (
+        (f"{PLAIN} method.aggregation=mean", "fedavg", "state"),
+        (f"{PLAIN} {ALONE}", f"fedavg {ALONE}", "weights"),
+    )
+    refused: ClassVar = {
+        "objective=rotation": "Rotation has not: choose another objective",
+        "method.aggregation=x": "divergence or mean",
+        "method.clusters=1": "clusters=1: give a number of at least 2",
+        "method.temperature=0": "above 0",
+    }
 
     def bill(self, run):
         return {
@@ -23,22 +35,6 @@ class TestCalibre(MethodContract):
             ("measure", "up", "weights"): WEIGHTS,
             ("measure", "up", "weight"): 4,
         }
-
-    def test_without_terms_and_divergence_it_is_fedavg(self, tmp_path):
-        ours = run_helpers.train_run(tmp_path / "a", "calibre", *PLAIN, "method.aggregation=mean")
-        theirs = run_helpers.train_run(tmp_path / "b", "fedavg")
-        assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
-
-    def test_without_terms_one_client_is_fedavg(self, tmp_path):
-        alone = ("partition.clients=1", "federation.participation=1")
-        ours = run_helpers.train_run(tmp_path / "a", "calibre", *PLAIN, *alone)
-        theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *alone)
-        assert run_helpers.same(ours.loop.server, theirs.loop.server)
-
-    @pytest.mark.parametrize("override", ["contrast_weight=0", "meta_weight=0", "aggregation=mean", "clusters=3"])
-    def test_each_part_changes_training(self, override, tmp_path, unbroken):
-        other = run_helpers.train_run(tmp_path, "calibre", f"method.{override}")
-        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     @pytest.mark.parametrize("weighting", ["examples", "clients"])
     def test_the_mean_weighs_by_images_over_divergence(self, tmp_path, weighting):
@@ -77,19 +73,6 @@ class TestCalibre(MethodContract):
     def test_a_personal_projector_is_possible(self, tmp_path):
         loop = run_helpers.train_run(tmp_path, "calibre", "method.stays=[projector]").loop
         assert set(loop.server["weights"]) == {"encoder"}
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            ("objective=rotation", "Rotation has not: choose another objective"),
-            ("method.aggregation=x", "divergence or mean"),
-            ("method.clusters=1", "clusters=1: give a number of at least 2"),
-            ("method.temperature=0", "above 0"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, words, message, tmp_path):
-        with pytest.raises(MethodError, match=message):
-            run_helpers.build_run(tmp_path, "calibre", words)
 
     @pytest.mark.parametrize("objective", ["byol", "moco"])
     def test_over_other_objectives(self, objective, tmp_path):

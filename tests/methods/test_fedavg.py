@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from methods import trees
@@ -11,6 +12,13 @@ class TestFedAvg(MethodContract):
 
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
+
+    @pytest.mark.parametrize("moment", ["visit", "written", "renamed"])
+    def test_a_run_killed_in_any_round_at_any_moment_is_the_unbroken_one(self, moment, tmp_path, unbroken):
+        """No method changes how a checkpoint is written, or what a run without one starts from."""
+        for round in (0,) if moment == "visit" else (0, 1):
+            run_helpers.run_until_killed(tmp_path / str(round), "fedavg", moment, round, "fit")
+            run_helpers.check_resumed(tmp_path / str(round), unbroken, "fedavg")
 
     def test_the_update_is_the_mean_by_examples(self, tmp_path):
         run = run_helpers.build_run(tmp_path, self.method, "federation.participation=1")

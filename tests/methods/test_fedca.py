@@ -1,15 +1,15 @@
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from methods import trees
-from methods.base import MethodError
 from methods.maths import byol_regression, nt_xent
 from methods.networks import batch_statistics
 from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract
 
-PLAIN = ("method.dictionary=0", "method.alignment=0")
 QUICK = ("method.base_epochs=2",)
 EVERYONE = "federation.participation=1"
 D = 8
@@ -22,9 +22,24 @@ def of_round(run, round):
     return [run.loop.clients[k] for k in cohort]
 
 
-class TestFedCA(MethodContract):
+class TestFedCA(InterfaceContract):
     method = "fedca"
     overrides = QUICK
+    choices = ("method.dictionary=0", "method.dictionary=2", "method.alignment=0.5", "method.base_epochs=3")
+    equals = (
+        ("method.dictionary=0 method.alignment=0", "fedavg", "state"),
+        *(  # with an empty dictionary the first round is FedAvg's
+            (f"method.alignment=0 {words}", f"fedavg {words}", "weights")
+            for words in (f"federation.rounds=1 federation.batch_norm={policy}" for policy in ("average", "local"))
+        ),
+    )
+    refused: ClassVar = {
+        "objective=byol": "FedCA adds negatives to SimCLR's, not to BYOL's: set objective=simclr",
+        "method.dictionary=-1": "dictionary=-1: give a number of at least 0",
+        "method.base_epochs=0": "at least 1",
+        "method.stays=[projector]": "has to send the projector",
+        "public.name=null": r"public\.name",
+    }
     falls = False  # from the second round on there are more negatives
 
     def test_ledger_equals_a_hand_count(self, unbroken):
@@ -55,7 +70,7 @@ class TestFedCA(MethodContract):
             torch.testing.assert_close(server[entry]["z"].norm(dim=1), torch.ones(len(server[entry]["z"])))
 
 
-class TestWithoutAlignment(MethodContract):
+class TestWithoutAlignment(InterfaceContract):
     variant = True
     method = "fedca"
     overrides = ("method.alignment=0", "method.dictionary=3")
@@ -72,35 +87,12 @@ class TestWithoutAlignment(MethodContract):
 # --- identities
 
 
-def test_without_both_modules_it_is_fedavg(tmp_path):
-    ours = run_helpers.train_run(tmp_path / "a", "fedca", *PLAIN)
-    theirs = run_helpers.train_run(tmp_path / "b", "fedavg")
-    assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
-
-
-@pytest.mark.parametrize("policy", ["average", "local"])
-def test_with_an_empty_dictionary_the_first_round_is_fedavgs(tmp_path, policy):
-    words = (f"federation.batch_norm={policy}", "federation.rounds=1")
-    ours = run_helpers.train_run(tmp_path / "a", "fedca", "method.alignment=0", *words)
-    theirs = run_helpers.train_run(tmp_path / "b", "fedavg", *words)
-    assert run_helpers.same(ours.loop.server["weights"], theirs.loop.server["weights"])
-
-
 def test_without_alignment_all_clients_train_and_there_are_no_public_images(tmp_path):
     run = run_helpers.build_run(tmp_path / "a", "fedca", "method.alignment=0")
     assert run.data.public is None
     assert [client.id for client in run.loop.clients] == [0, 1, 2, 3]
     aligned = run_helpers.build_run(tmp_path / "b", "fedca")
     assert [client.id for client in aligned.loop.clients] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("override", ["dictionary=0", "dictionary=2", "alignment=0.5", "base_epochs=3"])
-def test_each_part_changes_training(override, tmp_path):
-    runs = [
-        run_helpers.train_run(tmp_path / name, "fedca", *words, "federation.rounds=2")
-        for name, words in (("plain", ()), ("other", (f"method.{override}",)))
-    ]
-    assert run_helpers.difference(*(run.loop.server["weights"] for run in runs)) > 1e-6
 
 
 # --- the base model
@@ -223,25 +215,6 @@ def test_a_client_sends_at_most_so_many_different_rows(tmp_path):
     assert {len(z) < images for images, z in seen} == {True, False}
     for images, z in seen:
         assert len(z.unique(dim=0)) == len(z) == min(24, images)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("objective=byol",), "FedCA adds negatives to SimCLR's, not to BYOL's: set objective=simclr"),
-        (("method.dictionary=-1",), "dictionary=-1: give a number of at least 0"),
-        (("method.base_epochs=0",), "at least 1"),
-        (("method.stays=[projector]",), "has to send the projector"),
-    ],
-)
-def test_what_cannot_be_is_refused(words, message, tmp_path):
-    with pytest.raises(MethodError, match=message):
-        run_helpers.build_run(tmp_path, "fedca", *words)
-
-
-def test_without_public_images_the_error_names_the_setting(tmp_path):
-    with pytest.raises(ValueError, match=r"public\.name"):
-        run_helpers.train_run(tmp_path, "fedca", "public.name=null")
 
 
 def test_the_servers_optimiser_steps_towards_the_mean(tmp_path):

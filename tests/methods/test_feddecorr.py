@@ -1,33 +1,22 @@
+from typing import ClassVar
+
 import pytest
 import torch
 
-from methods.base import MethodError, Outputs
+from methods.base import Outputs
 from methods.feddecorr import Decorrelation
 from methods.maths import decorrelation
-from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract
 
 
-class TestFedDecorr(MethodContract):
+class TestFedDecorr(InterfaceContract):
     method = "feddecorr"
+    choices = ("method.weight=0", "method.on=z", "method.variant=paper")
+    equals = (("method.weight=0", "fedavg", "weights"),)
+    refused: ClassVar = {"method.on=x": "h or z", "method.variant=x": "code or paper"}
 
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
-
-    def test_a_weight_of_zero_is_fedavg(self, tmp_path):
-        none = run_helpers.train_run(tmp_path / "a", "feddecorr", "method.weight=0")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
-        assert run_helpers.same(none.loop.server, plain.loop.server)
-
-    @pytest.mark.parametrize("override", ["method.weight=0", "method.on=z", "method.variant=paper"])
-    def test_each_choice_changes_training(self, override, tmp_path, unbroken):
-        other = run_helpers.train_run(tmp_path, "feddecorr", override)
-        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
-
-    @pytest.mark.parametrize(("override", "message"), [("on=x", "h or z"), ("variant=x", "code or paper")])
-    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
-        with pytest.raises(MethodError, match=message):
-            run_helpers.build_run(tmp_path, "feddecorr", f"method.{override}")
 
 
 @pytest.mark.parametrize("on", ["h", "z"])

@@ -5,19 +5,15 @@ from methods import trees
 from methods.base import Client, Phase, Visit
 from methods.fedprox import Proximal
 from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract
 
 
-class TestFedProx(MethodContract):
+class TestFedProx(InterfaceContract):
     method = "fedprox"
+    equals = (("method.mu=0", "fedavg", "state"),)
 
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
-
-    def test_without_the_pull_it_is_fedavg(self, tmp_path):
-        prox = run_helpers.train_run(tmp_path / "a", "fedprox", "method.mu=0")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
-        assert run_helpers.same(run_helpers.state(prox), run_helpers.state(plain))
 
     def test_a_pull_changes_the_weights_and_keeps_them_nearer(self, tmp_path):
         def distance(run):

@@ -1,18 +1,29 @@
+from typing import ClassVar
+
 import pytest
 import torch
 
 from methods import trees
-from methods.base import MethodError, Outputs
+from methods.base import Outputs
 from methods.maths import correlation
 from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
 
-SPECTRAL = ("objective=spectral", "objective.negatives=correlation", "objective.mu=4")
+SPECTRAL = "objective=spectral objective.negatives=correlation objective.mu=4"
 """FedAvg's overrides for FedSC's local loss."""
+ALONE = "partition.name=iid partition.clients=1"
 
 
 class TestFedSC(MethodContract):
     method = "fedsc"
+    equals = (
+        (ALONE, f"fedavg {SPECTRAL} {ALONE}", "weights"),
+        ("method.alpha_end=1", f"fedavg {SPECTRAL} method.weighting=clients", 1e-6),  # the others do not count
+    )
+    refused: ClassVar = {
+        "method.sigma=0.3 federation.batch_norm=local": "batch_norm=local",
+        "objective=simclr": "objective=spectral",
+    }
 
     def bill(self, run):
         matrix = 4 * 8 * 8
@@ -22,17 +33,6 @@ class TestFedSC(MethodContract):
             ("fit", "down", "others"): matrix,
             ("fit", "up", "weights"): WEIGHTS,
         }
-
-    def test_with_one_client_it_is_the_spectral_objective(self, tmp_path):
-        overrides = ("partition.name=iid", "partition.clients=1")
-        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", *overrides)
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *SPECTRAL, *overrides)
-        assert run_helpers.same(fedsc.loop.server["weights"], plain.loop.server["weights"])
-
-    def test_with_alpha_one_the_others_do_not_count(self, tmp_path):
-        fedsc = run_helpers.train_run(tmp_path / "a", "fedsc", "method.alpha_end=1")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *SPECTRAL, "method.weighting=clients")
-        assert run_helpers.difference(fedsc.loop.server["weights"], plain.loop.server["weights"]) < 1e-6
 
     def test_everyone_correlates_in_round_0_and_the_cohort_later(self, unbroken):
         method = unbroken.loop.method
@@ -139,16 +139,8 @@ class TestFedSC(MethodContract):
         for first, second in zip(*noise, strict=True):
             assert float((first - second).std()) == pytest.approx(0.3 * 2**0.5, rel=0.25)
 
-    def test_noise_and_statistics_that_stay_are_refused(self, tmp_path):
-        with pytest.raises(MethodError, match="batch_norm=local"):
-            run_helpers.build_run(tmp_path, "fedsc", "method.sigma=0.3", "federation.batch_norm=local")
 
-    def test_another_objective_is_refused(self, tmp_path):
-        with pytest.raises(MethodError, match="objective=spectral"):
-            run_helpers.build_run(tmp_path, "fedsc", "objective=simclr")
-
-
-class TestNoisyFedSC(MethodContract):
+class TestNoisyFedSC(InterfaceContract):
     """FedSC with noise: the privacy that clients have spent survives a kill, and is the same on two ranks."""
 
     variant = True

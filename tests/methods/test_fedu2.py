@@ -1,16 +1,20 @@
+from typing import ClassVar
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from methods import trees
-from methods.base import MethodError, Outputs
+from methods.base import Outputs
 from methods.fedu2 import UniformRegulariser, unified
 from methods.maths import min_norm, min_norm_descent, sliced_wasserstein
 from methods.objectives.simclr import SimCLR
 from tests import run_helpers
-from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, InterfaceContract
 from tests.methods.objectives import batch, encoder
+
+ALONE = "partition.clients=1 federation.participation=1"
 
 
 def server_step(run, collect):
@@ -24,8 +28,18 @@ def server_step(run, collect):
     return torch.cat([moved[part][name].flatten() for (part, name), _ in trees.leaves(trained)])
 
 
-class TestFedU2(MethodContract):
+class TestFedU2(InterfaceContract):
     method = "fedu2"
+    choices = (
+        *("method.weight=0", "method.variant=mean", "method.draws=view", "method.server_rate=0.5"),
+        "method.length=unit",
+    )
+    equals = ((f"method.weight=0 {ALONE}", f"fedavg {ALONE}", 1e-5),)
+    refused: ClassVar = {
+        "method.length=x": "mean or unit",
+        "method.variant=x": "code or mean",
+        "server_optimizer.class=methods.server.Momentum": "its own server step",
+    }
 
     def bill(self, run):
         return {
@@ -33,17 +47,6 @@ class TestFedU2(MethodContract):
             ("fit", "up", "delta"): 4 * (ENCODER + PROJECTOR),
             ("fit", "up", "running"): 4 * STATISTICS,
         }
-
-    def test_one_client_without_the_regulariser_trains_as_it_does_alone(self, tmp_path):
-        overrides = ("partition.clients=1", "federation.participation=1")
-        run = run_helpers.train_run(tmp_path / "a", "fedu2", *overrides, "method.weight=0")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg", *overrides)
-        assert run_helpers.difference(run.loop.server, plain.loop.server) < 1e-5
-
-    @pytest.mark.parametrize("override", ["weight=0", "variant=mean", "draws=view", "server_rate=0.5", "length=unit"])
-    def test_each_choice_changes_training(self, override, tmp_path, unbroken):
-        other = run_helpers.train_run(tmp_path, "fedu2", f"method.{override}")
-        assert run_helpers.difference(other.loop.server, unbroken.loop.server) > 1e-6
 
     def test_the_server_steps_along_the_unified_update(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "fedu2", "federation.rounds=1")
@@ -55,18 +58,6 @@ class TestFedU2(MethodContract):
         flat = server_step(run, collect)
         torch.testing.assert_close(flat, unified(deltas), rtol=1e-3, atol=1e-6)
         assert all(float(flat @ delta) > 0 for delta in deltas)
-
-    @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("method.length=x", "mean or unit"),
-            ("method.variant=x", "code or mean"),
-            ("server_optimizer.class=methods.server.Momentum", "its own server step"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
-        with pytest.raises(MethodError, match=message):
-            run_helpers.build_run(tmp_path, "fedu2", override)
 
 
 @pytest.mark.parametrize(("variant", "per"), [("code", 5 / 6), ("mean", 1.0)])

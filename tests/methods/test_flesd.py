@@ -1,4 +1,5 @@
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -6,10 +7,10 @@ import torch
 from benchmark.errors import ConfigError
 from datamodules.federated import Batch
 from methods import trees
-from methods.base import MethodError, Visit
+from methods.base import Visit
 from methods.maths import ensemble_similarity, similarity, similarity_distillation
 from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
 
 SHORT = ("method.distil_epochs=2", "method.distil_batch_size=8", "method.anchors=12")
 OTHER = (
@@ -19,6 +20,7 @@ OTHER = (
     "federation.encoders.wide.clients=[2,3]",
 )
 EVERYONE = "federation.participation=1"
+FILLED = "method.distil_batch_size=8 method.fill_anchors=true"
 
 
 def examples(run):
@@ -28,6 +30,24 @@ def examples(run):
 class TestFLESD(MethodContract):
     method = "flesd"
     overrides = SHORT
+    equals = (("federation.rounds=1", " ".join(("flesd-cc", *SHORT)), "state"),)
+    refused: ClassVar = {
+        "public.name=fashion": "fashion",
+        "public.name=null": r"public\.name",
+        "public.client=9": "clients are 0 to 3",
+        "public.share=0.5": "public.share means nothing",
+        "public.name=synthetic public.share=1": "leaves no image",
+        "partition.name=iid partition.clients=1": "nobody is left",
+        "public.name=digits": "as many channels",
+        "method.kept=0": "above 0",
+        " ".join((*OTHER[:-1], "federation.encoders.wide.clients=[7]")): "is none of 0 to 3",
+        " ".join((*OTHER[:-1], "federation.encoders.wide.clients=3")): "a list of ids",
+        " ".join((*OTHER, "executor=side-by-side")): "one by one",
+        "server_optimizer.class=methods.server.Adam": "would change nothing",
+        "'method.addons=[{class: methods.fedx.CrossDistillation}]'": "leave it out",
+        f"{FILLED} method.anchors=200": "makes no step with the first 25 batches of an epoch",
+        f"{FILLED} method.anchors=4": "method.anchors=4 is less than a batch of 8",
+    }
     falls = False  # a round starts from the distilled student, not from the client's own weights
 
     def bill(self, run):
@@ -106,19 +126,6 @@ class TestFLESD(MethodContract):
         assert whole > 1
         assert {visit.steps for visit in visits} == {2 * (whole - 12 // 8)}
 
-    def test_anchors_that_fill_whole_epochs_are_refused(self, tmp_path):
-        """Before the clients train."""
-        words = ("method.distil_batch_size=8", "method.fill_anchors=true")
-        with pytest.raises(MethodError, match=r"makes no step with the first 25 batches of an epoch"):
-            run_helpers.build_run(tmp_path, "flesd", *words, "method.anchors=200")
-        with pytest.raises(MethodError, match=r"method.anchors=4 is less than a batch of 8"):
-            run_helpers.build_run(tmp_path, "flesd", *words, "method.anchors=4")
-
-    def test_the_cc_form_is_one_round(self, tmp_path):
-        once = run_helpers.train_run(tmp_path / "a", "flesd-cc", *SHORT)
-        plain = run_helpers.train_run(tmp_path / "b", "flesd", *SHORT, "federation.rounds=1")
-        assert run_helpers.same(run_helpers.state(once), run_helpers.state(plain))
-
     def test_everything_kept_is_no_quantisation(self, tmp_path, unbroken):
         """Whole rows sent as values and columns give the same ensemble and the same student."""
         most = run_helpers.train_run(tmp_path, "flesd", *SHORT, "method.kept=0.9999999")
@@ -150,32 +157,8 @@ class TestFLESD(MethodContract):
             assert run.data.public_images.shape[1:] == (1, 8, 8)
             assert len(held) == len(run.data.source.train.labels)
 
-    @pytest.mark.parametrize(
-        ("overrides", "error", "message"),
-        [
-            (("public.name=fashion",), ValueError, "fashion"),
-            (("public.client=9",), ConfigError, "clients are 0 to 3"),
-            (("public.share=0.5",), ConfigError, "public.share means nothing"),
-            (("public.name=synthetic", "public.share=1"), ConfigError, "leaves no image"),
-            (("partition.name=iid", "partition.clients=1"), ConfigError, "nobody is left"),
-            (("public.name=digits",), ConfigError, "as many channels"),
-            (("method.kept=0",), MethodError, "above 0"),
-            ((*OTHER[:-1], "federation.encoders.wide.clients=[7]"), ConfigError, "is none of 0 to 3"),
-            ((*OTHER[:-1], "federation.encoders.wide.clients=3"), ConfigError, "a list of ids"),
-            (("server_optimizer.class=methods.server.Adam",), MethodError, "would change nothing"),
-            (("method.addons=[{class: methods.fedx.CrossDistillation}]",), MethodError, "leave it out"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, overrides, error, message, tmp_path):
-        with pytest.raises(error, match=message):
-            run_helpers.build_run(tmp_path, "flesd", *overrides)
 
-    def test_without_public_images_the_error_names_the_setting(self, tmp_path):
-        with pytest.raises(ValueError, match=r"public\.name"):
-            run_helpers.train_run(tmp_path, "flesd", *SHORT, "public.name=null")
-
-
-class TestQuantisedFLESD(MethodContract):
+class TestQuantisedFLESD(InterfaceContract):
     variant = True
     method = "flesd"
     overrides = (*SHORT, "method.kept=0.1")
@@ -230,10 +213,6 @@ class TestTwoArchitectures:
     def test_a_method_that_averages_refuses(self, tmp_path):
         with pytest.raises(ConfigError, match="run one architecture"):
             run_helpers.build_run(tmp_path, "fedavg", *OTHER)
-
-    def test_clients_side_by_side_are_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="one by one"):
-            run_helpers.build_run(tmp_path, "flesd", *OTHER, "executor=side-by-side")
 
 
 class TestDistillation:

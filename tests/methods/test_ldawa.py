@@ -1,25 +1,22 @@
-import pytest
+from typing import ClassVar
+
 import torch
 
 from methods import trees
-from methods.base import MethodError
 from methods.ldawa import layer_weights
 from tests import run_helpers
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract
 
 
-class TestLDAWA(MethodContract):
+class TestLDAWA(InterfaceContract):
     method = "ldawa"
     overrides = ("method.start=1",)
+    choices = ("method.start=3",)
+    equals = (("method.start=3", "fedavg", "weights"),)
+    refused: ClassVar = {"method.start=-1": "at least 0"}
 
     def bill(self, run):
         return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
-
-    def test_before_its_start_it_is_fedavg(self, tmp_path, unbroken):
-        late = run_helpers.train_run(tmp_path / "a", "ldawa", "method.start=3")
-        plain = run_helpers.train_run(tmp_path / "b", "fedavg")
-        assert run_helpers.same(late.loop.server, plain.loop.server)
-        assert run_helpers.difference(unbroken.loop.server, plain.loop.server) > 1e-6
 
     def test_one_round_by_hand(self, tmp_path):
         run = run_helpers.build_run(tmp_path, "ldawa", "method.start=0", "federation.rounds=1")
@@ -79,7 +76,3 @@ class TestLDAWA(MethodContract):
             new = [dict(trees.leaves(reply))[path].double() for reply in replies]
             by_hand = sum(torch.dot(a, old) / (a.norm() * old.norm()) * a for a in new) / len(new)
             torch.testing.assert_close(dict(trees.leaves(run.loop.server["weights"]))[path], by_hand.float())
-
-    def test_a_negative_start_is_refused(self, tmp_path):
-        with pytest.raises(MethodError, match="at least 0"):
-            run_helpers.build_run(tmp_path, "ldawa", "method.start=-1")

@@ -8,7 +8,7 @@ from methods.maths import nt_xent
 from methods.objectives.simclr import SimCLR
 from tests import run_helpers
 from tests.methods.contract import MethodContract
-from tests.methods.test_progfedssl import FIT, expected_ledger, images, size, turn, visit
+from tests.methods.test_progfedssl import FIT, NARROW, expected_ledger, images, size, turn, visit
 from tests.methods.vits import SMALL, small
 
 PLAIN = ("method.calibration_epochs=0", "method.alignment=0")
@@ -19,6 +19,7 @@ class TestLWFedSSL(MethodContract):
 
     method = "lwfedssl"
     overrides = (SMALL,)
+    shipped = (NARROW,)
     falls = False  # the second round trains another block
     least = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
 

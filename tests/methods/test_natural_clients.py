@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.datamodules import own_data
 from tests.methods import test_fedavg, test_fedema, test_flesd, test_orchestra, test_scaffold
-from tests.methods.contract import MethodContract
+from tests.methods.contract import InterfaceContract
 
 HERE = own_data.__name__
 DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
@@ -12,11 +12,11 @@ FILE = (*DATA, f"partition={{name: file, path: {Path(__file__).parents[1] / 'cli
 FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
 
 
-class OwnData(MethodContract):
+class OwnData(InterfaceContract):
     """`like` is the usual contract, `own` are the data and the clients."""
 
     variant = True
-    like: type[MethodContract]
+    like: type[InterfaceContract]
     own = FILE
 
     def __init_subclass__(cls):

@@ -1,5 +1,6 @@
 from copy import deepcopy
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from methods.maths import gaussian_sigma, global_clusters
 from methods.objectives.clustering import Clustering
 from methods.orchestra import Orchestra
 from tests import run_helpers
-from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, MethodContract
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, InterfaceContract, MethodContract
 from tests.methods.objectives import batch, encoder, views
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")
+PRIVATE = " ".join((*SMALL, "method.epsilon=1"))
 ONLINE = 4 * (ENCODER + PROJECTOR - 8 + STATISTICS + 2 * 8)  # BatchNorm on the embeddings in the place of a bias
 TARGET = ONLINE
 HEAD = 4 * (8 * 4 + 4)
@@ -27,6 +29,15 @@ def random(*shape, seed=0):
 class TestOrchestra(MethodContract):
     method = "orchestra"
     overrides = SMALL
+    refused: ClassVar = {
+        "objective=simclr": "set objective=orchestra",
+        "objective.target_view=x": "augment or plain",
+        "method.local_clusters=0": "of at least 1",
+        "objective.clusters=1": "of at least 2",
+        "method.least=129": "at most 128",
+        "method.epsilon=.inf": "give a finite number",
+        "method.local_clusters=null method.least=16": "has no effect with method",
+    }
     falls = False
 
     def bill(self, run):
@@ -132,23 +143,19 @@ class TestOrchestra(MethodContract):
         assert all(first < 1e-6 and all(later > 1e-4 for later in rest) for first, *rest in apart.values())
         assert any(len(batch_ids) > 1 for batch_ids in apart.values())
 
-    def test_another_method_does_not_take_its_objective(self, tmp_path):
-        with pytest.raises(MethodError, match="a part of Orchestra"):
-            run_helpers.build_run(tmp_path, "fedavg", "objective=orchestra")
-
     @pytest.mark.parametrize(
         ("method", "objective", "message"),
-        [("orchestra", "simclr", "not SimCLR: set objective=orchestra"), ("flesd", "orchestra", "a part of")],
+        [
+            ("orchestra", "simclr", "not SimCLR: set objective=orchestra"),
+            ("flesd", "orchestra", "a part of"),
+            ("fedavg", "orchestra", "a part of Orchestra"),
+        ],
     )
     def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
         self, method, objective, message, tmp_path
     ):
         with pytest.raises(MethodError, match=message):
             run_helpers.build_run(tmp_path, method, f"objective={objective}", scenario="digits")
-
-    def test_single_rows_are_not_promised_company(self, tmp_path):
-        with pytest.raises(MethodError, match="has no effect with method"):
-            run_helpers.build_run(tmp_path, "orchestra", "method.local_clusters=null", "method.least=16")
 
     def test_stateful_clients_keep_target_and_bank(self, tmp_path):
         run = run_helpers.train_run(tmp_path, "orchestra", *SMALL, "method.stateful=true")
@@ -162,23 +169,8 @@ class TestOrchestra(MethodContract):
         )
         assert run.loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
-    @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("objective=simclr", "set objective=orchestra"),
-            ("objective.target_view=x", "augment or plain"),
-            ("method.local_clusters=0", "of at least 1"),
-            ("objective.clusters=1", "of at least 2"),
-            ("method.least=129", "at most 128"),
-            ("method.epsilon=.inf", "give a finite number"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, override, message, tmp_path):
-        with pytest.raises(MethodError, match=message):
-            run_helpers.build_run(tmp_path, "orchestra", override)
 
-
-class TestOrchestraStateful(MethodContract):
+class TestOrchestraStateful(InterfaceContract):
     variant = True
     method = "orchestra"
     overrides = (*SMALL, "method.stateful=true")
@@ -196,10 +188,20 @@ class TestOrchestraStateful(MethodContract):
         }
 
 
-class TestOrchestraPrivate(MethodContract):
+class TestOrchestraPrivate(InterfaceContract):
     variant = True
     method = "orchestra"
     overrides = (*SMALL, "method.epsilon=1")
+    refused: ClassVar = {
+        f"{PRIVATE} {words}": message
+        for words, message in {
+            "method.stateful=true": "a target that stays",
+            "method.least=2": "in a cluster of any size",
+            "federation.batch_norm=local": "batch_norm=local",
+            "federation.batch_norm=recalibrate": "are not measured",
+            "method.delta=1": "method.delta",
+        }.items()
+    }
     batch_norm = ("average",)
     falls = False
 
@@ -311,20 +313,6 @@ class TestOrchestraPrivate(MethodContract):
         spent = {str(client): epsilon(((Release(multiplier), times),), 1e-5) for client, times in releases.items()}
         assert record["privacy"] == {"delta": 1e-5, "covers": ["centroids"], "clients": pytest.approx(spent)}
         assert record["epsilon"] == pytest.approx(max(spent.values()))
-
-    @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("method.stateful=true", "a target that stays"),
-            ("method.least=2", "in a cluster of any size"),
-            ("federation.batch_norm=local", "batch_norm=local"),
-            ("federation.batch_norm=recalibrate", "are not measured"),
-            ("method.delta=1", "method.delta"),
-        ],
-    )
-    def test_what_would_make_it_untrue_is_refused(self, override, message, tmp_path):
-        with pytest.raises(MethodError, match=message):
-            run_helpers.build_run(tmp_path, "orchestra", *self.overrides, override)
 
 
 class TestRelease:

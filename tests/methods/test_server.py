@@ -81,8 +81,3 @@ def test_running_statistics_take_the_mean(tmp_path) -> None:
 def test_what_cannot_be_is_refused(override, message, tmp_path) -> None:
     with pytest.raises(MethodError, match=message):
         run_helpers.build_run(tmp_path, "fedavg", *SGD, override)
-
-
-def test_a_method_with_a_step_of_its_own_is_refused(tmp_path) -> None:
-    with pytest.raises(MethodError, match="its own server step"):
-        run_helpers.build_run(tmp_path, "scaffold", *SGD)

@@ -7,14 +7,14 @@ from benchmark.errors import ConfigError
 from methods import trees
 from methods.base import MethodError
 from tests import run_helpers
-from tests.methods.contract import PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+from tests.methods.contract import PROJECTOR, STATISTICS, WEIGHTS, InterfaceContract
 
 EVERYONE = "federation.participation=1"
 HEAD = 4 * (PROJECTOR + 2 * 12)
 """Bytes of the projector, running statistics included."""
 
 
-class Stays(MethodContract):
+class Stays(InterfaceContract):
     variant = True
     method = "fedavg"
 
