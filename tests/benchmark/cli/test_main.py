@@ -1,11 +1,12 @@
+import contextlib
+import io
 import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -33,10 +34,10 @@ from leaderboards.pages import methods as pages
 from leaderboards.pages import privacy, reproduction
 from methods.fedavg import FedAvg
 from methods.scaffold import Scaffold
-from tests.run_helpers import TINY, same
+from tests.command_helpers import Job
+from tests.run_helpers import TINY, finish, in_child, same
 
 ROOT = Path(__file__).parents[3]
-ALIGNED = "method.addons=[{class: methods.lwfedssl.RepresentationAlignment}]"
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,21 @@ def call(tmp_path, capsys):
         return code, *capsys.readouterr()
 
     return calling
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The place of a finished run of FedAvg, not to be changed."""
+    place = tmp_path_factory.mktemp("finished")
+    assert main(["run", TINY, "fedavg", f"output={place}/runs", f"data.cache={place}/cache", "logger=csv"]) == 0
+    return place
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """The folder of a finished run of FedAvg, where `call` would have put it."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
 
 
 @pytest.fixture
@@ -94,193 +110,164 @@ class TestWords:
         assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
 
 
+RUNS = [
+    ("fedavg training.epoch=3", "'training.epoch' (did you mean 'epochs'?)"),
+    ("ssd method.alpa=3", "'method.alpa' (did you mean 'alpha'?)"),
+    ("fedvag", "unknown method 'fedvag' (did you mean 'fedavg'?)"),
+    ("", "usage: python -m benchmark run SCENARIO METHOD"),
+    ("fedavg suite=digits", "not both"),
+    ("fedavg seed = 1", "one word with an equals sign, as in seed=1"),
+    ("fedavg seed:1", "one word with an equals sign, as in seed=1"),
+    ("fedavg --seed=1", "overrides have no dashes: seed=1"),
+    ("fedavg accelerator=gpu", "(did you mean 'cuda'?)"),
+    ("fedavg seeds=0,1 seed=2", "give seeds=2 instead of seed=2"),
+    ("fedavg partition.clients=1000", "1000 clients for 79 examples: give 1 to 79"),
+    ("fedavg partition.alpha=0", "alpha=0"),
+    ("fedavg partition.alpha=-0.5", "alpha=-0.5"),
+    ("fedavg optimizer.lr=-1", "optimizer"),
+    ("local federation.rounds=0", "set federation.rounds to at least 1"),
+    ("fedavg federation.clients=3", "(did you mean partition.clients?)"),
+    ("fedavg method.class=nowhere.X", "is its folder in PYTHONPATH?"),
+    ("fedavg objective.temperature=0", "objective.temperature=0: give a number above 0"),
+    ("fedavg objective=byol objective.momentum=2", "of at least 0 and at most 1"),
+    ("fedprox method.mu=-1", "method.mu=-1: give a number of at least 0"),
+    ("fedavg partition.name=classes partition.alpha=3", "unknown key 'partition.alpha'"),
+    ("fedavg evaluation.protocols=knn/v1", "e.g. evaluation.protocols=[knn/v1]"),
+    ("fedavg --rounds 2", "overrides have no dashes: federation.rounds=2"),
+    ("fedavg --lr", "overrides have no dashes: optimizer.lr=VALUE"),
+    ("fedavg --gpus 2", "overrides have no dashes: devices=2)"),
+    ("fedavg --dataset x", "overrides have no dashes: data.name=x)"),
+    ("fedavg --learning-rate 1", "overrides have no dashes: optimizer.lr=1)"),
+    ("fedavg schedule.milestones=0.5", "e.g. schedule.milestones=[a,b]"),
+    ("fedavg encoder=resnet18", "as in encoder.class=methods.networks.resnet18"),
+    ("fedavg optimizer=Adam", "as in optimizer.class=torch.optim.Adam"),
+    ("fedavg schedule=3", "as in schedule.KEY=VALUE"),
+    ("fedavg learning_rate=1", "(did you mean optimizer.lr?)"),
+    ("fedavg optimizer.learning_rate=1", "(did you mean 'lr'?)"),
+    ("fedavg gpus=2", "(did you mean 'devices'?)"),
+    ("fedavg objective=byol heads.predictor=0", "widths [8, 0, 8]"),
+    ("fedavg heads.projector=[-1,8]", "widths [8, -1, 8]"),
+    ("fedavg heads.projector=128", "heads.projector=128: methods.objectives"),
+    ("fedavg encoder.widths=[0,8]", "give whole numbers of at least 1"),
+    ("fedavg encoder='{class: torchvision.models.resnet18}'", "without `dim`"),
+    (
+        "fedavg encoder='{class: methods.networks.torchvision, name: resnet8}'",
+        "torchvision has no model of this name: did you mean resnet18",
+    ),
+    ("fedavg encoder='{class: methods.networks.torchvision}'", "required keyword-only argument: 'na"),
+    (
+        "fedavg encoder='{class: methods.networks.torchvision, name: resnet18, image_size: 64}'",
+        "encoder.image_size=64: the run's images have a side of 8 pixels",
+    ),
+    ("fedavg encoder.name=resnet18", "unknown key 'encoder.name'"),
+    ("fedavg encoder.weights=nowhere.pt", "encoder.weights=nowhere.pt: there is no such file"),
+    ("fedavg data.root=~nobody-here/x", "data.root=~nobody-here/x: there is no such user"),
+    ("fedavg partition='{name: file, path: ~nobody-here/x}'", "partition.path=~nobody-here/x: there is no such user"),
+    ("fedavg schedule.warmup=2", "schedule.warmup=2.0: give a share of the run in [0, 1)"),
+    ("fedavg optimizer.decay_norms_and_biases=false", "there is no weight decay"),
+    ("scaffold optimizer='{class: methods.optimizers.LARS}'", "defined for SGD, not LARS"),
+    ("fedavg method.addons=[prox]", "give an import path"),
+    ("scaffold optimizer.momentum=1", "optimizer.momentum=1: SCAFFOLD needs it below 1"),
+    ("fedx objective=supervised", "which Supervised has not"),
+    ("fedprox-fedx objective=supervised", "which Supervised has not"),
+    (
+        "fedx objective=dino objective.local_views=2",
+        "FedX compares the embeddings of an image's two views, which DINO has not: set objective.local_views=0",
+    ),
+    (
+        "lwfedssl objective=dino objective.local_views=2",
+        "which DINO has not: set method.alignment=0, or set objective.local_views=0",
+    ),
+    ("lwfedssl method.stays=[projector]", "the server would calibrate with one that nobody"),
+    ("fedu-fedx method.addons.0.temperature=0.2", "give the whole list, method.addons='[{class"),
+    ("fedx method.local_relation=-1", "method.local_relation=-1: give a number of at least 0"),
+    ("fedavg method.weighting=sizes", "method.weighting='sizes': choose examples"),
+    ("local server_optimizer.class=methods.server.Adam", "would change nothing"),
+    ("untrained server_optimizer.class=methods.server.Adam", "would change nothing"),
+    ("fedavg server_optimizer.lr=1", "methods.server.Adam or methods.server.Yogi"),
+    ("local federation.batch_norm=recalibrate", "needs a method with one global encoder"),
+    (
+        "fedavg encoder.norm=group heads.head_norm=false federation.batch_norm=recalibrate",
+        "no network here has BatchNorm",
+    ),
+    ("fedavg objective=swav objective.keep_queue=false", "there is no queue: set objective.queue_size"),
+    (
+        "local method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x",
+        "the received encoder, and Local sends none",
+    ),
+    (
+        "fedavg method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x method.stays=[encoder]",
+        "has to send the encoder",
+    ),
+    ("fedavg encoder.norm=layer", "choose batch or group"),
+    ("fedavg evaluation.protocols=[knn/v9]", "unknown protocol 'knn/v9'"),
+    ("fedavg evaluation.protocols=[transfer-nosuch/v1]", "nosuch"),
+    ("flesd evaluation.protocols=[drift/v1]", "has no global model of whole networks"),
+    ("fedavg evaluation.protocols=[semi-orchestra/v2]", "public.share=0.1"),
+    ("fedavg evaluation.best_on_test=linear/v1", "also in evaluation.protocols"),
+    ("fedavg evaluation.best_on_test=geometry/v1", "an accuracy of features"),
+    (
+        "fedavg objective=supervised evaluation.protocols=[projected/v1]",
+        "projected/v1: it scores the outputs of a projector, and there is none",
+    ),
+    ("fedavg schedule.name=step schedule.gamma=-1", "schedule.gamma=-1.0: give a number"),
+    ("fedavg schedule.gamma=0.5", "schedule.gamma: it belongs to schedule.name=step, not cosine"),
+    ("fedavg objective.temperature=.inf", "temperature=inf: give a finite number"),
+    ("fedavg minutes=.nan", "minutes=nan"),
+    ("fedavg minutes=.inf", "minutes=inf"),
+    ("fedavg heads.predictor=-3", "simclr has no predictor, so it would change nothing"),
+    ("fedavg devices=100000", "devices=100000 is too many for this machine"),
+    ("fedavg objective=", "objective=None: give a name"),
+    ("fedavg seed=${nope}", "'nope' not found"),
+    ("fedavg views.size=100000", "out of memory (760000000000 bytes were asked for)"),
+    ("fedavg optimizer.class=torch.optim.LBFGS", "LBFGS can make no step here"),
+    ("fedavg optimizer.class=torch.optim.SparseAdam", "SparseAdam can make no step here"),
+    ("fedavg method.addons=5", "method.addons=5: give a list"),
+    ("fedavg partition.seed=-1", "partition.seed=-1: give a number of at least 0"),
+    ("fedavg data.options=[1]", "data.options=[1]: "),
+]
+"""Words after `run` and the tiny scenario, and what the error says."""
+COMMANDS = [
+    ("run digts fedavg", "unknown scenario 'digts' (did you mean 'digits'?)"),
+    ("run suite=digit", "unknown suite 'digit' (did you mean 'digits'?)"),
+    ("run suite=digits method=ssd", "to choose some of a suite's methods, give methods=A,B"),
+    ("run fedavg digits", "give the scenario first, digits fedavg"),
+    ("tune fedavg digits", "give the scenario first, digits fedavg"),
+    ("run suite=digits methods=sdd", "(did you mean 'ssd'?)"),
+    ("run ROOT fedavg", "a folder, not a scenario: name a scenario, and give images by data.root="),
+    ("run fedx/cifar fedavg", "more (`python -m benchmark list scenarios`)"),
+    ("runs TINY fedavg", "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
+    ("export runs", "usage: python -m benchmark export RUN_DIR FILE"),
+    ("run suite=fedx methods=fedx-loca", "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)"),
+    ("run suite=digits seed=3", "give seeds=3 instead of seed=3"),
+    ("run suite=digits methods=fedavg,fedavg", "fedavg/seed0 twice"),
+    ("list method", "no group 'method' (did you mean 'methods'?)"),
+    ("resume nowhere", "nowhere is not a run folder"),
+    ("evaluate nowhere", "nowhere is not a run folder"),
+    ("resume", "usage: python -m benchmark resume RUN_DIR"),
+    ("tune TINY fedavg optimizer.lr=0.1", "tune needs a grid"),
+    ("tune TINY fedavg compare=3", "compare=3: give true or false"),
+    ("tune TINY fedavg threads=1,2", "threads=1 and threads=2 are one run"),
+    ("tune TINY fedavg data.root=a,b", "data.root=a and data.root=b are one run"),
+    ("tune TINY fedavg optimizer.lr=0.1,", "a value is missing"),
+    ("run suite=1", "unknown suite '1'"),
+    ("run suite=digits methods=\"[' ']\"", "an empty line names nothing"),
+    ("run suite=digits methods=", "methods= has no value"),
+    ("run '\x1b[31m' fedavg", "unknown scenario '\\x1b[31m'"),
+    ("board folder=nowhere", "nowhere/results: no such folder"),
+    ("board colect=runs", "colect"),
+]
+"""Whole commands."""
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("words", "line"),
-        [
-            (["run", TINY, "fedavg", "training.epoch=3"], "'training.epoch' (did you mean 'epochs'?)"),
-            (["run", TINY, "ssd", "method.alpa=3"], "'method.alpa' (did you mean 'alpha'?)"),
-            (["run", "digts", "fedavg"], "unknown scenario 'digts' (did you mean 'digits'?)"),
-            (["run", TINY, "fedvag"], "unknown method 'fedvag' (did you mean 'fedavg'?)"),
-            (["run", "suite=digit"], "unknown suite 'digit' (did you mean 'digits'?)"),
-            (["run", TINY], "usage: python -m benchmark run SCENARIO METHOD"),
-            (["run", TINY, "fedavg", "suite=digits"], "not both"),
-            (["run", "suite=digits", "method=ssd"], "to choose some of a suite's methods, give methods=A,B"),
-            (["run", "fedavg", "digits"], "give the scenario first, digits fedavg"),
-            (["tune", "fedavg", "digits"], "give the scenario first, digits fedavg"),
-            (["run", TINY, "fedavg", "seed", "=", "1"], "one word with an equals sign, as in seed=1"),
-            (["run", TINY, "fedavg", "seed:1"], "one word with an equals sign, as in seed=1"),
-            (["run", TINY, "fedavg", "--seed=1"], "overrides have no dashes: seed=1"),
-            (["run", TINY, "fedavg", "accelerator=gpu"], "(did you mean 'cuda'?)"),
-            (["run", "suite=digits", "methods=sdd"], "(did you mean 'ssd'?)"),
-            (["run", str(ROOT), "fedavg"], "a folder, not a scenario: name a scenario, and give images by data.root="),
-            (["run", "fedx/cifar", "fedavg"], "more (`python -m benchmark list scenarios`)"),
-            (["run", TINY, "fedavg", "seeds=0,1", "seed=2"], "give seeds=2 instead of seed=2"),
-            (["runs", TINY, "fedavg"], "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
-            (["run", TINY, "fedavg", "partition.clients=1000"], "1000 clients for 79 examples: give 1 to 79"),
-            (["run", TINY, "fedavg", "partition.alpha=0"], "alpha=0"),
-            (["run", TINY, "fedavg", "partition.alpha=-0.5"], "alpha=-0.5"),
-            (["run", TINY, "fedavg", "optimizer.lr=-1"], "optimizer"),
-            (["run", TINY, "local", "federation.rounds=0"], "set federation.rounds to at least 1"),
-            (["run", TINY, "fedavg", "federation.clients=3"], "(did you mean partition.clients?)"),
-            (["run", TINY, "fedavg", "method.class=nowhere.X"], "is its folder in PYTHONPATH?"),
-            (["run", TINY, "fedavg", "objective.temperature=0"], "objective.temperature=0: give a number above 0"),
-            (["run", TINY, "fedavg", "objective=byol", "objective.momentum=2"], "of at least 0 and at most 1"),
-            (["run", TINY, "fedprox", "method.mu=-1"], "method.mu=-1: give a number of at least 0"),
-            (["run", TINY, "fedavg", "partition.name=classes", "partition.alpha=3"], "unknown key 'partition.alpha'"),
-            (["run", TINY, "fedavg", "evaluation.protocols=knn/v1"], "e.g. evaluation.protocols=[knn/v1]"),
-            (["run", TINY, "fedavg", "--rounds", "2"], "overrides have no dashes: federation.rounds=2"),
-            (["run", TINY, "fedavg", "--lr"], "overrides have no dashes: optimizer.lr=VALUE"),
-            (["run", TINY, "fedavg", "--gpus", "2"], "overrides have no dashes: devices=2)"),
-            (["run", TINY, "fedavg", "--dataset", "x"], "overrides have no dashes: data.name=x)"),
-            (["run", TINY, "fedavg", "--learning-rate", "1"], "overrides have no dashes: optimizer.lr=1)"),
-            (["run", TINY, "fedavg", "schedule.milestones=0.5"], "e.g. schedule.milestones=[a,b]"),
-            (["run", TINY, "fedavg", "encoder=resnet18"], "as in encoder.class=methods.networks.resnet18"),
-            (["run", TINY, "fedavg", "optimizer=Adam"], "as in optimizer.class=torch.optim.Adam"),
-            (["run", TINY, "fedavg", "schedule=3"], "as in schedule.KEY=VALUE"),
-            (["run", TINY, "fedavg", "learning_rate=1"], "(did you mean optimizer.lr?)"),
-            (["run", TINY, "fedavg", "optimizer.learning_rate=1"], "(did you mean 'lr'?)"),
-            (["run", TINY, "fedavg", "gpus=2"], "(did you mean 'devices'?)"),
-            (["run", TINY, "fedavg", "objective=byol", "heads.predictor=0"], "widths [8, 0, 8]"),
-            (["run", TINY, "fedavg", "heads.projector=[-1,8]"], "widths [8, -1, 8]"),
-            (["run", TINY, "fedavg", "heads.projector=128"], "heads.projector=128: methods.objectives"),
-            (["run", TINY, "fedavg", "encoder.widths=[0,8]"], "give whole numbers of at least 1"),
-            (["run", TINY, "fedavg", "encoder={class: torchvision.models.resnet18}"], "without `dim`"),
-            (
-                ["run", TINY, "fedavg", "encoder={class: methods.networks.torchvision, name: resnet8}"],
-                "torchvision has no model of this name: did you mean resnet18",
-            ),
-            (
-                ["run", TINY, "fedavg", "encoder={class: methods.networks.torchvision}"],
-                "required keyword-only argument: 'na",
-            ),
-            (
-                [
-                    "run",
-                    TINY,
-                    "fedavg",
-                    "encoder={class: methods.networks.torchvision, name: resnet18, image_size: 64}",
-                ],
-                "encoder.image_size=64: the run's images have a side of 8 pixels",
-            ),
-            (["run", TINY, "fedavg", "encoder.name=resnet18"], "unknown key 'encoder.name'"),
-            (
-                ["run", TINY, "fedavg", "encoder.weights=nowhere.pt"],
-                "encoder.weights=nowhere.pt: there is no such file",
-            ),
-            (["run", TINY, "fedavg", "data.root=~nobody-here/x"], "data.root=~nobody-here/x: there is no such user"),
-            (
-                ["run", TINY, "fedavg", "partition={name: file, path: ~nobody-here/x}"],
-                "partition.path=~nobody-here/x: there is no such user",
-            ),
-            (["run", TINY, "fedavg", "schedule.warmup=2"], "schedule.warmup=2.0: give a share of the run in [0, 1)"),
-            (["run", TINY, "fedavg", "optimizer.decay_norms_and_biases=false"], "there is no weight decay"),
-            (["run", TINY, "scaffold", "optimizer={class: methods.optimizers.LARS}"], "defined for SGD, not LARS"),
-            (["export", "runs"], "usage: python -m benchmark export RUN_DIR FILE"),
-            (["run", TINY, "fedavg", "method.addons=[prox]"], "give an import path"),
-            (["run", TINY, "scaffold", "optimizer.momentum=1"], "optimizer.momentum=1: SCAFFOLD needs it below 1"),
-            (["run", TINY, "fedx", "objective=supervised"], "which Supervised has not"),
-            (["run", TINY, "fedprox-fedx", "objective=supervised"], "which Supervised has not"),
-            (
-                ["run", TINY, "fedx", "objective=dino", "objective.local_views=2"],
-                "FedX compares the embeddings of an image's two views, which DINO has not: set objective.local_views=0",
-            ),
-            (
-                ["run", TINY, "lwfedssl", "objective=dino", "objective.local_views=2"],
-                "which DINO has not: set method.alignment=0, or set objective.local_views=0",
-            ),
-            (["run", TINY, "lwfedssl", "method.stays=[projector]"], "the server would calibrate with one that nobody"),
-            (
-                ["run", TINY, "fedu-fedx", "method.addons.0.temperature=0.2"],
-                "give the whole list, method.addons='[{class",
-            ),
-            (
-                ["run", TINY, "fedx", "method.local_relation=-1"],
-                "method.local_relation=-1: give a number of at least 0",
-            ),
-            (["run", TINY, "fedavg", "method.weighting=sizes"], "method.weighting='sizes': choose examples"),
-            (
-                ["run", TINY, "local", "server_optimizer.class=methods.server.Adam"],
-                "would change nothing",
-            ),
-            (
-                ["run", TINY, "untrained", "server_optimizer.class=methods.server.Adam"],
-                "would change nothing",
-            ),
-            (["run", TINY, "fedavg", "server_optimizer.lr=1"], "methods.server.Adam or methods.server.Yogi"),
-            (
-                ["run", "suite=fedx", "methods=fedx-loca"],
-                "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)",
-            ),
-            (["run", "suite=digits", "seed=3"], "give seeds=3 instead of seed=3"),
-            (["run", "suite=digits", "methods=fedavg,fedavg"], "fedavg/seed0 twice"),
-            (["list", "method"], "no group 'method' (did you mean 'methods'?)"),
-            (["run", TINY, "local", "federation.batch_norm=recalibrate"], "needs a method with one global encoder"),
-            (
-                [
-                    "run",
-                    TINY,
-                    "fedavg",
-                    "encoder.norm=group",
-                    "heads.head_norm=false",
-                    "federation.batch_norm=recalibrate",
-                ],
-                "no network here has BatchNorm",
-            ),
-            (
-                ["run", TINY, "fedavg", "objective=swav", "objective.keep_queue=false"],
-                "there is no queue: set objective.queue_size",
-            ),
-            (["run", TINY, "local", ALIGNED, "row=x"], "the received encoder, and Local sends none"),
-            (["run", TINY, "fedavg", ALIGNED, "row=x", "method.stays=[encoder]"], "has to send the encoder"),
-            (["run", TINY, "fedavg", "encoder.norm=layer"], "choose batch or group"),
-            (["run", TINY, "fedavg", "evaluation.protocols=[knn/v9]"], "unknown protocol 'knn/v9'"),
-            (["run", TINY, "fedavg", "evaluation.protocols=[transfer-nosuch/v1]"], "nosuch"),
-            (["run", TINY, "flesd", "evaluation.protocols=[drift/v1]"], "has no global model of whole networks"),
-            (["run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]"], "public.share=0.1"),
-            (["run", TINY, "fedavg", "evaluation.best_on_test=linear/v1"], "also in evaluation.protocols"),
-            (["run", TINY, "fedavg", "evaluation.best_on_test=geometry/v1"], "an accuracy of features"),
-            (
-                ["run", TINY, "fedavg", "objective=supervised", "evaluation.protocols=[projected/v1]"],
-                "projected/v1: it scores the outputs of a projector, and there is none",
-            ),
-            (["resume", "nowhere"], "nowhere is not a run folder"),
-            (["evaluate", "nowhere"], "nowhere is not a run folder"),
-            (["resume"], "usage: python -m benchmark resume RUN_DIR"),
-            (["tune", TINY, "fedavg", "optimizer.lr=0.1"], "tune needs a grid"),
-            (["tune", TINY, "fedavg", "compare=3"], "compare=3: give true or false"),
-            (["tune", TINY, "fedavg", "threads=1,2"], "threads=1 and threads=2 are one run"),
-            (["tune", TINY, "fedavg", "data.root=a,b"], "data.root=a and data.root=b are one run"),
-            (["tune", TINY, "fedavg", "optimizer.lr=0.1,"], "a value is missing"),
-            (["run", TINY, "fedavg", "schedule.name=step", "schedule.gamma=-1"], "schedule.gamma=-1.0: give a number"),
-            (
-                ["run", TINY, "fedavg", "schedule.gamma=0.5"],
-                "schedule.gamma: it belongs to schedule.name=step, not cosine",
-            ),
-            (["run", TINY, "fedavg", "objective.temperature=.inf"], "temperature=inf: give a finite number"),
-            (["run", TINY, "fedavg", "minutes=.nan"], "minutes=nan"),
-            (["run", TINY, "fedavg", "minutes=.inf"], "minutes=inf"),
-            (["run", TINY, "fedavg", "heads.predictor=-3"], "simclr has no predictor, so it would change nothing"),
-            (["run", TINY, "fedavg", "devices=100000"], "devices=100000 is too many for this machine"),
-            (["run", TINY, "fedavg", "objective="], "objective=None: give a name"),
-            (["run", TINY, "fedavg", "seed=${nope}"], "'nope' not found"),
-            (["run", TINY, "fedavg", "views.size=100000"], "out of memory (760000000000 bytes were asked for)"),
-            (["run", TINY, "fedavg", "optimizer.class=torch.optim.LBFGS"], "LBFGS can make no step here"),
-            (["run", TINY, "fedavg", "optimizer.class=torch.optim.SparseAdam"], "SparseAdam can make no step here"),
-            (["run", TINY, "fedavg", "method.addons=5"], "method.addons=5: give a list"),
-            (["run", TINY, "fedavg", "partition.seed=-1"], "partition.seed=-1: give a number of at least 0"),
-            (["run", TINY, "fedavg", "data.options=[1]"], "data.options=[1]: "),
-            (["run", "suite=1"], "unknown suite '1'"),
-            (["run", "suite=digits", "methods=[' ']"], "an empty line names nothing"),
-            (["run", "suite=digits", "methods="], "methods= has no value"),
-            (["run", "\x1b[31m", "fedavg"], "unknown scenario '\\x1b[31m'"),
-            (["board", "folder=nowhere"], "nowhere/results: no such folder"),
-            (["board", "colect=runs"], "colect"),
-        ],
-        ids=lambda value: "-".join(value[-1:]) if isinstance(value, list) else "",
+        [*((f"run TINY {words}", line) for words, line in RUNS), *COMMANDS],
+        ids=[words for words, _ in (*RUNS, *COMMANDS)],
     )
     def test_one_line_and_exit_code_2(self, refused, words, line):
-        assert line in refused(*words)
+        assert line in refused(*shlex.split(words.replace("TINY", TINY).replace("ROOT", str(ROOT))))
 
     def test_a_number_is_a_name(self, call, tmp_path):
         assert call("run", TINY, "fedavg", "row=1", "scenario=2")[0] == 0
@@ -371,9 +358,7 @@ class TestMistakes:
         assert call("run", TINY, "fedavg", "training.batch_size=64", "objective=byol")[0] == 0
         assert call("run", TINY, "fedavg", "training.batch_size=33", "federation.rounds=1")[0] == 0
 
-    def test_a_run_is_resumed_as_it_is(self, refused, call, tmp_path):
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_a_run_is_resumed_as_it_is(self, folder, refused, call):
         line = refused("resume", str(folder), "optimizer.lr=0.5")
         assert "optimizer.lr: 0.05 -> 0.5" in line
         assert call("resume", str(folder), "threads=1")[0] == 0
@@ -412,22 +397,23 @@ class Diverging(FedAvg):
 
 
 class Meddled(Scaffold):
-    """SCAFFOLD that calls `evaluate` on its own run's folder at each visit of the second round."""
+    """SCAFFOLD during whose visits of the second round another process calls `evaluate` on the run's folder."""
 
     def __init__(self, objective, *, folder, **kwargs):
         super().__init__(objective, **kwargs)
         self.folder = Path(folder)
 
     def reply(self, visit):
-        if visit.round != 1:
-            return super().reply(visit)
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmark", "evaluate", str(self.folder / "runs/tiny/own/seed0"), "trust=true"],
-            capture_output=True, text=True, check=False, cwd=ROOT,
-        )  # fmt: skip
-        with (self.folder / "call").open("a") as stream:
-            stream.write(f"{done.returncode} is {done.stderr.partition(' is ')[2].partition(':')[0]}\n")
+        if visit.round == 1:
+            assert finish(in_child(evaluate_and_note, self.folder)) == 0
         return super().reply(visit)
+
+
+def evaluate_and_note(folder):
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["evaluate", str(folder / "runs/tiny/own/seed0"), "trust=true"])
+    with (folder / "call").open("a") as stream:
+        stream.write(f"{code} is {err.getvalue().partition(' is ')[2].partition(':')[0]}\n")
 
 
 class Undeclared(FedAvg):
@@ -816,9 +802,7 @@ class TestBoard:
 
 
 class TestEvaluate:
-    def test_scores_of_other_protocols_stay_and_none_is_doubled(self, call, tmp_path):
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_scores_of_other_protocols_stay_and_none_is_doubled(self, folder, call, tmp_path):
         first = store.read(folder / "result.json")
         assert set(first["scores"]) == {"knn/v1"}
         before = checkpoint(folder)
@@ -838,9 +822,7 @@ class TestEvaluate:
         assert len(list(tmp_path.rglob("result.json"))) == 1
         assert same(checkpoint(folder), before)
 
-    def test_what_cannot_be_measured_is_named_and_the_rest_is_kept(self, call, refused, tmp_path, monkeypatch):
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_what_cannot_be_measured_is_named_and_the_rest_is_kept(self, folder, call, refused, monkeypatch):
         monkeypatch.setattr("benchmark.tracking.plots.of_run", lambda *_: 1 / 0)  # a drawing error loses no score
         assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
         assert set(store.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
@@ -863,9 +845,7 @@ class TestEvaluate:
             scores.append(store.read(folder / "result.json")["scores"]["drift/v1"])
         assert scores[0] == scores[1]
 
-    def test_an_unknown_protocol_leaves_the_record_alone(self, call, refused, tmp_path):
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_an_unknown_protocol_leaves_the_record_alone(self, folder, refused):
         before = (folder / "result.json").read_bytes()
         assert "unknown protocol 'knn/v7'" in refused("evaluate", str(folder), "protocols=knn/v7")
         assert (folder / "result.json").read_bytes() == before
@@ -918,9 +898,7 @@ class TestOneRunAFolder:
         assert code == 0
         assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
 
-    def test_it_keeps_its_name_and_may_be_taken_up_elsewhere(self, call, refused, tmp_path):
-        assert call("run", TINY, "fedavg")[0] == 0
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+    def test_it_keeps_its_name_and_may_be_taken_up_elsewhere(self, folder, call, refused, tmp_path):
         for command in ("resume", "evaluate"):
             assert "row: fedavg -> other" in refused(command, str(folder), "row=other")
             assert "scenario: tiny -> other" in refused(command, str(folder), "scenario=other")
@@ -976,34 +954,28 @@ class TestOneRunAFolder:
 class TestTwoRanks:
     """Output of a run on two ranks: a board, a table and an error of either rank are printed once."""
 
-    def call(self, tmp_path, *words):
-        cache = (f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
-        return subprocess.run(
-            [sys.executable, "-m", "benchmark", *words, *cache, "devices=2", "accelerator=cpu"],
-            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-        )  # fmt: skip
-
     def test_a_suite_that_goes_on_past_an_error(self, tmp_path):
         suite = tmp_path / "mine.yaml"
         broken = "fedavg method.class=tests.benchmark.cli.test_main.Undeclared row=broken"
         suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": [broken, "scaffold"], "seeds": [0]}))
-        done = self.call(tmp_path, "run", f"suite={suite}", "federation.rounds=2", "scenario=short")
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        assert done.stdout.count("short broken seed 0: stopped: ") == 1
-        assert done.stdout.count("short scaffold seed 0: knn/v1") == 1
-        assert done.stdout.count("seconds") == 1  # the heading of a column of the board
-        assert done.stderr.count("error: ") == 1
+        job = Job(tmp_path, "devices=2", words=[f"suite={suite}", "federation.rounds=2", "scenario=short"])
+        assert job.end(120) == [2], job.out.read_text()
+        printed = job.out.read_text()
+        assert "Traceback" not in printed
+        assert printed.count("short broken seed 0: stopped: ") == 1
+        assert printed.count("short scaffold seed 0: knn/v1") == 1
+        assert printed.count("seconds") == 1  # the heading of a column of the board
+        assert printed.count("error: ") == 1
         assert store.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
 
     def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
-        done = self.call(
-            tmp_path, "run", TINY, "fedavg", "method.class=tests.benchmark.cli.test_main.Undeclared", "row=own"
-        )
-        assert done.returncode == 2, done.stdout + done.stderr
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        own = ("method.class=tests.benchmark.cli.test_main.Undeclared", "row=own")
+        job = Job(tmp_path, "devices=2", words=[TINY, "fedavg", *own])
+        assert job.end(120) == [2], job.out.read_text()
+        (line,) = job.errors
+        assert line.startswith("error: ")
         assert "replied with extra, which phase 'fit' does not declare" in line
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in job.out.read_text()
 
 
 class TestTune:
@@ -1111,9 +1083,7 @@ class TestTransfer:
 
     MISSING = "transfer-cifar10/v1"
 
-    def test_the_other_protocols_are_scored_and_the_missing_data_set_is_named(self, call, tmp_path):
-        assert call("run", TINY, "fedavg")[0] == 0
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+    def test_the_other_protocols_are_scored_and_the_missing_data_set_is_named(self, folder, call, tmp_path):
         before = store.read(folder / "result.json")["scores"]
         where = f"data.root={tmp_path / 'nothing'}"
         code, out, _ = call("evaluate", str(folder), f"protocols=spectrum/v1,{self.MISSING}", where)
@@ -1123,9 +1093,7 @@ class TestTransfer:
         assert "cifar10" in line
         assert store.read(folder / "result.json")["scores"].keys() == before.keys() | {"spectrum/v1"}
 
-    def test_where_nothing_can_be_scored_the_command_fails(self, call, refused, tmp_path):
-        assert call("run", TINY, "fedavg")[0] == 0
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+    def test_where_nothing_can_be_scored_the_command_fails(self, folder, refused, tmp_path):
         before = (folder / "result.json").read_bytes()
         where = f"data.root={tmp_path / 'nothing'}"
         assert self.MISSING in refused("evaluate", str(folder), f"protocols={self.MISSING}", where)

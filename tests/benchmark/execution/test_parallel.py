@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
@@ -25,8 +26,8 @@ from tests.run_helpers import build_run, difference, same, state, train_run
         (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
         (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
         (lambda: torchvision.models.resnet18(), False),
-        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
-        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2), False),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
         (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
         (lambda: nn.Sequential(nn.Dropout(0.0)), False),
         (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),

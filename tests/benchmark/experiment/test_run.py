@@ -350,7 +350,7 @@ def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, in
 
 def test_crops_of_probes_are_resized_as_their_protocol_says(tmp_path):
     run = experiment(tmp_path)[0].build()
-    images, crops = torch.from_numpy(run.data.source.train.images[:6]), []
+    images, crops = torch.from_numpy(run.data.source.train.images[:6].copy()), []
     for interpolation in ("bilinear", "bicubic"):
         crop = Crop((0.3, 0.6), flip=0.0, interpolation=interpolation)
         crops.append(run.evaluator._cropped(images, crop, torch.Generator().manual_seed(0)))
