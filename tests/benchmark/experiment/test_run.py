@@ -447,7 +447,7 @@ def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
 
 def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    late = ("method.class=tests.benchmark.cli.test_main.Diverging", "federation.participation=1")  # in round 2
+    late = ("method.class=tests.benchmark.cli.test_failures.Diverging", "federation.participation=1")  # in round 2
     broken, _ = experiment(tmp_path, "logger=wandb", *late)
     with pytest.raises(DivergedError):
         broken.execute()
