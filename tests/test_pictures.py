@@ -26,26 +26,37 @@ def views():
     return module
 
 
-def test_the_picture_of_views_has_every_scenarios_recipe(views):
-    drawn = json.loads(Image.open(views.FILE).text["recipes"])
-    assert drawn.keys() == set(available("scenario"))
-    assert drawn == json.loads(json.dumps({name: asdict(recipe) for name, recipe in views.recipes().items()}))
+@pytest.fixture(scope="module")
+def recipes(views):
+    return views.recipes()
+
+
+@pytest.fixture(scope="module")
+def drawn(views):
+    return views.draw()
+
+
+def test_the_picture_of_views_has_every_scenarios_recipe(views, recipes):
+    shown = json.loads(Image.open(views.FILE).text["recipes"])
+    assert shown.keys() == set(available("scenario"))
+    assert shown == json.loads(json.dumps({name: asdict(recipe) for name, recipe in recipes.items()}))
     assert views.FILE.stat().st_size <= 300_000
 
 
-def test_the_picture_of_views_is_what_its_script_draws(views):
-    committed, drawn = (np.asarray(image.convert("RGB"), float) for image in (Image.open(views.FILE), views.draw()))
-    assert committed.shape == drawn.shape
-    assert np.abs(committed - drawn).mean() < 4  # it is saved in 256 colours
+def test_the_picture_of_views_is_what_its_script_draws(views, drawn):
+    committed, now = (np.asarray(image.convert("RGB"), float) for image in (Image.open(views.FILE), drawn))
+    assert committed.shape == now.shape
+    assert np.abs(committed - now).mean() < 4  # it is saved in 256 colours
 
 
-def test_every_recipe_of_the_picture_has_a_row_that_names_its_scenarios(views):
-    found = views.recipes()
-    assert views.title(["fedx/cifar10", "fedx/cifar10-k5"], found) == "fedx/cifar10"
-    assert views.title(["orchestra/cifar10-cross-silo", "orchestra/cifar100-cross-silo"], found) == "orchestra/..."
-    titles = [views.title([name for name in found if found[name] == recipe], found) for recipe in set(found.values())]
+def test_every_recipe_of_the_picture_has_a_row_that_names_its_scenarios(views, recipes, drawn):
+    assert views.title(["fedx/cifar10", "fedx/cifar10-k5"], recipes) == "fedx/cifar10"
+    assert views.title(["orchestra/cifar10-cross-silo", "orchestra/cifar100-cross-silo"], recipes) == "orchestra/..."
+    titles = [
+        views.title([name for name in recipes if recipes[name] == recipe], recipes) for recipe in set(recipes.values())
+    ]
     assert len(set(titles)) == len(titles)
-    assert views.draw().size[1] == (1 + len(titles)) * (views.SIDE + views.GAP) + views.GAP
+    assert drawn.size[1] == (1 + len(titles)) * (views.SIDE + views.GAP) + views.GAP
 
 
 def test_the_picture_of_a_round_names_hooks_that_there_are():

@@ -54,7 +54,7 @@ class Checkpoint:
         try:
             check_seal(self.file)
             state = torch.load(self.file, map_location=device, weights_only=True)
-            saved_hash = state["config"]
+            saved_hash = dict(state)["config"]
         except Exception as error:
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise self._unusable(f"cannot be read ({reason})") from error

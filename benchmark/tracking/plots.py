@@ -188,7 +188,8 @@ def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: s
 def inversion(truth: Tensor, guesses: Tensor, path: Path, title: str) -> None:
     """A client's views `[n, C, H, W]` in [0, 1], and below each what was reconstructed of it."""
     figure, (axes,) = _figure(f"{title}: a client's views, and what its reply tells of them", 1)
-    axes.imshow(make_grid(torch.cat([truth, guesses]), nrow=len(truth), padding=1, pad_value=1).permute(1, 2, 0))
+    grid = make_grid(torch.cat([truth, guesses]), nrow=len(truth), padding=1, pad_value=1)
+    axes.imshow(grid.permute(1, 2, 0).numpy())
     axes.set(xticks=[], yticks=[])
     axes.spines[["left", "bottom"]].set_visible(False)
     figure.savefig(path, dpi=120)

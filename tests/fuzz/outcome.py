@@ -21,14 +21,8 @@ from tests.run_helpers import TINY
 SECONDS = 10.0
 """Most time that a case may compute, on however busy a machine; one that hangs runs into the test's own limit."""
 SHARES = {
-    "words": 0.5,
-    "commands": 0.2,
-    "yaml": 0.3,
-    "records": 0.7,
-    "bytes of records": 0.3,
-    "folders": 0.1,
-    "images": 0.5,
-}
+    "words": 0.5, "commands": 0.2, "yaml": 0.3, "records": 0.7, "bytes of records": 0.3, "folders": 0.1, "images": 0.5,
+}  # fmt: skip
 """Kind of input -> its cases, as a share of FUZZ."""
 CASES = int(os.environ.get("FUZZ", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -47,23 +41,8 @@ def cases(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 NUMBERS = (
-    -1,
-    0,
-    -3,
-    1.5,
-    -0.0,
-    1e-320,
-    1e308,
-    10**30,
-    -(10**25),
-    10**400,
-    ".nan",
-    ".inf",
-    "-.inf",
-    "0x1F",
-    "1_0",
-    "1e5",
-)
+    -1, 0, -3, 1.5, -0.0, 1e-320, 1e308, 10**30, -(10**25), 10**400, ".nan", ".inf", "-.inf", "0x1F", "1_0", "1e5",
+)  # fmt: skip
 TEXTS = (
     "", " ", "x", "null", "true", "no", "~", "[]", "{}", "[1]", "[[1],[2]]", "{a: b}", "{1: 2}", "[a,b", "{a",
     "${nope}", "${seed}", "${oc.env:HOME}", "${", "$${x}", "\x1b[31m", "a\nb", "é", "\u202e", "\udcff", "../x",

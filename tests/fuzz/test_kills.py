@@ -40,25 +40,9 @@ Undisturbed = tuple[dict[str, Any], dict[str, float]]
 
 def words(root: Path, method: str, *more: str) -> list[str]:
     """A run of 12 rounds."""
-    own = (
-        f"output={root}/runs",
-        f"data.cache={root}/cache",
-        "logger=csv",
-        "threads=1",
-        "accelerator=cpu",
-        "minutes=null",
-    )
-    return [
-        "run",
-        TINY,
-        method,
-        "scenario=tiny",
-        f"row={method}",
-        "federation.rounds=12",
-        *own,
-        *OVERRIDES.get(method, ()),
-        *more,
-    ]
+    own = ["scenario=tiny", f"row={method}", "federation.rounds=12", f"output={root}/runs", f"data.cache={root}/cache"]
+    own += ["logger=csv", "threads=1", "accelerator=cpu", "minutes=null"]
+    return ["run", TINY, method, *own, *OVERRIDES.get(method, ()), *more]
 
 
 def command(arguments: list[str], moment: str | None, countdown: int) -> None:
@@ -120,13 +104,7 @@ def outcome(root: Path, method: str) -> dict[str, Any]:
     }
     history = [{key: value for key, value in line.items() if "seconds" not in key} for line in state["history"]]
     scores = store.read(folder / "result.json")["scores"]
-    return {
-        "server": state["server"],
-        "memory": memory,
-        "ledger": state["ledger"],
-        "history": history,
-        "scores": scores,
-    }
+    return {key: state[key] for key in ("server", "ledger")} | {"memory": memory, "history": history, "scores": scores}
 
 
 @pytest.fixture(scope="module")

@@ -185,9 +185,11 @@ def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
     few = {
-        "orchestra": ["method.local_clusters=4"],
+        "orchestra": ["method.local_clusters=4", "method.server_steps=5"],
         "fedca": ["method.dictionary=4", "method.base_epochs=1"],  # clients hold unequal numbers of images
-        "flesd-two": ["federation.encoders.half.clients=[3]"],
+        "flesd": ["method.distil_epochs=1"],
+        "flesd-cc": ["method.distil_epochs=1"],
+        "flesd-two": ["method.distil_epochs=1", "federation.encoders.half.clients=[3]"],
         "fedu2": ["method.solver=descent"],  # as in its scenario
         "lwfedssl": ["method.stages=1"],  # so that all rounds have the same bytes
         "progfedssl": ["method.stages=1"],

@@ -1,5 +1,6 @@
 """Regression check: it lists exactly the changed numbers, each with its old and new value."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -96,10 +97,11 @@ def test_the_table_is_fit_for_a_comment():
     assert regression.table([]) == "Nothing moved.\n"
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout with two records and their rendered pages; committed numbers take the place of training."""
-    folder = tmp_path / "leaderboards"
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """A checkout with two records and their rendered pages, not to be changed."""
+    made = tmp_path_factory.mktemp("rendered")
+    folder = made / "leaderboards"
     for name in ("published", "golden.json", "measured.json"):
         copy = shutil.copytree if (ROOT / "leaderboards" / name).is_dir() else shutil.copy
         folder.mkdir(exist_ok=True)
@@ -109,14 +111,23 @@ def checkout(tmp_path, monkeypatch):
             folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", a_record("ssd", seed, linear, method="ssd")
         )
     for page in ("methods/ssd.md", "reproduction.md"):
-        (tmp_path / "docs" / page).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "docs" / page, tmp_path / "docs" / page)
-    (tmp_path / "docs" / "studies").mkdir()
-    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+        (made / "docs" / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "docs" / page, made / "docs" / page)
+    (made / "docs" / "studies").mkdir()
+    shutil.copy(ROOT / "CHANGELOG.md", made)
+    with contextlib.chdir(made):
+        assert main(["board"]) == 0
+    return made
+
+
+@pytest.fixture
+def checkout(rendered, tmp_path, monkeypatch):
+    """A copy of that checkout, in which committed numbers take the place of training."""
+    shutil.copytree(rendered, tmp_path, dirs_exist_ok=True)
+    measured = (tmp_path / "leaderboards" / "measured.json").read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(golden, "measure", lambda *_: golden.read())
-    monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads((folder / "measured.json").read_text()))
-    assert main(["board"]) == 0
+    monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads(measured))
     return tmp_path
 
 

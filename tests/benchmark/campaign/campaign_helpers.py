@@ -1,13 +1,16 @@
 """Campaign files, run folders with recorded sessions, and campaigns in processes of their own, for tests."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
 
+from benchmark.campaign import devices
 from benchmark.campaign.jobs import append_session
 from benchmark.cli.main import main
 from leaderboards import store
@@ -43,19 +46,53 @@ def write_record(job, *protocols):
     return content
 
 
-def fork_campaign(file, folder, *words):
-    """A campaign in a child process that starts in milliseconds; its output goes to `folder/output.txt`."""
+def fork_campaign(file, folder, *words, output="output.txt"):
+    """A campaign in a child process that starts in milliseconds; what it prints goes to a file of the folder."""
     folder.mkdir(exist_ok=True)
     where = [*PLACEMENT, f"output={folder}/runs", f"data.cache={folder}/cache", *words]
     environment = {"OMP_NUM_THREADS": "1"}
-    return in_child(_run, folder / "output.txt", ["campaign", file, *where], environment=environment)
+    return in_child(_run, folder / output, ["campaign", file, *where], environment=environment)
 
 
 def _run(log, words):
+    if "devices=1" in words:  # ranks are started by the program itself
+        devices.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
     with log.open("a") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     sys.exit(main(words))
+
+
+class Forked:
+    """`subprocess.Popen` of `python -m benchmark WORDS`, forked from this process, which has imported everything."""
+
+    def __init__(self, command, *, env, stdout, preexec_fn, **_):
+        sys.stdout.flush()
+        self.child = multiprocessing.get_context("fork").Process(
+            target=self.execute, args=(command[3:], env, stdout.fileno(), preexec_fn)
+        )
+        self.child.start()
+        self.terminate, self.kill = self.child.terminate, self.child.kill
+
+    @staticmethod
+    def execute(words, environment, output, prepare):
+        prepare()
+        os.setsid()
+        os.environ.update(environment)
+        for descriptor in (1, 2):
+            os.dup2(output, descriptor)
+        sys.exit(main(words))
+
+    def wait(self, timeout=None):
+        self.child.join(timeout)
+        return self.child.exitcode
+
+    def poll(self):
+        return self.wait(0)
+
+    @property
+    def returncode(self):
+        return self.poll()
 
 
 def start_campaign(file, folder, *words):

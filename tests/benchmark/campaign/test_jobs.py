@@ -118,6 +118,6 @@ class TestStates:
         assert job_state(job).kind == Status.BUSY
         assert job_state(job, check_lock=False).kind == Status.OPEN
         other.kill()
-        other.wait()
+        other.communicate()
         assert (job.folder / "lock").exists()
         assert job_state(job).kind == Status.OPEN

@@ -120,7 +120,7 @@ def test_two_ranks_go_on_without_any_stream(tmp_path):
 
 
 def test_commands_that_only_print_end_well():
-    done = shell("$PYTHON -m benchmark list >/dev/full && $PYTHON -m benchmark list methods 2>&1 | true")
+    done = shell("$PYTHON -m benchmark list >/dev/full")
     assert (done.returncode, done.stderr) == (0, b"")
-    done = shell("$PYTHON -m benchmark --help >&-; $PYTHON -m benchmark list nosuch 2>/dev/full")
+    done = shell("$PYTHON -m benchmark list nosuch 2>/dev/full")
     assert (done.returncode, done.stderr) == (2, b"")

@@ -15,7 +15,7 @@ from benchmark.errors import ConfigError
 from benchmark.runtime import is_first_rank
 from leaderboards import store
 from tests.command_helpers import Job
-from tests.run_helpers import TINY, by_hand, same
+from tests.run_helpers import TINY, by_hand, same, train_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -229,16 +229,14 @@ def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
         "sys.argv[0] = 'benchmark'\n"
         "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
     )
-    common = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
-    states = []
-    for devices, start in ((1, ["-m", "benchmark"]), (2, ["-c", program])):
-        overrides = [f"devices={devices}", "scenario=tiny", f"row=on{devices}", "evaluation.protocols=[]"]
-        done = subprocess.run(
-            [sys.executable, *start, "run", TINY, "fedavg", *common, *overrides],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        folder = tmp_path / "tiny" / f"on{devices}" / "seed0"
-        assert json.loads((folder / "result.json").read_text())["world_size"] == devices
-        states.append(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"])
-    assert same(*states)
+    alone = train_run(tmp_path / "alone", "fedavg", "scenario=tiny", "row=on1", "devices=1")
+    words = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
+    words += ["devices=2", "scenario=tiny", "row=on2", "evaluation.protocols=[]"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", TINY, "fedavg", *words],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "tiny" / "on2" / "seed0"
+    assert json.loads((folder / "result.json").read_text())["world_size"] == 2
+    assert same(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"], alone.loop.server)

@@ -27,8 +27,13 @@ TWO_MACHINES = (
     {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1", "RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
 )
 PLACES = {"one machine": (ONE_MACHINE, "devices=2"), "two machines": (TWO_MACHINES, "devices=1", "nodes=2")}
-SHORT = {"fedavg", "fedema"}
-"""Methods of `make test`."""
+SHORT = {("one machine", "fedavg"), ("two machines", "fedavg"), ("one machine", "fedema")}
+"""Cases of `make test`."""
+CASES = [
+    pytest.param(place, name, marks=() if (place, name) in SHORT else pytest.mark.long)
+    for place in PLACES
+    for name in METHODS
+]
 OBJECTS = 1 << 12
 """Bytes of the objects of a rank in a round of FedAvg: outlines, losses and sizes of two visits."""
 
@@ -121,9 +126,8 @@ def on_two_gpus(folder: Path, place: str, case: tuple[str, ...]):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in METHODS])
-@pytest.mark.parametrize("place", PLACES)
-def test_two_gpus_train_what_one_cpu_trains(tmp_path, name, place):
+@pytest.mark.parametrize(("place", "name"), CASES)
+def test_two_gpus_train_what_one_cpu_trains(tmp_path, place, name):
     servers, rounds = on_two_gpus(tmp_path / "gpus", place, METHODS[name])
     with unfused_attention():
         alone = run_helpers.train_run(tmp_path / "one", METHODS[name][0], "devices=1", *EVERYONE, *METHODS[name][1:])

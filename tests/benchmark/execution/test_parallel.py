@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
@@ -25,8 +26,8 @@ from tests.run_helpers import build_run, difference, same, state, train_run
         (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
         (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
         (lambda: torchvision.models.resnet18(), False),
-        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
-        (lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224", depth=2), False),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
+        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
         (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
         (lambda: nn.Sequential(nn.Dropout(0.0)), False),
         (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),
@@ -40,13 +41,32 @@ def test_networks_that_draw_are_known(make, drops):
 EVERYONE = "federation.participation=1"
 
 
-def recorded(folder, lanes, *overrides):
-    """A run of FedAvg with recorded steps, and its tapes."""
+def recorded(folder, lanes, *overrides, method="fedavg", recorder=None, prepare=lambda run: None):
+    """A run with recorded steps, `prepare`d before, and its tapes."""
     tapes = []
-    run = build_run(folder, "fedavg", EVERYONE, *overrides)
-    run.loop.executor = ParallelExecutor(run.loop.executor, lanes, tape.recorder(tapes))
+    run = build_run(folder, method, EVERYONE, *overrides)
+    prepare(run)
+    run.loop.executor = ParallelExecutor(run.loop.executor, lanes, recorder or tape.recorder(tapes))
     run.loop.fit()
     return run, tapes
+
+
+def prepared(folder, prepare):
+    """A run without recordings, `prepare`d before."""
+    run = build_run(folder, "fedavg", EVERYONE)
+    prepare(run)
+    run.loop.fit()
+    return run
+
+
+def refuse(*_):
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """FedAvg without recordings."""
+    return train_run(tmp_path_factory.mktemp("plain"), "fedavg", EVERYONE)
 
 
 class TestRecordings:
@@ -83,12 +103,8 @@ class TestRecordings:
         assert tapes[0].replays == 11  # the first step of a shape runs unrecorded
 
     def test_a_number_that_changes_is_recorded_anew(self, tmp_path):
-        overrides = (EVERYONE, "partition.name=iid")
-        plain = train_run(tmp_path / "plain", "fedsc", *overrides)
-        tapes = []
-        run = build_run(tmp_path / "recorded", "fedsc", *overrides)  # alpha decreases every round
-        run.loop.executor = ParallelExecutor(run.loop.executor, 1, tape.recorder(tapes))
-        run.loop.fit()
+        plain = train_run(tmp_path / "plain", "fedsc", EVERYONE, "partition.name=iid")
+        run, tapes = recorded(tmp_path / "run", 1, "partition.name=iid", method="fedsc")  # alpha decreases every round
         assert difference(run.loop.server["weights"], plain.loop.server["weights"]) < 1e-5
         assert len(tapes) >= 3
 
@@ -116,35 +132,27 @@ class TestRecordings:
         ids=["dampening", "another"],
     )
     def test_other_optimisers_are_not_recorded(self, tmp_path, make):
-        plain = build_run(tmp_path / "plain", "fedavg", EVERYONE)
-        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        plain.loop.method.make_optimizer = run.loop.method.make_optimizer = make
-        tapes = []
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
-        for either in (plain, run):
-            either.loop.fit()
-        assert same(state(run), state(plain))
+        def prepare(run):
+            run.loop.method.make_optimizer = make
+
+        run, tapes = recorded(tmp_path / "recorded", 2, prepare=prepare)
+        assert same(state(run), state(prepared(tmp_path / "plain", prepare)))
         assert tapes == []
 
     @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
     def test_adam_is(self, tmp_path, make):
-        plain = build_run(tmp_path / "plain", "fedavg", EVERYONE)
-        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        for either in (plain, run):
-            either.loop.method.make_optimizer = lambda parameters: make(parameters, lr=1e-3, weight_decay=1e-2)
-        tapes = []
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
-        for either in (plain, run):
-            either.loop.fit()
+        def prepare(run):
+            run.loop.method.make_optimizer = partial(make, lr=1e-3, weight_decay=1e-2)
+
+        run, tapes = recorded(tmp_path / "recorded", 2, prepare=prepare)
+        plain = prepared(tmp_path / "plain", prepare)
         assert difference(run.loop.server, plain.loop.server) < 1e-4  # the sign of a tiny gradient may differ
         assert sum(recording.replays for recording in tapes) > 10
 
     def test_dropout_goes_one_by_one(self, tmp_path):
-        run = build_run(tmp_path, "fedavg", EVERYONE)
-        run.loop.method.objective.projector.append(nn.Dropout(0.1))
-        tapes = []
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder(tapes))
-        run.loop.fit()
+        _, tapes = recorded(
+            tmp_path, 2, prepare=lambda run: run.loop.method.objective.projector.append(nn.Dropout(0.1))
+        )
         assert tapes == []
 
     @pytest.mark.parametrize(
@@ -166,38 +174,20 @@ class TestRecordings:
         assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
-    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path):
-        def refuses(stream):
-            def record(function):
-                raise RuntimeError("operation not permitted when stream is capturing")
-
-            return record
-
-        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
-        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, refuses)
-        run.loop.fit()
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path, plain):
+        run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
-    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch):
-        def refuses(stream):
-            def record(function):
-                with tape.Tape() as begun, monkeypatch.context() as patch:
-                    patch.setattr(torch.optim.SGD, "step", refused)
-                    try:
-                        function()
-                    finally:
-                        begun.undo()
+    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch, plain):
+        def record(function):
+            with tape.Tape() as begun, monkeypatch.context() as patch:
+                patch.setattr(torch.optim.SGD, "step", refuse)
+                try:
+                    function()
+                finally:
+                    begun.undo()
 
-            return record
-
-        def refused(*args):
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE)
-        run = build_run(tmp_path / "recorded", "fedavg", EVERYONE)
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, refuses)
-        run.loop.fit()
+        run, _ = recorded(tmp_path, 2, recorder=lambda stream: record)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
+import safetensors.torch
+import timm
 import torch
 import yaml
 from rich.console import Console
@@ -57,8 +60,6 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
-        if kind.startswith("timm"):
-            pytest.importorskip("timm")
         if kind not in made:
             views = ("views.mean=[0.5,0.4,0.3]", "views.std=[0.2,0.2,0.3]")
             made[kind] = finished(tmp_path_factory.mktemp(kind), SECTIONS[kind], *views)
@@ -100,10 +101,12 @@ def test_ten_images_have_the_same_features_by_the_guides_loader(run_folder, load
 
 
 def test_the_formats_hold_the_same_numbers(run_folder, tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
     for file in ("a.pt", "a.safetensors"):
         assert main(["export", str(run_folder("torchvision")), str(tmp_path / file)]) == 0
-    one, other = torch.load(tmp_path / "a.pt", weights_only=True), safetensors.load_file(tmp_path / "a.safetensors")
+    one, other = (
+        torch.load(tmp_path / "a.pt", weights_only=True),
+        safetensors.torch.load_file(tmp_path / "a.safetensors"),
+    )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -121,20 +124,17 @@ def test_a_torchvision_model_lacks_its_classifier_alone(run_folder, tmp_path):
 
 
 def test_a_timm_model_lacks_nothing(run_folder, tmp_path):
-    timm = pytest.importorskip("timm")
     assert main(["export", str(run_folder("timm")), str(tmp_path / "it")]) == 0
     network = timm.create_model("mobilenetv3_small_050", num_classes=0)
     network.load_state_dict(torch.load(tmp_path / "it", weights_only=True))
 
 
-@pytest.mark.parametrize("kind", ["convnet", "torchvision"])
+@pytest.mark.parametrize("kind", ["convnet", pytest.param("torchvision", marks=pytest.mark.long)])
 def test_ten_images_have_the_same_features_by_onnx(run_folder, tmp_path, kind):
-    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     file = tmp_path / "encoder.onnx"
     assert main(["export", str(run_folder(kind)), str(file)]) == 0
     images, expected = ten_images(run_folder(kind))
-    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     for rows in (10, 1):  # the batch is free
         (features,) = session.run(["features"], {"images": images[:rows].numpy()})
         torch.testing.assert_close(torch.from_numpy(features), expected[:rows], rtol=1e-5, atol=1e-5)

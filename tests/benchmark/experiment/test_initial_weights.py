@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors.torch
+import timm
 import torch
 import yaml
 from torchvision import models
@@ -66,9 +68,8 @@ class TestLoading:
             assert equal(target.state_dict(), source_of.state_dict())
 
     def test_a_safetensors_file_is_the_same_weights(self, convnet, tmp_path):
-        torch_format = pytest.importorskip("safetensors.torch")
         state = torch.load(convnet, weights_only=True)
-        torch_format.save_file(state, tmp_path / "convnet.safetensors")
+        safetensors.torch.save_file(state, tmp_path / "convnet.safetensors")
         assert equal(read_state(tmp_path / "convnet.safetensors", "x"), state)
 
     def test_the_classifier_of_torchvisions_file_is_left_out_and_nothing_else(self):
@@ -86,7 +87,6 @@ class TestLoading:
             load_state(encoder, state, "x")
 
     def test_timms_classifier_is_left_out_too(self):
-        timm = pytest.importorskip("timm")
         plain, encoder = timm.create_model("resnet18"), networks.timm(name="resnet18", image_size=32)
         load_state(encoder, plain.state_dict(), "x")
         assert torch.equal(encoder.backbone.conv1.weight, plain.conv1.weight)

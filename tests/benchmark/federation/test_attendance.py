@@ -10,7 +10,7 @@ from benchmark.rng import Streams
 from methods import trees
 from tests import run_helpers
 from tests.methods import test_fedsc
-from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.contract import WEIGHTS, InterfaceContract
 from tests.run_helpers import TINY
 
 STREAMS = Streams(3)
@@ -114,7 +114,7 @@ def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
     assert 0 < lost < 16
 
 
-class UnderDropout(MethodContract):
+class UnderDropout(InterfaceContract):
     """The contract where clients are away, and half of those that are drawn never reply."""
 
     variant = True

@@ -9,7 +9,7 @@ from benchmark.federation.compression import RESIDUAL, largest, multiples
 from methods import trees
 from methods.base import MethodError
 from tests import run_helpers
-from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, MethodContract
+from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, DurabilityContract, InterfaceContract
 from tests.run_helpers import TINY
 
 TENSORS = 2 * 3 + 3 + 2
@@ -151,7 +151,7 @@ def test_a_method_without_updates_is_refused(tmp_path, method):
         run_helpers.build_run(tmp_path, method, "compression.name=int8")
 
 
-class TestInt8(MethodContract):
+class TestInt8(InterfaceContract):
     variant = True
     method = "fedavg"
     overrides = ("compression.name=int8",)
@@ -164,7 +164,9 @@ class TestInt8(MethodContract):
         }
 
 
-class TestTopK(MethodContract):
+class TestTopK(InterfaceContract, DurabilityContract):
+    """A client keeps what it has not sent."""
+
     variant = True
     method = "fedavg"
     overrides = ("compression.name=top-k", "compression.share=0.1")
@@ -175,7 +177,7 @@ class TestTopK(MethodContract):
         return {("fit", "down", "weights"): WEIGHTS, ("fit", "up", "weights"): 8 * count + 4 * STATISTICS}
 
 
-class TestScaffoldInt4(MethodContract):
+class TestScaffoldInt4(InterfaceContract):
     variant = True
     method = "scaffold"
     overrides = ("compression.name=int4",)

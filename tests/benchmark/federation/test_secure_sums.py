@@ -11,7 +11,7 @@ from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
 from tests.methods import test_fedavg, test_scaffold
-from tests.methods.contract import MethodContract
+from tests.methods.contract import InterfaceContract
 
 SECURE = "privacy.secure_sums=true"
 FIT = Phase("fit", uplink={"weights": Mean("examples"), "delta": Sum(), "rows": Each()})
@@ -223,7 +223,7 @@ def test_a_number_beyond_the_range_is_named():
         cohort(range(2), largest=1.0).sent(visit(0), reply(0), FIT.uplink)
 
 
-class Masked(MethodContract):
+class Masked(InterfaceContract):
     """The contract under masks."""
 
     variant = True

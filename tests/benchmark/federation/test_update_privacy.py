@@ -1,6 +1,7 @@
 """Clipped and noisy updates: by hand, by identities with runs without them, and under the contract of every method."""
 
 import math
+import shlex
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from methods import trees
 from methods.base import Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
 from tests.methods import test_fedavg, test_scaffold
-from tests.methods.contract import STATISTICS, WEIGHTS, MethodContract
+from tests.methods.contract import STATISTICS, WEIGHTS, DurabilityContract, InterfaceContract
 
 FIT = Phase("fit", uplink={"weights": Mean(), "delta": Sum()})
 SENT = {"weights": {"encoder": {"w": torch.tensor([1.0, 1.0])}}}
@@ -24,8 +25,6 @@ REPLY = {"weights": {"encoder": {"w": torch.tensor([4.0, 1.0])}}, "delta": {"w":
 LOCAL = "federation.batch_norm=local"
 ROUND = "federation.rounds=1"
 NOISY = ("privacy.clip=0.5", "privacy.noise_multiplier=0.2", LOCAL)
-
-
 ONES = {"weights": {"w": torch.ones(3)}}
 
 
@@ -154,6 +153,7 @@ class TestPoisson:
         with pytest.raises(MethodError, match="delta of phase 'fit' is not sent to all clients alike"):
             made.check_sent(FIT, ONES)
 
+    @pytest.mark.usefixtures("few_orders")
     def test_a_run_charges_every_client_in_every_round_whoever_is_drawn(self, tmp_path):
         words = ("privacy.noise_multiplier=2", "federation.participation=0.3")
         record, _ = run_helpers.execute_run(tmp_path, "fedavg", *self.SAMPLED, *words)
@@ -219,6 +219,7 @@ class TestRuns:
             assert record["privacy"]["clients"][str(client)] == cost
         assert record["privacy"]["covers"] == ["weights by client"]
 
+    @pytest.mark.usefixtures("few_orders")
     @pytest.mark.parametrize(
         ("target", "word"),
         [(8, "privacy.sampling=poisson"), (8, "privacy.accountant=pld"), (300, "privacy.clipping=adaptive")],
@@ -254,91 +255,68 @@ class TestRuns:
         assert all(set(counted) == {Release(0.2)} for counted in run.loop.accountant.releases.values())
 
 
+CENTRAL, BY_CLIENTS = "privacy.mechanism=central", "privacy.mechanism=local"
+CLIP = "privacy.clip=0.5 privacy.noise_multiplier=0.2"
+NOISE = f"{CLIP} {LOCAL}"
 MISTAKES = [
-    ("fedavg", ("privacy.mechanism=middle", *NOISY), "privacy.mechanism='middle': choose none or central or local"),
-    ("fedavg", ("privacy.mechanism=central",), "privacy.clip=None: give the largest norm"),
-    ("fedavg", ("privacy.mechanism=central", "privacy.clip=0"), "privacy.clip=0.*above 0"),
-    ("fedavg", ("privacy.mechanism=local", "privacy.clip=1"), "give the noise's deviation over privacy.clip as"),
-    ("fedavg", ("privacy.clipping=layers",), "privacy.clipping needs privacy.mechanism=central or local"),
-    ("fedavg", ("privacy.mechanism=central", "privacy.clipping=tensors", *NOISY), "choose flat or layers or adaptive"),
-    ("fedavg", ("privacy.mechanism=local", "privacy.clipping=adaptive", *NOISY), "adaptive trusts the server"),
-    ("fedavg", ("privacy.mechanism=local", "privacy.sampling=poisson", *NOISY), "poisson trusts the server"),
-    ("fedavg", ("privacy.mechanism=central", "privacy.accountant=moments", *NOISY), "choose rdp or pld"),
-    ("fedavg", ("privacy.mechanism=central", "privacy.quantile=1", *NOISY), r"privacy.quantile=1.*in \(0, 1\)"),
+    ("fedavg", f"privacy.mechanism=middle {NOISE}", "privacy.mechanism='middle': choose none or central or local"),
+    ("fedavg", f"{CENTRAL}", "privacy.clip=None: give the largest norm"),
+    ("fedavg", f"{CENTRAL} privacy.clip=0", "privacy.clip=0.*above 0"),
+    ("fedavg", f"{BY_CLIENTS} privacy.clip=1", "give the noise's deviation over privacy.clip as"),
+    ("fedavg", "privacy.clipping=layers", "privacy.clipping needs privacy.mechanism=central or local"),
+    ("fedavg", f"{CENTRAL} privacy.clipping=tensors {NOISE}", "choose flat or layers or adaptive"),
+    ("fedavg", f"{BY_CLIENTS} privacy.clipping=adaptive {NOISE}", "adaptive trusts the server"),
+    ("fedavg", f"{BY_CLIENTS} privacy.sampling=poisson {NOISE}", "poisson trusts the server"),
+    ("fedavg", f"{CENTRAL} privacy.accountant=moments {NOISE}", "choose rdp or pld"),
+    ("fedavg", f"{CENTRAL} privacy.quantile=1 {NOISE}", r"privacy.quantile=1.*in \(0, 1\)"),
     (
         "fedavg",
-        (
-            "privacy.mechanism=central",
-            "privacy.clipping=adaptive",
-            "privacy.clip=1",
-            "privacy.noise_multiplier=1",
-            LOCAL,
-        ),
+        f"{CENTRAL} privacy.clipping=adaptive privacy.clip=1 privacy.noise_multiplier=1 {LOCAL}",
         "rounds of 2 clients allow a privacy.noise_multiplier below 0.2, and it is 1",
     ),
-    ("fedavg", NOISY, "need privacy.mechanism=central or local"),
-    ("flesd", ("privacy.mechanism=central", *NOISY), "no phase in which FLESD's clients train sends any"),
-    ("fedu2", ("privacy.mechanism=central", *NOISY), "FedU2's server reads every client's 'delta' by itself"),
-    (
-        "ldawa",
-        ("privacy.mechanism=central", *NOISY, "federation.rounds=4"),
-        "LDAWA's server weighs each client's 'weights' by itself",
-    ),
-    ("untrained", ("privacy.mechanism=local", *NOISY), "no phase in which Untrained's clients train sends any"),
-    (
-        "fedsc",
-        ("privacy.mechanism=local", *NOISY[:2], "method.sigma=0.5"),
-        "FedSC releases entries with noise of its own",
-    ),
+    ("fedavg", f"{NOISE}", "need privacy.mechanism=central or local"),
+    ("flesd", f"{CENTRAL} {NOISE}", "no phase in which FLESD's clients train sends any"),
+    ("fedu2", f"{CENTRAL} {NOISE}", "FedU2's server reads every client's 'delta' by itself"),
+    ("ldawa", f"{CENTRAL} {NOISE} federation.rounds=4", "LDAWA's server weighs each client's 'weights' by itself"),
+    ("untrained", f"{BY_CLIENTS} {NOISE}", "no phase in which Untrained's clients train sends any"),
+    ("fedsc", f"{BY_CLIENTS} {CLIP} method.sigma=0.5", "FedSC releases entries with noise of its own"),
     (
         "fedavg",
-        ("privacy.mechanism=local", *NOISY[:2], "federation.batch_norm=recalibrate"),
+        f"{BY_CLIENTS} {CLIP} federation.batch_norm=recalibrate",
         "federation.batch_norm=local, whose evaluated encoder",
     ),
     (
         "fedavg",
-        ("privacy.mechanism=central", *NOISY[:2]),
+        f"{CENTRAL} {CLIP}",
         r"\(encoder, projector\) .*: set encoder.norm=group and set heads.head_norm=false, or",
     ),
     (
         "orchestra",
-        ("privacy.mechanism=central", *NOISY[:2], "encoder.norm=group", "heads.head_norm=false"),
+        f"{CENTRAL} {CLIP} encoder.norm=group heads.head_norm=false",
         r"\(projector, target_projector\) .*: set heads.last_norm=false, or",
     ),
     (
         "orchestra",
-        ("privacy.mechanism=central", *NOISY[:2], "heads.head_norm=false", "heads.last_norm=false"),
+        f"{CENTRAL} {CLIP} heads.head_norm=false heads.last_norm=false",
         r"\(encoder, target_encoder\) .*: set encoder.norm=group, or",
     ),
+    ("fedavg", f"{CENTRAL} {CLIP} encoder.norm=group objective.head_norm=true", "set objective.head_norm=false, or"),
+    ("fedavg", f"{CENTRAL} {CLIP} objective=supervised", r"\(encoder\) .*: set encoder.norm=group, or"),
     (
         "fedavg",
-        ("privacy.mechanism=central", *NOISY[:2], "encoder.norm=group", "objective.head_norm=true"),
-        "set objective.head_norm=false, or",
-    ),
-    (
-        "fedavg",
-        ("privacy.mechanism=central", *NOISY[:2], "objective=supervised"),
-        r"\(encoder\) .*: set encoder.norm=group, or",
-    ),
-    (
-        "fedavg",
-        ("privacy.mechanism=central", *NOISY[:2], "objective=simsiam"),
+        f"{CENTRAL} {CLIP} objective=simsiam",
         "set encoder.norm=group and choose an objective whose heads have none, or",
     ),
     (
         "fedavg",
-        ("privacy.mechanism=central", *NOISY[:2], "encoder={class: methods.networks.torchvision, name: resnet18}"),
+        f"{CENTRAL} {CLIP} encoder='{{class: methods.networks.torchvision, name: resnet18}}'",
         "choose an encoder without BatchNorm and set heads.head_norm=false, or",
     ),
-    (
-        "fedavg",
-        ("privacy.mechanism=central", *NOISY, "method.weighting=batches"),
-        "all clients count alike: set method.weighting=clients",
-    ),
-    ("fedca", ("privacy.mechanism=central", *NOISY), "no phase in which FedCA's clients train sends any"),
-    ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.epsilon=.inf"), "privacy.epsilon=inf: give a number"),
-    ("fedavg", ("privacy.mechanism=central", *NOISY, "privacy.quantile=0.9"), "needs privacy.clipping=adaptive"),
-    ("fedavg", ("privacy.range=3",), "privacy.range needs privacy.secure_sums=true"),
+    ("fedavg", f"{CENTRAL} {NOISE} method.weighting=batches", "all clients count alike: set method.weighting=clients"),
+    ("fedca", f"{CENTRAL} {NOISE}", "no phase in which FedCA's clients train sends any"),
+    ("fedavg", f"{CENTRAL} {NOISE} privacy.epsilon=.inf", "privacy.epsilon=inf: give a number"),
+    ("fedavg", f"{CENTRAL} {NOISE} privacy.quantile=0.9", "needs privacy.clipping=adaptive"),
+    ("fedavg", "privacy.range=3", "privacy.range needs privacy.secure_sums=true"),
 ]
 
 
@@ -350,15 +328,15 @@ def test_a_run_of_no_rounds_may_have_noise_masks_or_compression(tmp_path):
 @pytest.mark.parametrize(("method", "words", "line"), MISTAKES)
 def test_what_is_not_covered_is_refused_in_one_line(method, words, line, tmp_path):
     with pytest.raises((ConfigError, MethodError), match=line):
-        run_helpers.build_run(tmp_path, method, *words)
+        run_helpers.build_run(tmp_path, method, *shlex.split(words))
 
 
-class Noisy(MethodContract):
+class Noisy(InterfaceContract):
     """The contract under noise; other policies than `local` are refused, see MISTAKES."""
 
     variant = True
     overrides = ("privacy.clip=0.5", "privacy.noise_multiplier=0.001", "federation.batch_norm=local")
-    test_batch_norm_policies = None
+    test_recalibration_measures_the_statistics_or_is_refused = None
 
 
 class TestCentral(Noisy):
@@ -369,7 +347,9 @@ class TestCentral(Noisy):
         return dict.fromkeys(test_fedavg.TestFedAvg().bill(run), WEIGHTS - 4 * STATISTICS)
 
 
-class TestPoissonAndAdaptive(Noisy):
+class TestPoissonAndAdaptive(Noisy, DurabilityContract):
+    """The clip moves with the rounds; a round may be of nobody."""
+
     method = "fedavg"
     overrides = (
         "privacy.mechanism=central",

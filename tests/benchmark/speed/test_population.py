@@ -23,7 +23,7 @@ def write_peak(folder: Path, method: str, clients: int) -> None:
     (folder / "peak").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "scaffold"])
 def test_a_thousand_clients_take_the_memory_of_ten(tmp_path, method):
     measured = {}
     for clients in (10, 1000):

@@ -123,51 +123,40 @@ def test_threads_spin_briefly_unless_the_user_set_it(monkeypatch):
         assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
-def test_the_program_bounds_spinning_before_torch_is_imported():
-    code = (
-        "import sys, runpy; from benchmark import runtime; "
-        "record = lambda: print('torch' in sys.modules, __import__('os').environ['GOMP_SPINCOUNT']); "
-        "runtime.keep_freed_memory = record; "
-        "sys.argv = ['benchmark', 'list']; runpy.run_module('benchmark', run_name='__main__')"
-    )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
-    assert done.stdout.splitlines()[0] == "False 10000", done.stderr
-
-
 @pytest.mark.parametrize("words", [["flor"], ["repetitions=0"], ["speed=3"]])
 def test_a_mistake_is_one_line(words, capsys):
     assert main(words) == 2
     assert capsys.readouterr().out.startswith("error: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "unneeded"),
-    [
-        (["board", "folder={folder}"], ("torch", "lightning", "wandb", "sklearn")),
-        (["list"], ("lightning", "wandb", "matplotlib", "sklearn")),
-        (
-            [
-                "run",
-                TINY,
-                "fedavg",
-                "logger=csv",
-                "federation.rounds=1",
-                "evaluation.protocols=[]",
-                "output={folder}/x",
-            ],
-            ("wandb", "sklearn", "pandas"),
-        ),
-    ],
-    ids=["board", "list", "run"],
-)
-def test_a_command_imports_what_it_needs(tmp_path, words, unneeded):
+IMPORTS = """
+import os, runpy, sys
+from benchmark import runtime
+
+runtime.keep_freed_memory = lambda: print("BEFORE", "torch" in sys.modules, os.environ["GOMP_SPINCOUNT"])
+for words, unneeded in {commands}:
+    sys.argv = ["benchmark", *words]
+    try:
+        runpy.run_module("benchmark", run_name="__main__")
+    except SystemExit as done:
+        print("ENDED", done.code, [name for name in unneeded if name in sys.modules])
+"""
+RUN = ["run", TINY, "fedavg", "logger=csv", "federation.rounds=1", "evaluation.protocols=[]"]
+
+
+def test_a_command_imports_what_it_needs_and_bounds_spinning_before_that(tmp_path):
+    """One process, in which each command needs more than the one before."""
     (tmp_path / "results").mkdir()
-    code = (
-        "import sys; from benchmark.cli.main import main; code = main(sys.argv[1:]); "
-        f"print('LOADED', [name for name in {unneeded!r} if name in sys.modules]); sys.exit(code)"
-    )
-    words = [word.format(folder=tmp_path) for word in words]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "LOADED []"
+    commands = [
+        (["board", f"folder={tmp_path}"], ["torch", "lightning", "wandb", "sklearn"]),
+        (["list"], ["lightning", "wandb", "matplotlib", "sklearn"]),
+        ([*RUN, f"output={tmp_path}/x"], ["wandb", "sklearn", "pandas"]),
+    ]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(commands=commands)],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("ENDED")] == ["ENDED 0 []"] * 3, done.stdout + done.stderr
+    assert next(line for line in lines if line.startswith("BEFORE")) == "BEFORE False 10000"

@@ -1,0 +1,255 @@
+"""Runs that diverge, share a folder or fail on one of two ranks."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from rich.console import Console
+
+from benchmark.cli.main import main
+from benchmark.configuration.compose import compose
+from benchmark.errors import EX_TEMPFAIL, BusyError, ConfigError
+from benchmark.experiment.experiment import Experiment
+from benchmark.tracking.progress import Display
+from leaderboards import store
+from methods.fedavg import FedAvg
+from methods.scaffold import Scaffold
+from tests.benchmark.cli.cli_helpers import checkpoint, control_c, interrupt
+from tests.command_helpers import Job
+from tests.run_helpers import TINY, finish, in_child, same
+
+
+class Diverging(FedAvg):
+    """FedAvg whose loss is NaN from the second round on, on clients with an odd id."""
+
+    def receive(self, visit):
+        super().receive(visit)
+        self.broken = visit.round >= 1 and visit.client.id % 2
+
+    def loss(self, out, batch):
+        return super().loss(out, batch) * (float("nan") if self.broken else 1)
+
+
+class Undeclared(FedAvg):
+    """FedAvg whose replies on the second rank hold an entry that the phase does not declare."""
+
+    def reply(self, visit):
+        message, memory = super().reply(visit)
+        return {**message, **({"extra": message["weights"]} if os.environ.get("LOCAL_RANK") == "1" else {})}, memory
+
+
+class TestDivergence:
+    ALL = ("scenario=all", "federation.participation=1")
+
+    def test_an_absurd_learning_rate(self, refused):
+        line = refused("run", TINY, "fedavg", "optimizer.lr=1e30", "training.epochs=3")
+        assert "the loss of client" in line
+        assert "in round 1, phase 'fit'" in line
+
+    def test_memories_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        """SCAFFOLD divides by the sum of a client's learning rates, here 0, and keeps the result."""
+        line = refused("run", TINY, "scaffold", "optimizer.lr=0")
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_networks_that_stay_and_are_not_finite(self, refused, tmp_path):
+        """One step overflows the weights, which stay on the client; the loss is finite and the reply is empty."""
+        line = refused("run", TINY, "local", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
+        line = refused("run", TINY, "fedavg", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
+        assert "what the clients replied as 'weights' is not finite in round 1, phase 'fit'" in line
+        assert "no round is done yet" in line
+        assert not list(tmp_path.rglob("state.pt"))
+
+    def test_a_suite_goes_on_and_says_so_at_the_end(self, call, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        methods = ["fedavg", "fedprox method.mu=1e30", "fedavg objective=spectral", "fedsc objective=simclr"]
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
+        code, out, err = call("run", f"suite={suite}", "federation.rounds=1", "scenario=short")
+        assert code == 2
+        assert "short fedprox+mu=1e_30 seed 0: stopped: the loss of client" in out
+        assert "short fedsc-simclr seed 0: stopped: FedSC shares correlation matrices" in out
+        assert "fedavg-spectral" in out.rpartition("client")[2]  # the board
+        assert err.startswith("error: 2 of 4 runs stopped: short fedprox+mu=1e_30 seed 0, short fedsc-simclr seed 0")
+        assert {file.parents[1].name for file in tmp_path.rglob("result.json")} == {"fedavg", "fedavg-spectral"}
+
+    def test_one_row_each_stops_for_its_data_its_images_and_its_loss(self, call, tmp_path):
+        """A suite goes on past an impossible partition, a corrupt image and a divergence."""
+        for name, split, label in product(("sound", "broken"), ("train", "test"), "ab"):
+            folder = tmp_path / "data" / name / split / label
+            folder.mkdir(parents=True)
+            for index in range(40):
+                image = np.random.default_rng(index).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(image).save(folder / f"{index}.png")
+        corrupt = tmp_path / "data" / "broken" / "train" / "b" / "3.png"
+        corrupt.write_bytes(corrupt.read_bytes()[:40])
+        images = {"name": "sound", "root": f"{tmp_path}/data"}
+        scenario = tmp_path / "four.yaml"
+        scenario.write_text(yaml.safe_dump({**yaml.safe_load(Path(TINY).read_text()), "data": images}))
+        rows = [
+            "fedavg row=good",
+            "fedavg row=impossible partition.min_size=400",
+            "fedavg row=corrupt data.name=broken",
+            "fedavg row=diverges optimizer.lr=1e30",
+        ]
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(yaml.safe_dump({"scenarios": [f"{scenario} scenario=four"], "methods": rows, "seeds": [0]}))
+        code, out, err = call("run", f"suite={suite}")
+        assert code == 2
+        assert [line.split(": stopped: ")[0] for line in out.splitlines() if ": stopped: " in line] == [
+            "four impossible seed 0", "four corrupt seed 0", "four diverges seed 0",
+        ]  # fmt: skip
+        assert "cannot read the image" in out
+        assert re.search(r"^ +– +good ", out, re.MULTILINE)  # on the board
+        assert err.startswith("error: 3 of 4 runs stopped: four impossible seed 0, four corrupt seed 0, four diverges")
+
+    def test_the_last_good_round_is_kept(self, refused, call, tmp_path):
+        overrides = ("method.class=tests.benchmark.cli.test_failures.Diverging", "row=own", *self.ALL)
+        folder = tmp_path / "runs" / "all" / "own" / "seed0"
+        line = refused("run", TINY, "fedavg", *overrides)
+        assert "the loss of client 1 became nan in round 2, phase 'fit'" in line
+        state = checkpoint(folder)
+        assert state["round"] == len(state["history"]) == 1
+        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+        assert call("run", TINY, "fedavg", "row=good", *self.ALL)[0] == 0
+        good = [json.loads(row) for row in (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()]
+        assert state["history"][0]["loss"] == good[0]["loss"]
+        assert line == refused("run", TINY, "fedavg", *overrides)
+        assert same(checkpoint(folder)["server"], state["server"])
+
+
+class Meddled(Scaffold):
+    """SCAFFOLD during whose visits of the second round another process calls `evaluate` on the run's folder."""
+
+    def __init__(self, objective, *, folder, **kwargs):
+        super().__init__(objective, **kwargs)
+        self.folder = Path(folder)
+
+    def reply(self, visit):
+        if visit.round == 1:
+            assert finish(in_child(evaluate_and_note, self.folder)) == 0
+        return super().reply(visit)
+
+
+def evaluate_and_note(folder):
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["evaluate", str(folder / "runs/tiny/own/seed0"), "trust=true"])
+    with (folder / "call").open("a") as stream:
+        stream.write(f"{code} is {err.getvalue().partition(' is ')[2].partition(':')[0]}\n")
+
+
+class TestOneRunAFolder:
+    def test_a_second_process_is_refused_and_takes_nothing_away(self, call, tmp_path):
+        """`evaluate` on a running run would delete client state that the checkpoint does not list yet."""
+        overrides = (
+            "method.class=tests.benchmark.cli.test_failures.Meddled",
+            "method.folder=" + str(tmp_path),
+            "row=own",
+        )
+        (tmp_path / "call").write_text("")
+        code, _, err = call("run", TINY, "scaffold", *overrides)
+        assert code == 0, err
+        lines = (tmp_path / "call").read_text().splitlines()
+        assert len(lines) == 2
+        assert set(lines) == {f"{EX_TEMPFAIL} is being used by another process"}
+        folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
+        assert call("evaluate", str(folder), "trust=true")[0] == 0
+        assert checkpoint(folder)["round"] == 3
+
+    def test_a_finished_run_says_what_it_was_not_asked_for(self, call, tmp_path):
+        assert call("run", TINY, "fedavg")[0] == 0
+        code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[knn/v1,geometry/v1]")
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        assert code == 0
+        assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
+
+    def test_it_keeps_its_name_and_may_be_taken_up_elsewhere(self, folder, call, refused, tmp_path):
+        for command in ("resume", "evaluate"):
+            assert "row: fedavg -> other" in refused(command, str(folder), "row=other")
+            assert "scenario: tiny -> other" in refused(command, str(folder), "scenario=other")
+        assert call("evaluate", str(folder), f"data.cache={tmp_path / 'again'}", "protocols=geometry/v1")[0] == 0
+        assert (tmp_path / "again").is_dir()
+        assert "geometry/v1" in store.read(folder / "result.json")["scores"]
+
+    def test_who_is_refused_writes_nothing(self, tmp_path):
+        common = ("row=x", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "logger=csv")
+        first, second = (
+            Experiment(compose(TINY, "fedavg", [*common, f"optimizer.lr={rate}"]), Display(Console(quiet=True)))
+            for rate in (0.01, 0.02)
+        )
+        second.refuse_changed_config()  # the folder is free
+        with first.open():
+            before = {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()}
+            with pytest.raises(BusyError, match="is being used by another process"), second.open():
+                pass
+        with pytest.raises(ConfigError, match="holds a run of another config"), second.open():
+            pass
+        assert {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()} == before
+
+    def test_a_file_system_without_locks(self, call, monkeypatch):
+        def unknown(*_):
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr("benchmark.experiment.lock.fcntl.flock", unknown)
+        assert call("run", TINY, "fedavg", "federation.rounds=1")[0] == 0
+
+    def test_a_folder_that_cannot_be_made_is_named(self, refused, tmp_path):
+        (tmp_path / "runs").write_text("")
+        assert str(tmp_path / "runs") in refused("run", TINY, "fedavg")
+
+    def test_a_lost_memory_is_named(self, call, refused, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
+        with monkeypatch.context() as patch:
+            interrupt(patch, 4, control_c)
+            assert call("run", TINY, "scaffold")[0] == 130
+        shutil.rmtree(folder / "checkpoint" / "memory")
+        assert "memory" in refused("resume", str(folder))
+
+    def test_a_record_is_written_last(self, call, tmp_path, monkeypatch):
+        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
+        with monkeypatch.context() as patch:
+            patch.setattr("benchmark.tracking.plots.of_run", lambda *_: control_c())
+            assert call("run", TINY, "fedavg")[0] == 130
+        assert not (folder / "result.json").exists()
+        assert call("run", TINY, "fedavg")[0] == 0
+        assert {file.name for file in (folder / "figures").iterdir()} == {"partition.png", "curves.png"}
+
+
+@pytest.mark.ranks
+class TestTwoRanks:
+    """Output of a run on two ranks: a board, a table and an error of either rank are printed once."""
+
+    def test_a_suite_that_goes_on_past_an_error(self, tmp_path):
+        suite = tmp_path / "mine.yaml"
+        broken = "fedavg method.class=tests.benchmark.cli.test_failures.Undeclared row=broken"
+        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": [broken, "scaffold"], "seeds": [0]}))
+        job = Job(tmp_path, "devices=2", words=[f"suite={suite}", "federation.rounds=2", "scenario=short"])
+        assert job.end(120) == [2], job.out.read_text()
+        printed = job.out.read_text()
+        assert "Traceback" not in printed
+        assert printed.count("short broken seed 0: stopped: ") == 1
+        assert printed.count("short scaffold seed 0: knn/v1") == 1
+        assert printed.count("seconds") == 1  # the heading of a column of the board
+        assert printed.count("error: ") == 1
+        assert store.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
+
+    def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
+        own = ("method.class=tests.benchmark.cli.test_failures.Undeclared", "row=own")
+        job = Job(tmp_path, "devices=2", words=[TINY, "fedavg", *own])
+        assert job.end(120) == [2], job.out.read_text()
+        (line,) = job.errors
+        assert line.startswith("error: ")
+        assert "replied with extra, which phase 'fit' does not declare" in line
+        assert "Traceback" not in job.out.read_text()
