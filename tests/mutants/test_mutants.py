@@ -141,8 +141,9 @@ def toy(tmp_path):
 def measured(toy):
     """The exit code, the output and the result of the command."""
     into = toy.parent / "results.json"
-    words = [f"tree={toy}", f"state={toy.parent / 'state'}", f"into={into}", "targets=[toy/maths.py]", "libraries=[]"]
-    words += ["operators=[NumberReplacer,ReplaceComparisonOperator_Gt_GtE]", "patience=1", "seconds=20"]
+    words = [f"tree={toy}", f"state={toy.parent / 'state'}", f"into={into}", "targets=[toy/maths.py]"]
+    words += ["operators=[NumberReplacer,ReplaceComparisonOperator_Gt_GtE]", "libraries=[hypothesis.strategies]"]
+    words += ["patience=1", "seconds=20"]
     command = [sys.executable, "-m", "tests.mutants", *words]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
