@@ -79,13 +79,13 @@ def test_a_mutant_keeps_its_name_when_its_line_moves():
 
 
 def test_tests_of_the_file_come_first_and_cases_of_one_test_do_not_crowd_out_others():
-    seconds = {"tests/test_b.py::far[0]": 1, "tests/test_b.py::far[1]": 1, "tests/test_b.py::other": 1.5}
+    seconds = {"tests/test_b.py::A::far[0]": 1, "tests/test_b.py::B::far[0]": 1, "tests/test_b.py::other": 1.5}
     seen = Seen({}, {**seconds, "tests/test_a.py::near": 9})
     assert seen.ordered([*seen.seconds], "tests/test_a.py::") == [
         "tests/test_a.py::near",
-        "tests/test_b.py::far[0]",
+        "tests/test_b.py::A::far[0]",
         "tests/test_b.py::other",
-        "tests/test_b.py::far[1]",
+        "tests/test_b.py::B::far[0]",
     ]
 
 

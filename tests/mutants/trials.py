@@ -132,12 +132,16 @@ class Seen:
         return sorted({test for line in lines for test in self.lines[file].get(line, ()) if test in self.seconds})
 
     def ordered(self, tests: Sequence[str], near: str) -> list[str]:
-        """The tests of the file `near` first; cheapest first, the n-th case of a test as if it took n times as long."""
+        """The tests of the file `near` first; cheapest first, the n-th case of a test as if it took n times as long.
+
+        Tests of one name are cases of one test: a contract is inherited by many classes.
+        """
         turn: Counter[str] = Counter()
         cost = {}
         for test in sorted(tests, key=lambda test: (self.seconds[test], test)):
-            turn[test.partition("[")[0]] += 1
-            cost[test] = self.seconds[test] * turn[test.partition("[")[0]]
+            name = test.partition("[")[0].rpartition("::")[2]
+            turn[name] += 1
+            cost[test] = self.seconds[test] * turn[name]
         return sorted(tests, key=lambda test: (not test.startswith(near), cost[test], test))[:MOST]
 
 
