@@ -21,7 +21,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 # a worker a core, each on one thread: most of a test is starting something
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help install benchmark test long check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test long mutants check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: install  ## all tests but the long ones
 
 long: install  ## the tests that `make test` leaves out, each of minutes: an hour and a half
 	$(PYTEST) -m long
+
+mutants: install  ## plant some 340 faults into the code and count those that no test notices (ARGS="jobs=2"): hours
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: install  ## format, lint, types, the import rule, known-bad versions of dependencies, and the pages' links
 	$(BIN)/ruff format --check .
