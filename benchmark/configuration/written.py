@@ -147,8 +147,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             children = node.value if isinstance(node, SequenceNode) else []
             if isinstance(node, MappingNode):
                 keys = [key for key, _ in node.value if isinstance(key, ScalarNode) and key.tag != f"{TAG}merge"]
-                names = [key.value for key in keys]
-                if twice := [key for index, key in enumerate(keys) if key.value in names[:index]]:
+                first: dict[str, Node] = {}
+                if twice := [key for key in keys if first.setdefault(key.value, key) is not key]:
                     raise ConstructorError(None, None, f"found duplicate key {twice[0].value}", twice[0].start_mark)
                 for key in keys:  # a number is no name of a key, which `check_plain` says
                     key.tag = f"{TAG}str" if key.tag == f"{TAG}bool" else key.tag

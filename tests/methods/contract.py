@@ -168,12 +168,10 @@ class InterfaceContract(Contract):
         """`average` is the unbroken run; where `local` is not refused `MethodContract` tries it."""
         for policy in {"local", "recalibrate"} - set(self.batch_norm):
             with pytest.raises(MethodError, match="batch_norm"):
-                run_helpers.train_run(
-                    tmp_path / policy, self.method, *self.overrides, f"federation.batch_norm={policy}"
-                )
+                run_helpers.train_run(tmp_path / policy, self.method, *self.with_row(f"federation.batch_norm={policy}"))
         runs = [(False, unbroken)]
         if "recalibrate" in self.batch_norm:
-            words = (*self.overrides, "federation.batch_norm=recalibrate")
+            words = self.with_row("federation.batch_norm=recalibrate")
             runs += [(True, run_helpers.train_run(tmp_path, self.method, *words))]
         for measured, run in runs:
             sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}

@@ -196,8 +196,8 @@ def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monke
     }.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
     if "encoder" in read_config("method", name):
-        encoder = "encoder={class: tests.methods.vits.small, image_size: 8}"  # the sheet's images are larger
-        few.append(encoder)
+        encoder = "encoder={class: tests.methods.vits.small}"
+        few += [encoder, "views.size=8"]  # the images of the sheet are larger
     known = arguments(locate(compose("digits", name).objective, "objective"))
     widths = {"projector": "[12,8]", "predictor": "4", "head_norm": "true"}
     heads = [f"heads.{key}={value}" for key, value in widths.items() if key in known]

@@ -182,7 +182,7 @@ class TestIdentity:
             (["encoder.weights=/dev/zero"], "encoder.weights=/dev/zero: there is no such file"),
             (["encoder.weights=https://x.org/a.pt"], "nothing is fetched from an address"),
             (["encoder.weights=IMAGENET1K_V1"], "methods.networks.convnet takes no name"),
-            (["encoder.weights=3"], "encoder.weights=3: give a file"),
+            (["encoder.weights=3"], "encoder.weights=3: methods.networks.convnet takes no name: give a file"),
             (["encoder.weights_sha256=abc"], "there is no file whose content it could be"),
         ],
     )

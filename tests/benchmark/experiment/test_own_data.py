@@ -472,7 +472,7 @@ class TestClasses:
         ("overrides", "line"),
         [
             (["data.class=nowhere.X"], "is its folder in PYTHONPATH"),
-            (["data.class=5"], "data.class=5: give a text or null"),
+            (["data.class=5"], "data.class='5': give an import path"),
             (["partition.class=nowhere.split"], "is its folder in PYTHONPATH"),
             (
                 [f"partition.class={own_data.__name__}.by_turns", "partition.second=1"],

@@ -294,7 +294,7 @@ def test_a_campaign_has_the_rest_of_the_time(command, tmp_path, monkeypatch):
     assert not called
     assert command(*words, "minutes=3")[0] == 0
     ((_, _, program, verb, name, minutes, *rest),) = called
-    assert (program, verb, name) == ("benchmark", "campaign", "ssd-main")
+    assert (Path(program).name, verb, name) == ("fulcrum.py", "campaign", "ssd-main")
     assert 2.8 < float(minutes.removeprefix("minutes=")) <= 3 - session.CLOSING / 60 + 0.01
     assert {"logger=csv", f"output={tmp_path / 'gpu' / 'runs'}", "accelerator=cpu"} <= set(rest)
 
