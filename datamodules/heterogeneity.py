@@ -1,11 +1,9 @@
 """Heterogeneity of a partition: statistics over its clients, and a bubble chart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-
-from datamodules.labels import short
 
 MAX_CLIENTS = 100
 """Largest number of clients in a chart: with more it would be unreadable and take minutes."""
@@ -49,19 +47,20 @@ def bubble_chart(
     path: str | Path,
     classes: Sequence[str],
     names: Sequence[str] = (),
+    spelt: Callable[[str], str] = str,
 ) -> None:
     """Write the partition as a PNG: clients across, classes up, a bubble's area the number of examples.
 
     The largest bubble fills its cell, as in FLESD's Figure 2; `classes` are names for the class axis. At most
     `MAX_CLIENTS` clients are drawn; the numbers in the title are of all clients. names: of the clients, if they have
-    some; without classes all images are one.
+    some; without classes all images are one. spelt: the text of a name.
     """
     from matplotlib.figure import Figure
 
     examples = counts(labels, partition)[:MAX_CLIENTS]
     clients, num_classes = examples.shape
     cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
-    named, rows = list(map(short, names[:clients])), list(map(short, classes or ["all"]))
+    named, rows = list(map(spelt, names[:clients])), list(map(spelt, classes or ["all"]))
     below = 0.1 + 0.07 * max(map(len, named)) if named else 0.0  # inches that upright names need
     beside = 0.5 + 0.07 * max(map(len, rows))
     width = max(4.0, cell * clients + 1 + beside)

@@ -195,4 +195,5 @@ def _levene(sizes: "NDArray[np.float64]", design: Design) -> "tuple[NDArray[np.f
     means, mean = np.add.reduceat(sizes, first) / counts, sizes.mean(axis=0)
     between = (counts * (means - mean) ** 2).sum(axis=0) / (len(design) - 1)
     within = ((sizes - np.repeat(means, counts[:, 0], axis=0)) ** 2).sum(axis=0) / (len(sizes) - len(design))
-    return between / within, means / mean
+    with np.errstate(divide="ignore"):  # residuals of one size: infinitely clear
+        return between / within, means / mean

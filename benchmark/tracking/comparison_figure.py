@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.tracking.comparison import MONITORS, RunContent, monitored
-from datamodules.labels import short
 from eval.protocol import PROTOCOLS
 from leaderboards.encoders import WORST, mean_of
+from leaderboards.labels import short
 from leaderboards.pages.plots import spread_labels
 from leaderboards.palette import DASHES, LIGHT
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INK, GREY, GRID = "#222222", "#777777", "#e6e6e3"
 MOST_PROTOCOLS = 3
 """Most protocols whose accuracy is drawn; the table has all."""
-NAME = 40
+NAME = 34
 """Most letters of a run's name."""
 LABEL = 0.052
 """Least distance of two labels, over the height of the axes."""
@@ -101,7 +101,7 @@ def _draw_curves(axes: "Axes", curves: Sequence[Curve], labels: Sequence[str], y
     low, high = axes.get_ylim()
     ends = {run: (values[max(values)] - low) / (high - low) for run, values in enumerate(curves) if values}
     for run, height in zip(ends, spread_labels(list(ends.values()), LABEL), strict=True):
-        text, (colour, _) = _short(labels[run]), styles[run]
+        text, (colour, _) = labels[run], styles[run]
         at = (max(curves[run]), curves[run][max(curves[run])])
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
         axes.annotate(
@@ -149,8 +149,4 @@ def _draw_accuracies(axes: "Axes", accuracies: Accuracies, worst: Accuracies, la
 
 def _named(label: str, mean: str) -> str:
     """A run's name, and below it what its accuracies are a mean of."""
-    return f"{_short(label)}\n{mean}" if mean else _short(label)
-
-
-def _short(label: str, most: int = 34) -> str:
-    return label if len(label) <= most else f"{label[: most // 2 - 1]}…{label[-most // 2 :]}"
+    return f"{label}\n{mean}" if mean else label

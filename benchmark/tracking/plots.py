@@ -14,7 +14,7 @@ from torchvision.utils import make_grid
 from benchmark.tracking.record import curve
 from datamodules.federated import FederatedDataModule
 from datamodules.heterogeneity import bubble_chart
-from datamodules.labels import drawable, short
+from leaderboards.labels import drawable, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def of_run(
     source, points = data.source, curve(history)
     figures: dict[str, Callable[..., None]] = {
         "partition": partial(
-            bubble_chart, source.train.labels, data.parts, classes=source.classes, names=data.parts.names
+            bubble_chart, source.train.labels, data.parts, classes=source.classes, names=data.parts.names, spelt=short
         ),
         "curves": partial(lines, "curves", history, title=title),
     }

@@ -4,6 +4,7 @@ The same records give the same bytes.
 """
 
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.comparisons import COMPARISONS
+from leaderboards.labels import short
 from leaderboards.markdown import rank_of, seeds_phrase, with_spread
 from leaderboards.palette import GREY, LIGHT, looks
 from leaderboards.rank import FLOOR, HEADLINE, Cell, board, fitted, runs
@@ -44,6 +46,9 @@ X_AXES = {
 }
 """Key of a curve's points that may be the x axis -> its label and unit."""
 
+NAME, TITLE = 50, 60
+"""Most letters of a row's name, and of a scenario's."""
+
 Curve = list[dict[str, float]]
 """What the monitor measured in one run: one point for each evaluated round."""
 
@@ -52,9 +57,11 @@ def save(draw: Callable[[], "Figure"], path: str | Path) -> None:
     """Writes a figure as SVG; its bytes depend on nothing but what is drawn."""
     import matplotlib
 
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # settings of the user's machine have no effect
         matplotlib.rcParams.update(STYLE)
+        # a record may have such numbers of rounds that their ticks leave the axes no room
+        warnings.filterwarnings("ignore", "constrained_layout not applied")
         draw().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
@@ -80,10 +87,10 @@ def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
     for row in rows[len(ranked) :]:
         _floor(axes, row.cells[HEADLINE].mean)
     _scale(figure, axes, fitted(rows))
-    axes.set_yticks(range(len(ranked)), [row.row for row in ranked])
+    axes.set_yticks(range(len(ranked)), [short(row.row, NAME) for row in ranked])
     axes.set_ylim(max(len(ranked), 1) - 0.4, -0.6)  # the best row on top
     axes.set_xlabel(f"{HEADLINE} after the last round (%)")
-    axes.set_title(scenario, loc="left", fontsize=10, fontweight="bold", pad=16)
+    axes.set_title(short(scenario, TITLE), loc="left", fontsize=10, fontweight="bold", pad=16)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
@@ -204,7 +211,7 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
             axes.plot(x, [mean for _, mean, _ in points], color=colour, linestyle=dash, linewidth=1.6, label=row)
             low, high = ([mean + sign * spread for _, mean, spread in points] for sign in (-1, 1))
             axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-            ends += [(row, x[-1], points[-1][1], colour)] if points else []
+            ends += [(short(row, NAME), x[-1], points[-1][1], colour)] if points else []
         axes.set_xlabel(label)
         if key == "bytes":  # methods differ by orders of magnitude
             axes.set_xscale("log")
@@ -217,6 +224,6 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
         label_ends(axes, ends)
     count = seeds_phrase(map(len, curves.values()))
     shown = count if count == "one seed" else f"mean and spread of {count}"
-    caption = f"{spec['title']} ({spec['scenario']}, {shown})"
+    caption = f"{spec['title']} ({short(spec['scenario'], TITLE)}, {shown})"
     figure.suptitle(textwrap.fill(caption, int(14 * figure.get_figwidth())), fontsize=10)
     return figure

@@ -11,7 +11,7 @@ from PIL import Image
 
 from benchmark.tracking import plots
 from datamodules.heterogeneity import bubble_chart
-from datamodules.labels import LONGEST, drawable, short
+from leaderboards.labels import LONGEST, drawable, short
 
 SCRIPTS = ["中文网络医院第一号", "مستشفى القاهرة", "בית חולים", "病院😀🧪", "โรงพยาบาล", "_$a^b$_"]
 LONG = [f"hospital_of_the_university_in_the_middle_of_the_town_ward_{k:02}" for k in range(6)]
@@ -54,7 +54,7 @@ def test_every_figure_with_names_draws_without_a_warning(names, tmp_path):
     attack = {"members": torch.rand(9), "others": torch.rand(9), "surest": torch.zeros(4, 1, 8, 8, dtype=torch.uint8)}
     title = " ".join(names)
     figures = {
-        "partition": lambda path: bubble_chart(labels, parts, path, classes=names, names=names),
+        "partition": lambda path: bubble_chart(labels, parts, path, classes=names, names=names, spelt=short),
         "tsne": lambda path: plots.embedding(places, torch.from_numpy(labels), names, path, title),
         "spectrum": lambda path: plots.spectra(values, path, title),
         "membership": lambda path: plots.membership(dict.fromkeys(names, attack), path, title),
