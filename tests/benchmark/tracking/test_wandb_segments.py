@@ -50,11 +50,11 @@ def rows(folder):
     return found
 
 
-@pytest.mark.parametrize("logged", [True, False], ids=["between rounds", "between checkpoint and log"])
-def test_each_round_is_in_one_row_with_growing_steps(tmp_path, logged):
+def test_each_round_is_in_one_row_with_growing_steps(tmp_path):
+    """Killed between two rounds, and between a checkpoint and its row."""
     words = ["run", TINY, "fedavg", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}"]
     words += ["threads=1", "accelerator=cpu", "federation.rounds=4", "devices=1", "logger=wandb"]
-    for first in (2, 3):  # killed twice
+    for first, logged in ((2, True), (3, False)):
         died = python(tmp_path, "-c", KILLED.format(first=first, logged=logged, words=words))
         assert died.returncode == -signal.SIGKILL, died.stderr
     (folder,) = tmp_path.glob("runs/*/*/seed0")
