@@ -7,11 +7,12 @@ too, which is how the command starts itself again.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = str(Path(__file__).resolve().parent)
+sys.path.insert(0, HERE)
 try:
     from benchmark.__main__ import main
 finally:
-    del sys.path[0]
+    sys.path.remove(HERE)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,7 +17,7 @@ def _import_the_others() -> None:
     try:
         for name in ("datamodules", "eval", "leaderboards", "methods"):
             module = importlib.import_module(name)
-            if not Path(str(module.__file__)).is_relative_to(ROOT):
+            if not Path(str(module.__file__)).resolve().is_relative_to(Path(ROOT).resolve()):
                 raise ImportError(
                     f"a module {name!r} was imported from {module.__file__} before the suite, which has one of this "
                     "name: import benchmark first, or give yours another name"

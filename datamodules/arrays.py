@@ -13,7 +13,7 @@ from datamodules import columns
 from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
-from datamodules.splits import SPLITS, choose, split_and_key, split_of
+from datamodules.splits import SPLITS, choose, is_missing, split_and_key, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
@@ -39,6 +39,9 @@ def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] 
     train = (options or {}).get("train") or next((split for split in by_split if split_of(split) == "train"), None)
     if train is None:
         raise DataError(f"{where} has no array train_images: {known}")
+    for names in by_split.values():
+        if (given_as := names.get("labels")) and all(map(is_missing, arrays[given_as].reshape(-1).tolist())):
+            del names["labels"]
     has_labels = "labels" in by_split.get(train, {})
     unlabelled = {split for split, names in by_split.items() if has_labels and "labels" not in names}
     sizes = {split: len(arrays[names["images"]]) for split, names in by_split.items()}
@@ -95,6 +98,12 @@ def labelled(
     """
     if "train" not in labels:
         labels = {}
+    for split, each in labels.items():
+        if missing := [k for k, label in enumerate(each) if is_missing(label)]:
+            raise DataError(
+                f"{where}: {len(missing):,} of {len(each):,} images of {split} have no label, the first is image "
+                f"{missing[0]} ({each[missing[0]]!r}): give all one, or remove them"
+            )
     known = sorted(set(labels.get("train", ())), key=lambda label: (isinstance(label, str), label))
     positions: dict[Any, int] = {label: k for k, label in enumerate(known)}
     if classes is not None:
@@ -126,11 +135,14 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         reason = " ".join(str(error).split())
         raise DataError(f"{folder} cannot be read as a Hugging Face data set: {reason}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
-    chosen, kept = choose({name: len(each) for name, each in splits.items()}, str(folder), given=options)
+    sizes = {name: len(each) for name, each in splits.items()}
+    train = choose(sizes, str(folder), given=options).names["train"]
+    names, notes = columns.chosen(splits[train].features, options, str(folder))
+    image, label = names["image"], names["label"]
+    unlabelled = {name for name, each in splits.items() if label and not _has_labels(each, label)} - {train}
+    chosen, kept = choose(sizes, str(folder), given=options, unlabelled=unlabelled)
     splits = {split: splits[name] for split, name in chosen.items()}
     features = {split: each.features for split, each in splits.items()}
-    names, notes = columns.chosen(features["train"], options, str(folder))
-    image, label = names["image"], names["label"]
     if image not in features.get("test", {image}):
         raise DataError(f"{folder}: train has a column {image}, test has none: give both the same columns")
     if label is not None and any(
@@ -141,9 +153,8 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         key: {split: list(each[names[key]]) for split, each in splits.items() if names[key] in each.features}
         for key in ("label", "client")
     }
-    for key, by_split in values.items():
-        if any(value in (None, "") for each in by_split.values() for value in each):
-            raise DataError(f"{folder}: some images have no {key}: give all one, or remove them")
+    if any(value in (None, "") for each in values["client"].values() for value in each):
+        raise DataError(f"{folder}: some images have no client: give all one, or remove them")
     undecoded = datasets.Image(decode=False)  # the library would also fetch addresses, and open any path
     read = {split: each.select_columns([image]).cast_column(image, undecoded) for split, each in splits.items()}
     items = {split: [(each, position) for position in range(len(each))] for split, each in read.items()}
@@ -156,9 +167,16 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         try:
             with Image.open(io.BytesIO(content)) as opened:
                 return as_image(opened, where)
-        except OSError as error:
+        except DataError:
+            raise
+        except Exception as error:  # decoders raise errors of many unrelated classes
             raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
 
     classes = getattr(features["train"].get(label), "names", None)  # None of labels that are plain values
     raw = labelled(items, values["label"], values["client"], image_of, str(folder), classes)
     return replace(raw, notes=(*kept, *raw.notes, *notes))
+
+
+def _has_labels(rows: Any, column: str) -> bool:
+    """Whether any row of a split has a label in this column."""
+    return column in rows.features and not all(map(is_missing, rows[column]))

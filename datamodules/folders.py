@@ -78,7 +78,13 @@ def in_folder(
                 if not has_test or split_of(name) != "val" or name in options.values():  # it would not be left out
                     raise
         listing = settled(found, str(folder), options, "/")
-        files, notes = listing.files, [*listing.notes, *read.notes, *_beside_splits(folder, found)]
+        files, beside = listing.files, _beside_splits(folder, found)
+        notes = [*listing.notes, *read.notes, *beside]
+        if beside and labels and not (options or "test" in files or "/" in files["train"][0].path):
+            raise DataError(
+                f"{folder} has images in {next(iter(splits))}/ and in folders beside it ({beside[0]}): if it is a "
+                f"class, rename it; else put its images into {next(iter(splits))}/<class>/"
+            )
         has_probe = probe_of(folder) is not None
         if not ("test" in files or "test" in options or clients or has_probe) and files["train"][0].label:
             raise DataError(

@@ -226,7 +226,8 @@ def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPa
         return partition
     if not 1 <= count <= len(partition.parts):
         raise PartitionError(
-            f"partition.clients={count}: the data name {len(partition.parts)} clients: give at most so many"
+            f"partition.clients={count}: there are {len(partition.parts)} clients"
+            f"{' of partition.min_size images' if partition.notes else ''}: give at most so many"
         )
     return partition.chosen(
         np.sort(np.random.default_rng([seed, 3]).permutation(len(partition.parts))[:count]).tolist()

@@ -144,7 +144,7 @@ def eight_bits(image: Picture, levels: int | None, name: str) -> np.ndarray:
     if image.values.dtype == np.uint8:
         if image.deep and levels is not None:
             raise DataError(
-                f"data.levels={levels}: {name} has 16 bits a channel and colours, of which Pillow reads 8 bits: "
+                f"data.levels: {name} has 16 bits a channel and colours, of which Pillow reads 8 bits: "
                 "convert it to 8 bits, or give arrays of uint16"
             )
         return image.values

@@ -181,7 +181,11 @@ def load(
     if probe_folder is not None:
         further: dict[str, Any] = {"verify": verify, "progress": progress, "levels": stored.levels}
         further["options"] = {key: value for key, value in (options or {}).items() if key == "classes"}
-        probe = load(probe_folder.name, root=folder, cache=cache, unused_by="training", **further, **size)
+        try:
+            probe = load(probe_folder.name, root=folder, cache=cache, unused_by="training", **further, **size)
+        except DataError as error:  # `data.options` are not those of the probe
+            cause, remedy, _ = str(error).partition("; data.options.splits.test=null")
+            raise DataError(f"{cause}{'; without test/ in it a fifth is held out' if remedy else ''}") from error
         if not probe.labelled:
             raise DataError(f"{probe_folder} is for labelled images, and has no two classes: the layout is {LABELLED}")
     return Source(

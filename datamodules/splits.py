@@ -16,6 +16,8 @@ FILLERS = frozenset(("set", "data", "dataset", "split", "image", "images", "img"
 SPLITS = ("train", "test")
 OPTIONS = ("splits",)
 """The key of `data.options` that names the data's splits, see `split_names`."""
+MISSING = frozenset(("", "-1", "na", "n/a", "nan", "null"))
+"""Texts that stand for a label that is not known, in any case; so do None and numbers below 0."""
 WORDS = {
     **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
     **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
@@ -23,6 +25,17 @@ WORDS = {
 }
 """Word in the name of an array -> what it holds."""
 _SPLIT_OF = {name: split for split, names in NAMES.items() for name in names}
+
+
+def is_missing(label: Any) -> bool:
+    """Whether this says that an image has no label.
+
+    >>> [is_missing(label) for label in (None, -1, "NaN", "", 0, "none")]
+    [True, True, True, True, False, False]
+    """
+    if isinstance(label, str):
+        return label.strip().casefold() in MISSING
+    return label is None or (isinstance(label, int | float) and not label >= 0)  # nor not-a-number
 
 
 class Chosen(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from datamodules.errors import DataError
 from datamodules.listing import LONGEST, ImageFile, Listing, formats, settled
-from datamodules.splits import OPTIONS, split_of
+from datamodules.splits import OPTIONS, is_missing, split_of
 
 COLUMNS = {
     "path": ("path", "filepath", "filename", "image", "imagepath", "imagename", "imageid", "img", "imgpath", "imgname"),
@@ -78,7 +78,7 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None) -> Listing:
                 f"{row}: there is no image {base / path}: paths begin there; data.options.folder=NAME "
                 "puts a folder before them"
             )
-        names = [row.text.get(key) or None for key in ("label", "client")]
+        names = [_label(row), row.text.get("client") or None]
         found.setdefault(split, []).append(ImageFile(str(base / path), path, *names))
     if "" in found and len(found) > 1:
         raise DataError(f"{file}: {found[''][0].path} has no split, others have: give all one, or none")
@@ -87,6 +87,11 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None) -> Listing:
         raise DataError(f"{file} lists no training image: give it rows, and a header of path,label[,client][,split]")
     listing = settled(found, str(file), options)
     return listing._replace(notes=(*notes, *listing.notes))
+
+
+def _label(row: Row) -> str | None:
+    """The label of a row that has one."""
+    return None if is_missing(text := row.text.get("label")) else text
 
 
 def _is_file(path: Path) -> bool:
@@ -286,7 +291,7 @@ def beside(folder: Path) -> Beside | None:
 def _metadata(file: Path) -> dict[str, tuple[str | None, str | None]]:
     """(Class, client) by path; empty where no image has a class."""
     said = {
-        inside(row.text["path"], str(row)): (row.text.get("label") or None, row.text.get("client") or None)
+        inside(row.text["path"], str(row)): (_label(row), row.text.get("client") or None)
         for row in rows(file, ("path",), ("label", "client"), aside=True)
     }
     return said if any(label for label, _ in said.values()) else {}

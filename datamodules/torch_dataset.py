@@ -18,7 +18,7 @@ from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
 from datamodules.signatures import signature_of
-from datamodules.splits import SPLITS, split_names
+from datamodules.splits import SPLITS, is_missing, split_names
 
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
@@ -82,6 +82,8 @@ def _variants(
     elif "train" in parameters and "train" not in options:
         variants = {split: {"train": split == "train"} for split in SPLITS if splits[split] is not None}
     if list(splits.values()) not in (list(SPLITS), ["train", None]) and "split" not in variants["train"]:
+        if "split" in options:
+            raise DataError(f"data.options.split={options['split']} already names the split that is read: leave it out")
         raise DataError(f"data.options.splits: {where} has no argument split that it could be for")
     missing = [
         name
@@ -178,13 +180,13 @@ class Part(NamedTuple):
     def _label(self, label: Any, position: int) -> int | str | None:
         """A label as a plain number or text."""
         if label is None or type(label) in (int, str):
-            return label
+            return None if is_missing(label) else label
         with_type = type(label).__name__
         try:
             array = np.asarray(label)
             if array.size == 1 and array.dtype.kind in "biuU":
                 value = array.item()
-                return value if isinstance(value, str) else int(value)
+                return None if is_missing(value) else value if isinstance(value, str) else int(value)
             with_type = f"{array.dtype} {list(array.shape)}" if array.dtype != object else with_type
         except Exception:  # nothing that could be a number
             pass
@@ -202,8 +204,11 @@ def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str
         return {}
     for split, each in labels.items():
         if None in each:
+            way = (
+                "" if any(label is not None for label in each) else "; data.options.splits.test=null holds a fifth out"
+            )
             raise DataError(
-                f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none"
+                f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none{way}"
             )
     return {split: [label for label in each if label is not None] for split, each in labels.items()}
 

@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from benchmark.configuration.files import is_import_path, lineage, mapping, read
 from benchmark.configuration.hints import FREE, read_override
-from benchmark.configuration.identity import identity
+from benchmark.configuration.identity import SHOWN_BY_DATA, identity
 from benchmark.configuration.layers import check_keys, convert_types, defaults, resolve, short_error, stack, update
 from benchmark.configuration.naming import changes_name, variant
 from benchmark.configuration.partitions import with_hash
@@ -62,7 +62,8 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
         for override in sorted(overrides):
             rest = [other for other in overrides if other != override]
             key = override.partition("=")[0]
-            if changes_name(key) and run != identity(stack(shipped, [("", parse(rest))])):
+            other = stack(shipped, [("", parse(rest))])
+            if changes_name(key) and (run != identity(other) or (key in SHOWN_BY_DATA and asked != other)):
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error

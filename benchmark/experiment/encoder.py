@@ -1,10 +1,12 @@
 """Builds an encoder from its section; a user's is tried on a blank batch, so that what does not fit is a line."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from benchmark.configuration.instantiate import SHIPPED, construct, said
 from benchmark.errors import ConfigError, exit_code
@@ -33,30 +35,32 @@ def build(
     name = f"{where}: {architecture['class']}"
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"{name} makes a {type(encoder).__name__}: give a torch.nn.Module, or what returns one")
-    if not isinstance(dim := getattr(encoder, "dim", None), int):
+    if not isinstance(getattr(encoder, "dim", None), int):
         raise ConfigError(
             f"{name} makes a {type(encoder).__name__} without `dim`, the width of its features: set it (self.dim = "
             "64), or wrap the network in methods.networks.Encoder"
         )
     if (
         not built_from["class"].startswith(SHIPPED) or "in_channels" in built_from
-    ):  # the suite's fit what the run fills in
+    ):  # the suite's own fit what is filled in
         try_on(encoder, shape, name)
-    if dim != encoder.dim:  # which a forward pass may set
-        raise ConfigError(f"{name} has dim={dim}, and {encoder.dim} after a forward pass: set it once")
     start_from_weights(encoder, architecture, where, views)
     return encoder
 
 
 def try_on(encoder: nn.Module, shape: tuple[int, int, int], name: str) -> None:
-    """Applies it to two blank images, without a change of its state or of the random streams.
+    """Applies a copy of it to two blank images, without a change of the random streams.
 
-    Lazy layers get their shapes by it. name: for messages. Raises ConfigError: it fails, or returns no `[2, dim]`.
+    Lazy layers get their shapes by it, which no copy could have. name: for messages.
+
+    Raises ConfigError: it fails, or returns no `[2, dim]`.
     """
+    lazy = any(map(is_lazy, (*encoder.parameters(), *encoder.buffers())))
     images, training = torch.zeros(2, *shape), {module: module.training for module in encoder.modules()}
+    trial = encoder if lazy else copy.deepcopy(encoder)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            features = encoder.eval()(images)
+            features = trial.eval()(images)
     except Exception as error:
         if exit_code(error) is not None:
             raise
@@ -68,6 +72,8 @@ def try_on(encoder: nn.Module, shape: tuple[int, int, int], name: str) -> None:
             module.training = mode
     if not isinstance(features, torch.Tensor):
         raise ConfigError(f"{name} returns a {type(features).__name__}: return one tensor of features [N, dim]")
+    if trial.dim != encoder.dim:
+        raise ConfigError(f"{name} has dim={encoder.dim}, and {trial.dim} after a forward pass: set it once")
     if features.shape != (2, encoder.dim) or not features.is_floating_point():
         raise ConfigError(
             f"{name} returns {features.dtype} {list(features.shape)} for two images {list(shape)}: return floats "

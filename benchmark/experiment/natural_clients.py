@@ -45,7 +45,8 @@ def natural_clients(
     ids = _named_ids(config)
     if images.rows is not None:
         held = _without_too_limited(held, ids)
-    refuse_small(held.parts, held.names, "give it more images, or set partition.min_size=2 to leave such clients out")
+    way = ", or set partition.min_size=2 to leave such clients out"
+    refuse_small(held.parts, held.names, f"give it more images{'' if min_size or 'min_size' in takes else way}")
     return _with_ids(held, ids)
 
 

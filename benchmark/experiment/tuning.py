@@ -95,7 +95,7 @@ def several(text: str) -> list[str]:
     values = _parted(text)
     if len(values) == 1 and text.startswith("[") and text.endswith("]"):
         lists = [value.strip() for value in _parted(text[1:-1])]
-        return lists if all(value.startswith("[") and value.endswith("]") for value in lists) else []
+        return lists if len(lists) > 1 and all(value.startswith("[") and value.endswith("]") for value in lists) else []
     return [re.sub(r"""^(["'])(\[.*\])\1$""", r"\2", value) for value in values] if len(values) > 1 else []
 
 

@@ -94,8 +94,23 @@ class TestLabels:
     def test_a_missing_label_is_no_class(self, tmp_path, missing):
         column = (Value("string"), lambda k: missing if k == 2 else NAMES[k])
         for key in ("label", "client"):
-            with pytest.raises(DataError, match=f"some images have no {key}: give all one, or remove them"):
+            with pytest.raises(DataError, match=f"images.* have no {key}.*: give all one, or remove them"):
                 load(tmp_path, {"name": column}, key, **{"label": None, key: "name"})
+
+    @pytest.mark.parametrize("missing", [-1, None])
+    def test_a_test_without_them_gives_way_to_a_validation_with_them_or_is_refused_with_the_way(
+        self, tmp_path, missing
+    ):
+        features = Features({"image": ImageFeature(), "label": ClassLabel(names=NAMES)})
+        whole = Dataset.from_dict({"image": PICTURES, "label": [k % 3 for k in range(9)]}, features=features)
+        unlabelled = Dataset.from_dict({"image": PICTURES[:3], "label": [missing] * 3}, features=features)
+        DatasetDict(train=whole, validation=whole.select(range(6)), test=unlabelled).save_to_disk(tmp_path / "mine")
+        DatasetDict(train=whole, test=unlabelled).save_to_disk(tmp_path / "other")
+        source = sources.load("mine", root=tmp_path, cache=tmp_path / "cache")
+        assert (len(source.train.labels), len(source.test.labels)) == (9, 6)
+        assert "test (3 images), which has no labels, is left out" in source.notes
+        with pytest.raises(DataError, match=r"test has none: .* data\.options\.splits\.test=null leaves test out"):
+            sources.load("other", root=tmp_path, cache=tmp_path / "cache")
 
 
 class TestImages:

@@ -178,6 +178,34 @@ class TestLabelsThatAreMissing:
             assert not mine.labelled
             assert "the labels of test" in " ".join(mine.notes)
 
+    @few
+    @given(st.sampled_from(("table", "npz", "dataset")), st.sampled_from(("-1", "NaN", "na", "N/A", "null", "")))
+    def test_what_stands_for_none_is_no_class(self, kind, missing):
+        texts = ["cat", "dog", missing, "cat", "dog", missing]
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            images = np.zeros((6, 8, 8, 3), dtype=np.uint8)
+            for number, text in enumerate(texts):
+                save(root / f"{number}.png", images[number])
+                texts[number] = -1 if text == "-1" and kind != "table" else text
+            rows = [f"{number}.png,{text}" for number, text in enumerate(texts)]
+            (root / ("mine.csv" if kind == "table" else "other")).write_text("\n".join(["path,label", *rows]))
+            if kind == "npz":
+                labels = [text if text == -1 else text == "dog" for text in texts] if -1 in texts else texts
+                np.savez(root / "mine.npz", train_images=images, train_labels=np.array(labels))
+            dataset = (lambda: list(zip(images, texts, strict=True)), {}) if kind == "dataset" else None
+            with pytest.raises(DataError, match=r"no label") as error:
+                load(root, dataset=dataset)
+        assert "\n" not in str(error.value)
+
+    def test_a_class_that_is_named_like_a_split_is_refused(self, tmp_path):
+        for name in ("car", "plane", "train"):
+            make(tmp_path / "mine", name, images=3)
+        with pytest.raises(
+            DataError, match=r"images in train/ and in folders beside it .*: if it is a class, rename it"
+        ):
+            load(tmp_path)
+
     def test_a_split_that_some_rows_lack_is_refused(self, tmp_path):
         write(tmp_path, "table", {"train": ("train", True), "test": ("", True)})
         with pytest.raises(DataError, match=r"test0\.png has no split, others have"):

@@ -125,7 +125,7 @@ class TestFolders:
         assert as_dict(drawn).items() < as_dict(whole).items()
         assert as_dict(natural.drawn(whole, 3, seed=1)) == as_dict(drawn) != as_dict(natural.drawn(whole, 3, seed=2))
         assert natural.drawn(whole, None, seed=1) is whole
-        with pytest.raises(PartitionError, match=r"partition\.clients=9: the data name 8"):
+        with pytest.raises(PartitionError, match=r"partition\.clients=9: there are 8 clients: give"):
             natural.drawn(whole, 9, seed=1)
 
 

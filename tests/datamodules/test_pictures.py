@@ -230,7 +230,7 @@ class TestDepth:
         (note,) = sources.load("mine", root=tmp_path, cache=tmp_path / "cache").notes[1:]
         assert note.startswith("all 3 images of 16 bits are darker")
         assert note.endswith("convert them to 8 bits, or give arrays of uint16")
-        with pytest.raises(DataError, match=r"data\.levels=4095: train/\d\.ppm has 16 bits a channel and colours"):
+        with pytest.raises(DataError, match=r"data\.levels: train/\d\.ppm has 16 bits a channel and colours"):
             sources.load("mine", root=tmp_path, cache=tmp_path / "cache", levels=4095)
 
     def test_labelled_images_beside_them_have_the_same_white(self, tmp_path):

@@ -66,6 +66,16 @@ class OfOneSize(nn.Module):
         return self.layers(images)
 
 
+class Counting(Plain):
+    def __init__(self, in_channels: int = 3) -> None:
+        super().__init__(in_channels)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        return super().forward(x)
+
+
 class Broken(nn.Module):
     def __init__(self, first=1):
         raise KeyError("weights")
@@ -129,6 +139,7 @@ class TestFit:
         assert torch.equal(torch.rand(1), drawn)
         assert same(encoder.state_dict(), reference.state_dict())
         assert encoder.training
+        assert made(Counting).seen == 0
 
     def test_lazy_layers_have_their_shapes(self):
         assert made(OfOneSize, lazy=True).layers[1].weight.shape == (4, 64)

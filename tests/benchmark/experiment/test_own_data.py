@@ -224,7 +224,7 @@ class TestFile:
             (["partition.min_size=31"], r"partition\.min_size=31: the largest client has 30 images: lower it"),
             (["partition.min_size=x"], r"partition\.min_size='x'"),
             (["partition.path=none.csv"], r"partition\.path=none\.csv: there is no such file"),
-            (["partition.clients=9"], r"partition\.clients=9: the data name 3"),
+            (["partition.clients=9"], r"partition\.clients=9: there are 3 clients: give"),
             (["partition.alpha=1"], r"unknown key 'partition\.alpha'"),
             (["partition.partial=3"], r"partition\.partial=3: file takes true or false"),
         ],
@@ -374,6 +374,7 @@ class TestWithoutLabels:
     def test_a_run_from_before_the_key_goes_on_with_the_images_it_had(self, experiment):
         """Its folder lacks the key: a fifth was held out."""
         before = experiment("probed", "data.hold_out=true", *UNLABELLED, partition="folders")
+        assert "data.hold_out" in compose("digits", "fedavg", ["data.hold_out=true"]).scenario
         record = before.execute()
         file = before.folder / "config.yaml"
         lines = file.read_text().splitlines(keepends=True)
