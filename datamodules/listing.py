@@ -98,7 +98,10 @@ def settled(found: Mapping[str, list[ImageFile]], where: str, options: Mapping[s
         for key in ("label", "client"):
             without = [image.path for image in images if getattr(image, key) is None]
             if 0 < len(without) < len(images):
-                raise DataError(f"{where}: {without[0]} of {split} has no {key}, others have: give all one, or none")
+                way = "; data.labels=false uses none" if key == "label" else ""
+                raise DataError(
+                    f"{where}: {without[0]} of {split} has no {key}, others have: give all one, or none{way}"
+                )
     if not labelled and any(image.label for image in files.get("test", ())):
         notes = (*notes, f"the labels of {names['test']}{mark} are not used: {names['train']}{mark} has none")
     return Listing(files, notes)

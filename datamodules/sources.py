@@ -259,7 +259,7 @@ def _reader(
     if kind == "torchvision":
         return _Reader(kind, partial(archive, name, folder.parent, download), {})
     listing: Listing = (
-        in_table(files["csv"], options)
+        in_table(files["csv"], options, labels=folder_options["labels"])
         if kind == "csv"
         else folders.in_folder(folder, options=options, **folder_options)
     )

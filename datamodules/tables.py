@@ -46,11 +46,12 @@ class _Rows(NamedTuple):
     rows: Iterator[tuple[int, list[str]]]
 
 
-def in_table(file: Path, options: Mapping[str, Any] | None = None) -> Listing:
+def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bool = True) -> Listing:
     """The images that a CSV file lists: columns `path`, from the file's folder, and any of `label`, `client`, `split`.
 
     split: one of `splits.NAMES`; without that column a fifth of the images is held out as test. A path may lack its
     suffix. options: columns of other names, `train` and `test` (values of split), `folder` (put before the paths).
+    labels: whether those in it are used.
 
     Raises DataError: a missing or unknown column, a path that leads out of the folder, twice the same image, a missing
     file, images of which only some have a label or a client, or a test set without labels where train has some.
@@ -78,7 +79,7 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None) -> Listing:
                 f"{row}: there is no image {base / path}: paths begin there; data.options.folder=NAME "
                 "puts a folder before them"
             )
-        names = [_label(row), row.text.get("client") or None]
+        names = [_label(row) if labels else None, row.text.get("client") or None]
         found.setdefault(split, []).append(ImageFile(str(base / path), path, *names))
     if "" in found and len(found) > 1:
         raise DataError(f"{file}: {found[''][0].path} has no split, others have: give all one, or none")

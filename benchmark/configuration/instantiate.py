@@ -85,7 +85,8 @@ def construct(
         foreign = not section["class"].startswith(SHIPPED)
         if exit_code(error) is not None or not (foreign or isinstance(error, TypeError | ValueError | OverflowError)):
             raise  # with a message for the user, or a bug of these packages
-        raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {said(error)}") from error
+        hint = f"; arguments are keys, as {where}.NAME=VALUE" if "required positional" in str(error) else ""
+        raise ConfigError(f"{where}: {section['class']} cannot be built from {values}: {said(error)}{hint}") from error
 
 
 def locate(section: Mapping[str, Any], where: str) -> Any:
@@ -223,6 +224,8 @@ def check(values: Mapping[str, Any], known: Mapping[str, Any], where: str, owner
     """Refuse unknown keys, and values of another type than their key's."""
     for key, value in values.items():
         if key not in known:
-            raise ConfigError(f"unknown key '{where}.{key}'{nearest(key, known)}; {owner} has: {', '.join(known)}")
+            raise ConfigError(
+                f"unknown key '{where}.{key}'{nearest(key, known)}; {owner} has: {', '.join(known) or 'none'}"
+            )
         if not fits(value, known[key]):
             raise ConfigError(f"{where}.{key}={value!r}: {owner} takes {describe(known[key])}")

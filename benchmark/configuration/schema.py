@@ -29,7 +29,7 @@ class DataConfig:
     """The grey level of 16-bit images that is white, e.g. 4095 for 12 bits | max: the largest of the training images |
     None: the largest of the file's depth."""
     labels: bool = True
-    """Whether folders of images name classes; false: images have no labels."""
+    """Whether folders of images name classes, or the column of a table; false: images have no labels."""
     limit: float | None = None
     """For a quick look: a share of each class, in (0, 1), or a number of training images; None: all."""
     probe: str | None = None

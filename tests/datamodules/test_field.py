@@ -198,6 +198,16 @@ class TestLabelsThatAreMissing:
                 load(root, dataset=dataset)
         assert "\n" not in str(error.value)
 
+    def test_a_table_with_some_may_be_read_without(self, tmp_path):
+        for number in range(6):
+            save(tmp_path / f"{number}.png", np.zeros((8, 8, 3), dtype=np.uint8))
+        (tmp_path / "mine.csv").write_text(
+            "path,label\n" + "".join(f"{k}.png,{'a' if k % 2 else ''}\n" for k in range(6))
+        )
+        with pytest.raises(DataError, match=r"has no label, others have: .*; data\.labels=false uses none"):
+            load(tmp_path)
+        assert not load(tmp_path, labels=False).labelled
+
     def test_a_class_that_is_named_like_a_split_is_refused(self, tmp_path):
         for name in ("car", "plane", "train"):
             make(tmp_path / "mine", name, images=3)
