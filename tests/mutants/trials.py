@@ -22,7 +22,7 @@ import pytest
 
 PHASE = re.compile(r"(\|(run|setup|teardown)| \((call|setup|teardown)\))$")
 """What pytest-cov, or a process that a test started, writes behind a test's id."""
-FIRST, GROWTH, MOST = 12, 4, 600  # tests of the first call of pytest, how many times more in the next, in all
+FIRST, GROWTH = 12, 4  # tests of the first call of pytest, and how many times more in the next
 
 
 def snapshot(tree: Path, state: Path) -> Path:
@@ -142,7 +142,7 @@ class Seen:
             name = test.partition("[")[0].rpartition("::")[2]
             turn[name] += 1
             cost[test] = self.seconds[test] * turn[name]
-        return sorted(tests, key=lambda test: (not test.startswith(near), cost[test], test))[:MOST]
+        return sorted(tests, key=lambda test: (not test.startswith(near), cost[test], test))
 
 
 def _junit(test: str) -> tuple[str, str]:
