@@ -56,7 +56,7 @@ class TestFedProx(InterfaceContract):
         value.backward()
         pairs = dict(trees.leaves(method.trainable()))
         numbers = sum(parameter.numel() for parameter in pairs.values())
-        assert float(value) == pytest.approx(0.3 / 2 * numbers * 0.25, rel=1e-5)
+        assert value.item() == pytest.approx(0.3 / 2 * numbers * 0.25, rel=1e-5)
         for parameter in pairs.values():
             torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 0.3 * 0.5))
         assert all(parameter.grad is None for parameter in method.objective.target_encoder.parameters())
