@@ -1,5 +1,16 @@
 """Errors of the data that a user can fix: one line with what was given, what is possible and what to do."""
 
+from collections.abc import Sequence
+
+
+def first(names: Sequence[str], most: int = 3) -> str:
+    """The first few of the names as a text.
+
+    >>> first(("a", "b", "c", "d"))
+    'a, b, c, ...'
+    """
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
+
 
 class DataError(ValueError):
     """Data that are missing or unusable; the root of this package's errors."""

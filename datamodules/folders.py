@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from datamodules.cache import Raw
-from datamodules.errors import DataError, UnreadableError
+from datamodules.errors import DataError, UnreadableError, first
 from datamodules.layout import Layout, is_probe, probe_of
 from datamodules.listing import (
     Files,
@@ -102,12 +102,11 @@ def in_folder(
 def _unused(images: Sequence[ImageFile], unused_by: str) -> str:
     """The line that says that folders are read as clients whom nothing uses."""
     names = sorted({image.client or "" for image in images})
-    shown = ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
     pairs = len({(image.client, image.label) for image in images})
     classes = len({image.label for image in images})
     merged = f", and their {pairs:,} folders as {classes:,} classes, by name" if pairs > classes else ""
     return (
-        f"first folders ({shown}) are read as clients, which {unused_by} does not use{merged}; "
+        f"first folders ({first(names)}) are read as clients, which {unused_by} does not use{merged}; "
         "data.options.classes=path makes a class of each folder in them"
     )
 

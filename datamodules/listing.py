@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, first
 from datamodules.splits import choose, split_of
 
 LONGEST = 200
@@ -78,9 +78,9 @@ def formats() -> frozenset[str]:
 def other_formats(counts: Mapping[str, int]) -> str:
     """How many files of which suffix are no images, and what to do with the first that there is a way for."""
     shown = sorted(counts, key=lambda suffix: (suffix not in IMAGES, -counts[suffix], suffix))
-    numbers = [f"{counts[suffix]:,} {suffix or 'without a suffix'}" for suffix in shown[:6]]
+    numbers = [f"{counts[suffix]:,} {suffix or 'without a suffix'}" for suffix in shown]
     way = next((f" ({WAYS[suffix]})" for suffix in shown if suffix in WAYS), "")
-    return ", ".join([*numbers, *(["..."] if len(shown) > 6 else [])]) + way
+    return first(numbers, 6) + way
 
 
 def settled(found: Mapping[str, list[ImageFile]], where: str, options: Mapping[str, Any], mark: str = "") -> Listing:

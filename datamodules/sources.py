@@ -8,7 +8,7 @@ them, and `numpy.load` refuses objects.
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from datamodules.archives import archive
 from datamodules.cache import Progress, Raw, opened
 from datamodules.columns import COLUMNS
 from datamodules.embedded import EMBEDDED, SYNTHETIC, a_fifth
-from datamodules.errors import DataError
+from datamodules.errors import DataError, first
 from datamodules.listing import Listing
 from datamodules.partition import of_every_class
 from datamodules.pictures import checked_levels
@@ -43,11 +43,6 @@ KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
 """Kind of source -> its keys of `data.options`; `synthetic` has those of SYNTHETIC."""
 LABELLED = "probe/{train,test}/<class>/<image>"
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
-
-
-def first(names: Sequence[str], most: int = 3) -> str:
-    """The first few of the names as a text."""
-    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 @dataclass(frozen=True)

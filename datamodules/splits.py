@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, first
 
 NAMES = {
     "train": ("train", "training", "trn"),
@@ -73,8 +73,8 @@ def split_names(given: Any) -> dict[str, Any]:
 
 def split_and_key(name: str) -> tuple[str | None, str | None]:
     """The split and the key, images, labels or clients, that an array's name says: `train_images`, `X_test`."""
-    for first, _, second in (name.partition("_"), name.rpartition("_")):
-        for split, word in ((first, second), (second, first)):
+    for before, _, after in (name.partition("_"), name.rpartition("_")):
+        for split, word in ((before, after), (after, before)):
             if split_of(split) and (key := WORDS.get(word.casefold())):
                 return split.casefold(), key
     return None, None
@@ -150,7 +150,6 @@ def _only(names: list[str], split: str, where: str, mark: str) -> str | None:
     return names[0] if names else None
 
 
-def _listed(names: Collection[str], mark: str, most: int = 5) -> str:
+def _listed(names: Collection[str], mark: str) -> str:
     """Names in a message."""
-    shown = [f"{name}{mark}" for name in list(names)[:most]]
-    return ", ".join([*shown, *(["..."] if len(names) > most else [])]) or "no split"
+    return first([f"{name}{mark}" for name in names], 5) or "no split"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, first
 from datamodules.listing import LONGEST, ImageFile, Listing, formats, settled
 from datamodules.splits import OPTIONS, is_missing, split_of
 
@@ -143,7 +143,7 @@ def rows(
             if rest and not aside:
                 raise DataError(f"{file} has a column {rest[0]!r}: {_known(required, optional, one_of)}")
             if rest and notes is not None:
-                names = ", ".join([*rest[:5], *(["..."] if len(rest) > 5 else [])])
+                names = first(rest, 5)
                 notes.append(f"columns of {file.name} that are left out: {names}")
             for line, values in lines:
                 texts = {
@@ -178,9 +178,9 @@ def _jsonl(file: Path, stream: Any) -> _Rows:
                 yield line, content
 
     every = objects()
-    first = next(every, None)
-    header = list(first[1]) if first else []
-    lines = itertools.chain([first] if first else [], every)
+    top = next(every, None)
+    header = list(top[1]) if top else []
+    lines = itertools.chain([top] if top else [], every)
     return _Rows(header, ((line, [_text(content.get(name)) for name in header]) for line, content in lines))
 
 
@@ -235,8 +235,8 @@ def _positions(
 
 def _known(required: Sequence[str], optional: Sequence[str], one_of: Sequence[str]) -> str:
     """What the columns are, in a message."""
-    first = [" or ".join(one_of)] if one_of else []
-    text = f"the columns are {', '.join([*first, *required])}"
+    before = [" or ".join(one_of)] if one_of else []
+    text = f"the columns are {', '.join([*before, *required])}"
     optional = [role for role in optional if role not in (*required, *one_of)]
     text += f", and any of {', '.join(optional)}" if optional else ""
     if required == ("path",):

@@ -72,13 +72,10 @@ def settle(content: dict[str, Any], sections: Iterable[str]) -> None:
 def _settled(value: Any, path: tuple[str | int, ...], content: dict[str, Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: _settled(item, (*path, key), content) for key, item in value.items()}
-    if isinstance(value, list):
-        if any(isinstance(item, Mapping | list) for item in value):
-            return [_settled(item, (*path, index), content) for index, item in enumerate(value)]
-        return (
-            as_written(value, _argument(path, content)) if any(isinstance(item, Written) for item in value) else value
-        )
-    return as_written(value, _argument(path, content)) if isinstance(value, Written) else value
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        return [_settled(item, (*path, index), content) for index, item in enumerate(value)]
+    ambiguous = any(isinstance(item, Written) for item in (value if isinstance(value, list) else [value]))
+    return as_written(value, _argument(path, content)) if ambiguous else value
 
 
 def _argument(path: tuple[str | int, ...], content: dict[str, Any]) -> Hint:

@@ -61,7 +61,7 @@ def value_of(text: str) -> Any:
     return None if text in NULL else text
 
 
-def usual(value: Any) -> str:
+def spelling(value: Any) -> str:
     """The usual spelling of a number, true or false."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -80,7 +80,7 @@ def as_written(value: Any, hint: Hint) -> Any:
         return value
     text, read = str(value), value.value
     if hint is UNKNOWN:
-        return read if read is not None and text == usual(read) else value
+        return read if read is not None and text == spelling(read) else value
     return text if text and not fits(read, hint) and fits(text, hint) else read
 
 
@@ -92,7 +92,7 @@ def respelt(value: Any, hint: Hint) -> Any:
 def _spelt(value: Any) -> Any:
     if isinstance(value, list):
         return [_spelt(item) for item in value]
-    return Written(usual(value), value) if isinstance(value, int | float) else value
+    return Written(spelling(value), value) if isinstance(value, int | float) else value
 
 
 def settled(content: Any) -> Any:

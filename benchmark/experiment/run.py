@@ -37,8 +37,8 @@ from benchmark.tracking.provenance import (
     origin,
 )
 from benchmark.tracking.record import BEST, POOLED_STATISTICS, lacks_best_round, record
+from datamodules.errors import first
 from datamodules.federated import FederatedDataModule
-from datamodules.sources import first
 from eval.features import EvalError
 from eval.inputs import REASONS
 from eval.protocol import find
