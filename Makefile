@@ -12,6 +12,7 @@ DEVICES ?= auto
 BENCH ?=
 FUZZ ?= 2000
 FUZZ_SEED ?= 0
+BASE ?= main
 CAMPAIGN ?= ssd-main
 MINUTES ?=
 ARGS ?=
@@ -19,9 +20,10 @@ comma := ,
 # pages from docs/, README.md and the code; a broken link, anchor or name is an error
 DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 # a worker a core, each on one thread: most of a test is starting something
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test long mutants check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +45,9 @@ benchmark: install  ## run a suite (SUITE=digits) and print its board
 
 test: install  ## all tests but the long ones
 	$(PYTEST)
+
+quick: install  ## the tests of the files that differ from a branch (BASE=main), for the loop of writing
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(BASE) $(WORKERS)
 
 long: install  ## the tests that `make test` leaves out, each of minutes: an hour and a half
 	$(PYTEST) -m long

@@ -101,11 +101,17 @@ def spent(n):
     while n:
         n -= 1
     return n
+
+
+def third(x):
+    return x // 3
 """
 TESTS = """
 import os
 
-from toy.maths import clipped, spent
+import pytest
+
+from toy.maths import clipped, spent, third
 
 
 def test_clipped():
@@ -116,10 +122,27 @@ def test_spent():
     assert spent(2) == 0
 
 
+class TestThird:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shared(cls):
+        return third(7)
+
+    def test_its_type(self, shared):
+        assert isinstance(shared, int)
+
+    def test_its_value(self, shared):
+        assert shared == 2
+
+
 def test_that_passes_in_the_suite_only():
     assert clipped(3) == 3 and "PYTEST_XDIST_WORKER" in os.environ
 """
 KILLED = [["toy/maths.py", "", f"NumberReplacer#{i}", "LIMIT = 7", f"LIMIT = {n}"] for i, n in enumerate((8, 6))]
+# its line is run in the setup of the first test of a class, and the second notices
+SHARED = [
+    ["toy/maths.py", "third", f"NumberReplacer#{i}", "return x // 3", f"return x // {n}"] for i, n in enumerate((4, 2))
+]
 CLIP = ["return LIMIT if x > LIMIT else x", "return LIMIT if x >= LIMIT else x"]
 EQUAL = ["toy/maths.py", "clipped", "ReplaceComparisonOperator_Gt_GtE#0", *CLIP]
 TWICE = ["toy/maths.py", "spent", "NumberReplacer#0", "n -= 1", "n -= 2"]
@@ -154,11 +177,11 @@ def measured(toy):
 def test_a_fault_that_no_test_notices_survives_and_one_that_was_noticed_before_is_lost(toy):
     code, output, result = measured(toy)
     assert code == 0, output
-    assert result["killed"] == KILLED
+    assert result["killed"] == [*KILLED, *SHARED]
     assert result["timeout"] == [ENDLESS]
     # the test that fails without a fault too has no say
     assert result["survived"] == [[*EQUAL, "1 of 1 tests", ""], [*TWICE, "1 of 1 tests", ""]]
-    assert result["files"] == {"toy/maths.py": {"killed": 2, "mutants": 5, "survived": 2, "timeout": 1}}
+    assert result["files"] == {"toy/maths.py": {"killed": 4, "mutants": 7, "survived": 2, "timeout": 1}}
 
     assert measured(toy)[2] == result  # what is known is not tried again
     assert len(list(toy.parent.glob("state/*/results.jsonl"))) == 1

@@ -22,6 +22,7 @@ import pytest
 
 PHASE = re.compile(r"(\|(run|setup|teardown)| \((call|setup|teardown)\))$")
 """What pytest-cov, or a process that a test started, writes behind a test's id."""
+SETUP = ("|setup", " (setup)")
 FIRST, GROWTH = 12, 4  # tests of the first call of pytest, and how many times more in the next
 
 
@@ -104,27 +105,30 @@ class Seen:
 
     @classmethod
     def read(cls, folder: Path, files: Iterable[str], into: Path) -> "Seen":
-        """folder: data of coverage, whose files are combined as `into`, and `junit.xml`."""
+        """folder: data of coverage, whose files are combined as `into`, and `junit.xml`.
+
+        What a test's setup runs is seen by all tests of its class, or of its file where it has none.
+        """
         if not into.is_file():
             combined = coverage.Coverage(data_file=str(into.with_suffix(".new")), config_file=False)
             combined.combine([str(file) for file in folder.glob(".coverage*")], keep=True)
             combined.save()
             into.with_suffix(".new").rename(into)
-        times = {}
+        seconds, scopes = {}, defaultdict(set)
         for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
             if not [part.tag for part in case if part.tag in {"failure", "error", "skipped"}]:
-                times[case.attrib["classname"], case.attrib["name"]] = float(case.attrib["time"])
+                test = _id(case.attrib["classname"], case.attrib["name"])
+                seconds[test] = float(case.attrib["time"])
+                scopes[_scope(test)].add(test)
         data = coverage.CoverageData(str(into))
         data.read()
         lines: dict[str, dict[int, set[str]]] = {}
-        seconds: dict[str, float] = {}
         for file in files:
             found = lines[file] = defaultdict(set)
             for line, contexts in data.contexts_by_lineno(file).items():
                 found[line] = {PHASE.sub("", context) for context in contexts if context}  # "" at import
-            for test in set().union(*found.values()) - seconds.keys():
-                if (key := _junit(test)) in times:
-                    seconds[test] = times[key]
+                shared = {_scope(PHASE.sub("", each)) for each in contexts if each.endswith(SETUP)}
+                found[line].update(test for scope in shared for test in scopes[scope])
         return cls(lines, seconds)
 
     def of(self, file: str, lines: Iterable[int]) -> list[str]:
@@ -145,11 +149,16 @@ class Seen:
         return sorted(tests, key=lambda test: (not test.startswith(near), cost[test], test))
 
 
-def _junit(test: str) -> tuple[str, str]:
-    """Class and name of a test in junit.xml, by its id."""
-    path, bracket, case = test.partition("[")
-    *names, name = path.split("::")
-    return ".".join([names[0].removesuffix(".py").replace("/", "."), *names[1:]]), name + bracket + case
+def _scope(test: str) -> str:
+    """The class or the file of a test: what a fixture made for the first of its tests may serve the others too."""
+    return test.partition("[")[0].rpartition("::")[0]
+
+
+def _id(module: str, name: str) -> str:
+    """The id of a test by its class and name in junit.xml."""
+    parts = module.split(".")
+    file = 1 + max(i for i, part in enumerate(parts) if part.startswith("test_"))
+    return "::".join(["/".join(parts[:file]) + ".py", *parts[file:], name])
 
 
 @dataclass(eq=False)  # pytest puts its plugins into sets
