@@ -32,13 +32,20 @@ def correlated(n=900, d=40, classes=5):
     return (x / x.square().mean().sqrt()).float(), y
 
 
+@pytest.fixture
 def passes(monkeypatch):
     """A list that grows with each pass over the features."""
     calls, original = [], logistic_regression._blockwise_gradient
-    monkeypatch.setattr(
-        logistic_regression, "_blockwise_gradient", lambda *arguments: calls.append(1) or original(*arguments)
-    )
+    counted = lambda *arguments: calls.append(1) or original(*arguments)  # noqa: E731
+    monkeypatch.setattr(logistic_regression, "_blockwise_gradient", counted)
     return calls
+
+
+def assert_close(x, parameters, expected, atol):
+    """Whether two classifiers of five classes give the rows about the same probabilities; returns these."""
+    ours, theirs = (F.linear(x.double(), *split(p.double(), 5)).softmax(dim=1) for p in (parameters, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+    return ours, theirs
 
 
 @pytest.mark.parametrize("n", [1, 37, BLOCK, 2 * BLOCK + 37])
@@ -62,8 +69,8 @@ def test_gradients_are_those_of_autograd(n):
 
 @pytest.mark.parametrize("strength", [1e-1, 1e-3])
 def test_finds_scikit_learns_optimum(strength):
-    data = load_digits()
-    x, y = torch.from_numpy(data.data[:500]) / 16, torch.from_numpy(data.target[:500])
+    x, y = (torch.from_numpy(each[:500]) for each in load_digits(return_X_y=True))
+    x /= 16
     theirs = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, solver="newton-cholesky").fit(x.numpy(), y.numpy())
     parameters = fit_lbfgs(x, y, 10, strength, tolerance=1e-8, max_iter=5000)
     weight, bias = parameters[:-10].view(10, -1), parameters[-10:]
@@ -75,16 +82,14 @@ def test_finds_scikit_learns_optimum(strength):
 
 
 @pytest.mark.parametrize(("strength", "most"), [(1e-1, 25), (1e-5, 100)])
-def test_correlated_features_and_small_strengths_cost_few_passes(monkeypatch, strength, most):
+def test_correlated_features_and_small_strengths_cost_few_passes(passes, strength, most):
     """Without preconditioning these take 32 and 274 passes; the reference is solved in double precision."""
     x, y = correlated()
-    exact = fit_lbfgs(x.double(), y, 5, strength, tolerance=1e-9, max_iter=5000)
-    calls = passes(monkeypatch)
     parameters = fit_lbfgs(x, y, 5, strength)
-    assert len(calls) <= most
-    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (parameters, exact))
-    torch.testing.assert_close(logits.softmax(dim=1), expected.softmax(dim=1), rtol=0, atol=5e-3)
-    assert (logits.argmax(dim=1) == expected.argmax(dim=1)).float().mean() >= 0.995
+    assert len(passes) <= most
+    exact = fit_lbfgs(x.double(), y, 5, strength, tolerance=1e-9, max_iter=5000)
+    ours, theirs = assert_close(x, parameters, exact, 5e-3)
+    assert (ours.argmax(dim=1) == theirs.argmax(dim=1)).float().mean() >= 0.995
 
 
 def test_the_gram_changes_the_time_and_not_the_solution():
@@ -101,19 +106,14 @@ def test_a_gram_made_indefinite_by_rounding_is_accepted():
     gram = x.T @ x / len(x)
     rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))
     assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # below minus the strength
-    parameters, expected = (fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram))
-    logits, exact = (F.linear(x, *split(p, 5)) for p in (parameters, expected))
-    torch.testing.assert_close(logits.softmax(dim=1), exact.softmax(dim=1), rtol=0, atol=1e-2)
+    assert_close(x, *(fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram)), 1e-2)
 
 
-def test_the_solver_stops_where_the_precision_ends(monkeypatch):
+def test_the_solver_stops_where_the_precision_ends(passes):
     x, y = correlated()
-    calls = passes(monkeypatch)
     parameters = fit_lbfgs(x, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
-    assert len(calls) < 200
-    exact = fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000)
-    logits, expected = (F.linear(x.double(), *split(p.double(), 5)) for p in (parameters, exact))
-    torch.testing.assert_close(logits.softmax(dim=1), expected.softmax(dim=1), rtol=0, atol=1e-3)
+    assert len(passes) < 200
+    assert_close(x, parameters, fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000), 1e-3)
 
 
 def test_features_of_inference_mode_are_accepted():

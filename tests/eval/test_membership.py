@@ -42,14 +42,13 @@ class Remembering(nn.Module):
         return torch.where(nearest.values[:, None] < 2, self.known[nearest.indices], rows)
 
 
-def subject(encoder, *, train, test, members=None, classes=1):
-    train_y, test_y = torch.arange(len(train)) % classes, torch.arange(len(test)) % classes
-    x = torch.zeros(len(train), 2), torch.zeros(len(test), 2)
+def subject(encoder, train, test, members=None):
+    rows = {"train_x": torch.zeros(len(train), 2), "test_x": torch.zeros(len(test), 2)}
+    labels = {"train_y": torch.zeros(len(train)).long(), "test_y": torch.zeros(len(test)).long()}
+    inputs = {"encoder": encoder.eval(), "train": train, "test": test, "view": noisy}
     return Subject(
-        features=Features(train_x=x[0], train_y=train_y, test_x=x[1], test_y=test_y, num_classes=classes),
-        encoder_inputs=EncoderInputs(
-            encoder=encoder.eval(), train=train, test=test, prepare=torch.Tensor.float, augment=None, view=noisy
-        ),
+        features=Features(**rows, **labels, num_classes=1),
+        encoder_inputs=EncoderInputs(**inputs, prepare=torch.Tensor.float, augment=None),
         members=torch.arange(len(train)) if members is None else members,
     )
 
@@ -59,14 +58,16 @@ def scores(given):
 
 
 def test_an_encoder_that_remembers_its_images_is_found_out_and_one_that_does_not_is_not():
+    """Only members are looked for."""
     train, test = images(200, seed=1), images(200, seed=2)
-    remembering = scores(subject(Remembering(train), train=train, test=test))
-    assert remembering["auc"] > 0.95
-    assert remembering["auc_low"] > 0.5
-    assert remembering["tpr_1pct"] > 50
-    plain = scores(subject(nn.Flatten(), train=train, test=test))
-    assert plain["auc_low"] < 0.5 < plain["auc_high"]
-    assert plain["tpr_1pct"] < 5
+    encoder = Remembering(train[:100])
+    remembered, others = (scores(subject(encoder, train, test, torch.arange(100) + k)) for k in (0, 100))
+    assert remembered["auc"] > 0.95
+    assert remembered["auc_low"] > 0.5
+    assert remembered["tpr_1pct"] > 50
+    for none in (others, scores(subject(nn.Flatten(), train, test))):
+        assert none["auc_low"] < 0.5 < none["auc_high"]
+        assert none["tpr_1pct"] < 5
 
 
 def test_an_encoder_trained_on_a_hundred_images_for_long_is_found_out():
@@ -75,7 +76,7 @@ def test_an_encoder_trained_on_a_hundred_images_for_long_is_found_out():
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 256), nn.ReLU(), nn.Linear(256, 64))
     head = nn.Sequential(nn.ReLU(), nn.Linear(64, 32))
-    before = scores(subject(encoder, train=train, test=test))
+    before = scores(subject(encoder, train, test))
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
     pictures, generator = torch.from_numpy(train), stream(7)
     for _ in range(600):
@@ -83,24 +84,16 @@ def test_an_encoder_trained_on_a_hundred_images_for_long_is_found_out():
         optimizer.zero_grad()
         nt_xent(z_a, z_b, 0.5, "full").backward()
         optimizer.step()
-    after = scores(subject(encoder, train=train, test=test))
+    after = scores(subject(encoder, train, test))
     assert before["auc_low"] < 0.5 < before["auc_high"]
     assert after["auc"] > 0.7
     assert after["auc_low"] > 0.5
 
 
-def test_only_members_are_looked_for():
-    train, test = images(200, seed=1), images(200, seed=2)
-    encoder = Remembering(train[:100])
-    first, second = (scores(subject(encoder, train=train, test=test, members=torch.arange(100) + k)) for k in (0, 100))
-    assert first["auc"] > 0.95
-    assert second["auc_low"] < 0.5 < second["auc_high"]
-
-
 def test_the_figure_has_the_similarities_and_the_images_found_most_surely():
     train, test = images(60, seed=1), images(50, seed=2)
     saved = {}
-    given = subject(Remembering(train[:10]), train=train, test=test)
+    given = subject(Remembering(train[:10]), train, test)
     evaluate(replace(given, save_arrays=saved.__setitem__), ["membership/v1"])
     arrays = saved["membership"]
     assert (len(arrays["members"]), len(arrays["others"]), len(arrays["surest"])) == (50, 50, 16)
@@ -110,7 +103,7 @@ def test_the_figure_has_the_similarities_and_the_images_found_most_surely():
 
 def test_similarity_is_the_mean_cosine_over_all_pairs_of_views():
     pictures, views = images(7, seed=3), 5
-    inputs = subject(nn.Flatten(), train=pictures, test=pictures).inputs
+    inputs = subject(nn.Flatten(), pictures, pictures).inputs
     similarity = view_similarity(inputs, pictures, views, stream(4))
     generator = stream(4)
     drawn = [nn.Flatten()(noisy(torch.from_numpy(pictures), generator)) for _ in range(views)]
@@ -130,13 +123,10 @@ def test_scores_are_those_of_scikit_learn_ties_included():
 
 
 def test_the_interval_holds_the_true_value_as_often_as_it_says():
-    shift = 0.7
-    truth = norm.cdf(shift / 2**0.5)
-    held = 0
+    truth, held = norm.cdf(0.7 / 2**0.5), 0
     for seed in range(400):
-        generator = stream(seed)
-        members, others = torch.randn(60, generator=generator) + shift, torch.randn(80, generator=generator)
-        given = attack_scores(members, others)
+        members, others = torch.randn(140, generator=stream(seed)).split([60, 80])
+        given = attack_scores(members + 0.7, others)
         held += given["auc_low"] <= truth <= given["auc_high"]
     assert 0.92 <= held / 400 <= 0.975
 
@@ -148,30 +138,18 @@ def test_features_that_are_all_the_same_tell_nothing():
 
 def test_both_sides_have_as_many_images_of_each_class():
     labels, other_labels = torch.tensor([0] * 30 + [1] * 5), torch.tensor([1] * 30 + [0] * 10 + [2] * 9)
-    rows, others = matched(torch.randperm(35, generator=stream()), torch.randperm(49, generator=stream()),
-                           labels, other_labels)  # fmt: skip
-    assert labels[rows].bincount().tolist() == other_labels[others].bincount().tolist() == [10, 5]
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"members": None}, "membership/v1 requires more than features: it looks for the images"),
-        ({"encoder_inputs": None}, "membership/v1 requires more than features: it looks for the images"),
-    ],
-)
-def test_what_is_missing_is_named(broken, message):
-    given = subject(nn.Flatten(), train=images(20, seed=1), test=images(20, seed=2))
-    with pytest.raises(EvalError, match=message):
-        evaluate(replace(given, **broken), ["membership/v1"])
-
-
-def test_sides_without_a_class_in_common_are_refused():
+    rows = [torch.randperm(size, generator=stream()) for size in (35, 49)]
+    ours, theirs = matched(*rows, labels, other_labels)
+    assert labels[ours].bincount().tolist() == other_labels[theirs].bincount().tolist() == [10, 5]
     with pytest.raises(EvalError, match="share no class"):
         matched(torch.arange(3), torch.arange(3), torch.zeros(3).long(), torch.ones(3).long())
 
 
-def test_one_view_has_no_pairs():
-    given = subject(nn.Flatten(), train=images(4, seed=1), test=images(4, seed=2))
+def test_what_is_missing_is_named():
+    given = subject(nn.Flatten(), images(20, seed=1), images(20, seed=2))
+    unseen = replace(given.encoder_inputs, view=None)
+    for broken in ({"members": None}, {"encoder_inputs": None}, {"encoder_inputs": unseen}):
+        with pytest.raises(EvalError, match="membership/v1 requires more than features: it looks for the images"):
+            evaluate(replace(given, **broken), ["membership/v1"])
     with pytest.raises(EvalError, match="give two at least"):
         view_similarity(given.inputs, given.inputs.train, 1, stream())
