@@ -1,14 +1,14 @@
 """Objectives whose loss is of the embeddings, predictions or logits of one batch alone."""
 
-import math
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from datamodules.federated import Batch
-from methods.base import Outputs
+from methods.base import Objective, Outputs
 from methods.maths import (
     alignment,
     barlow_twins,
@@ -22,6 +22,7 @@ from methods.maths import (
 )
 from methods.objectives.align_uniform import AlignUniform
 from methods.objectives.barlow_twins import BarlowTwins
+from methods.objectives.dino import DINO
 from methods.objectives.rotation import Rotation
 from methods.objectives.simclr import SimCLR
 from methods.objectives.simsiam import SimSiam
@@ -29,11 +30,25 @@ from methods.objectives.spectral import Spectral
 from methods.objectives.supervised import Supervised
 from methods.objectives.vicreg import VICReg
 from tests import run_helpers
-from tests.methods.objectives import ObjectiveContract, batch, encoder, normal, views
+from tests.methods.objectives import ObjectiveContract, batch, encoder, views
 
-CONSTANT = torch.tensor([0.2, -1.0, 3.0, 0.5]).expand(5, 4)
 WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
 LABELS = torch.tensor([0, 3, 1, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("objective", "defaults"),
+    [
+        (AlignUniform, {"uniform_weight": 1}),
+        (BarlowTwins, {"redundancy_weight": 5e-3}),
+        (DINO, {"momentum": 0.996, "centre_momentum": 0.9, "temperature": 0.1, "target_temperature": 0.04}),
+        (SimCLR, {"temperature": 0.5}),
+        (VICReg, dict(zip(WEIGHTS, (25, 25, 1), strict=True)) | {"gamma": 1, "epsilon": 1e-4, "variant": "code"}),
+    ],
+)
+def test_the_defaults_are_the_papers(objective: type[Objective], defaults: dict[str, Any]) -> None:
+    built = objective(encoder())
+    assert {name: getattr(built, name) for name in defaults} == defaults
 
 
 class TestAlignUniform(ObjectiveContract):
@@ -43,32 +58,13 @@ class TestAlignUniform(ObjectiveContract):
         a, b = out.embeddings
         return alignment(a, b) + 0.3 * (uniformity(a) + uniformity(b)) / 2
 
-    def test_known_arrangements(self) -> None:
-        point = torch.tensor([[0.6, 0.0, 0.8, 0.0]])
-        collapsed, antipodal = point.expand(5, 4), torch.cat([point, -point])
-        assert self.loss((collapsed, collapsed), uniform_weight=1) == pytest.approx(0, abs=1e-6)
-        assert AlignUniform(encoder()).uniform_weight == 1
-        assert self.loss((antipodal, 3 * antipodal), uniform_weight=1) == pytest.approx(-8)
-        assert self.loss((antipodal, -antipodal), uniform_weight=1) == pytest.approx(4 - 8)
-        assert self.loss((antipodal, -antipodal), uniform_weight=0) == pytest.approx(4)
-
 
 class TestBarlowTwins(ObjectiveContract):
     objective, settings, contrastive = BarlowTwins, {"redundancy_weight": 0.3}, True
     refused = (("redundancy_weight", -1, "give a number of at least 0"),)
-    falls = (20, 0.1, 0.8)
 
     def expected(self, out: Outputs) -> Tensor:
         return barlow_twins(*out.embeddings, 0.3)
-
-    def test_known_arrangements(self) -> None:
-        """Collapse costs the number of features; features that are copies of one have 1 on the diagonal and off it."""
-        assert BarlowTwins(encoder()).redundancy_weight == 5e-3
-        assert self.loss((CONSTANT, CONSTANT)) == pytest.approx(4, rel=1e-4)
-        copies = normal(50, 1).expand(50, 4)
-        for weight, expected in ((0.0, 0.0), (0.3, 0.3 * 4 * 3)):
-            loss = self.loss((copies, copies), redundancy_weight=weight)
-            assert loss == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 class TestSimCLR(ObjectiveContract):
@@ -77,11 +73,7 @@ class TestSimCLR(ObjectiveContract):
     def expected(self, out: Outputs) -> Tensor:
         return nt_xent(*out.embeddings, 0.2)
 
-    def test_collapsed_embeddings_cost_the_log_of_the_others(self) -> None:
-        assert self.loss((CONSTANT, CONSTANT)) == pytest.approx(math.log(9))
-
-    def test_temperature_and_head(self) -> None:
-        assert SimCLR(encoder()).temperature == 0.5
+    def test_a_head_without_norm(self) -> None:
         plain_head = self.build(head_norm=False).projector
         assert [*plain_head.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
@@ -102,11 +94,6 @@ class TestSimSiam(ObjectiveContract):
             assert torch.equal(t, z)
             torch.testing.assert_close(p, objective.predictor(z))
 
-    def test_range(self) -> None:
-        z = normal(5, 4)
-        assert self.loss((z, z), (2 * z, z), (z, z)) == pytest.approx(-1)
-        assert self.loss((z, z), (-z, -z), (z, z)) == pytest.approx(1)
-
     def test_the_projector_ends_in_a_plain_batch_norm(self) -> None:
         last = self.build().projector[-1]
         assert isinstance(last, torch.nn.BatchNorm1d)
@@ -116,7 +103,6 @@ class TestSimSiam(ObjectiveContract):
 class TestSpectral(ObjectiveContract):
     objective, settings, contrastive = Spectral, {"mu": 0.4}, True
     refused = (("negatives", "all", "choose pairs or correlation"),)
-    different = -2.0
 
     def expected(self, out: Outputs) -> Tensor:
         return spectral_contrastive(*out.embeddings) / 0.4
@@ -131,16 +117,11 @@ class TestSpectral(ObjectiveContract):
         assert not torch.allclose(z, raw)
         assert z.norm(dim=1).max().item() == pytest.approx(bound)
 
-    def test_known_arrangements(self) -> None:
-        same, different = torch.eye(4)[:1].expand(4, 4), torch.eye(4)
-        assert self.loss((same, same), mu=1.0) == pytest.approx(-1)
-        assert self.loss((different, different), mu=1.0) == pytest.approx(self.different)
-
 
 class TestCorrelationForm(TestSpectral):
     """The form of the loss over a batch that FedSC uses."""
 
-    settings, different = {"mu": 0.4, "negatives": "correlation"}, -2 + 1 / 4
+    settings: ClassVar[dict[str, Any]] = {"mu": 0.4, "negatives": "correlation"}
 
     def expected(self, out: Outputs) -> Tensor:
         a, b = out.embeddings
@@ -167,12 +148,6 @@ class TestSupervised(ObjectiveContract):
             assert objective.classifier.weight.shape == (classes, 6)
             assert objective(*batch().views).embeddings[1].shape == (5, classes)
 
-    def test_known_logits(self) -> None:
-        sure, none = 50 * one_hot(LABELS, 4).float(), torch.zeros(5, 4)
-        for logits, expected in (((none, none), math.log(4)), ((sure, sure), 0), ((sure, none), math.log(4) / 2)):
-            loss = self.build().loss(Outputs((), logits), self.batch())
-            assert loss.item() == pytest.approx(expected, abs=1e-6)
-
 
 class TestVICReg(ObjectiveContract):
     objective, contrastive = VICReg, True
@@ -181,27 +156,14 @@ class TestVICReg(ObjectiveContract):
         *((weight, -1.0, "") for weight in WEIGHTS),
         *(("gamma", 0.0, ""), ("epsilon", 0.0, ""), ("variant", "mean", "")),
     )
-    falls = (20, 0.02, 0.8)
 
     def expected(self, out: Outputs) -> Tensor:
         return vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "code")
 
-    @pytest.mark.parametrize(("variant", "views"), [("code", 1), ("paper", 2)])
-    def test_collapse_has_the_variance_term_alone(self, variant: str, views: int) -> None:
-        assert self.loss((CONSTANT, CONSTANT), variant=variant) == pytest.approx(views * 3 * (1.2 - 0.1), rel=1e-5)
-
-    def test_the_default_weights_are_the_papers(self) -> None:
-        objective = VICReg(encoder(), projector=(5, 4))
-        out = objective(*batch().views)
-        torch.testing.assert_close(objective.loss(out, batch()), vicreg(*out.embeddings, 25, 25, 1, 1, 1e-4))
-
-    def test_the_papers_form_has_another_scale_of_two_terms(self) -> None:
-        embeddings = self.build()(*batch().views).embeddings
-        for weights, factor in (((1, 0, 0), 4), ((0, 1, 0), 2), ((0, 0, 1), 1)):
-            chosen = dict(zip(WEIGHTS, weights, strict=True))
-            code, paper = (self.loss(embeddings, variant=form, **chosen) for form in ("code", "paper"))
-            assert paper == pytest.approx(factor * code, rel=1e-5)
-            assert code > 0
+    def test_the_papers_form(self) -> None:
+        out = self.build()(*batch().views)
+        expected = vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
+        torch.testing.assert_close(self.build(variant="paper").loss(out, batch()), expected)
 
 
 class TestRotation:
@@ -219,8 +181,6 @@ class TestRotation:
         assert [p.shape for p in out.predictions] == [(5, 4)]
         expected = cross_entropy(objective.head(out.embeddings[0]), self.given.turns)
         torch.testing.assert_close(objective.loss(out, self.given), expected)
-        uniform = Outputs((), (torch.zeros(5, 4),), (torch.full((5, 4), 3.0),))
-        assert objective.loss(uniform, self.given).item() == pytest.approx(math.log(4))
 
     def test_it_learns(self, tmp_path) -> None:
         run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")

@@ -13,8 +13,7 @@ from methods.base import Outputs
 from methods.maths import cosines, dino
 from methods.objectives.dino import DINO
 from tests import run_helpers
-from tests.methods.objectives import ObjectiveContract, batch, encoder, step, views
-from tests.methods.test_maths import numeric_gradient
+from tests.methods.objectives import ObjectiveContract, batch, check_retold, step, views
 
 
 def retold(scores, targets, centre, temperature, target_temperature):
@@ -38,14 +37,8 @@ class TestLoss:
     @pytest.mark.parametrize("count", [2, 4])
     def test_values_and_gradients_are_the_retellings(self, count):
         rng = np.random.default_rng(0)
-        scores, targets = rng.standard_normal((count, 3, 5)), rng.standard_normal((2, 3, 5))
-        centre, settings = rng.standard_normal(5), (0.5, 0.2)
-        ours = torch.tensor(scores, requires_grad=True)
-        loss = dino(ours, torch.tensor(targets), torch.tensor(centre), *settings)
-        loss.backward()
-        assert loss.item() == pytest.approx(retold(scores, targets, centre, *settings), abs=1e-6)
-        expected = numeric_gradient(lambda moved: retold(moved, targets, centre, *settings), scores)
-        np.testing.assert_allclose(ours.grad, expected, atol=1e-6, rtol=0)
+        scores, targets, centre = (rng.standard_normal(shape) for shape in ((count, 3, 5), (2, 3, 5), 5))
+        check_retold(dino, retold, scores, targets, centre, 0.5, 0.2)
 
     def test_centring_makes_a_collapsed_teacher_uniform_and_sharpening_alone_one_dimension(self):
         """Section 5.3: without the centre the entropy of the target goes to 0, with it alone to log K."""
@@ -77,11 +70,6 @@ class TestDINO(ObjectiveContract):
 
     def expected(self, out: Outputs) -> Tensor:
         return dino(torch.stack(out.predictions), torch.stack(out.targets), CENTRE, 0.3, 0.2)
-
-    def test_the_defaults_are_the_papers(self) -> None:
-        objective = DINO(encoder())
-        assert (objective.momentum, objective.centre_momentum) == (0.996, 0.9)
-        assert (objective.temperature, objective.target_temperature) == (0.1, 0.04)
 
     def test_the_target_is_a_teacher_of_all_three_networks(self) -> None:
         objective = self.build().eval()

@@ -12,8 +12,7 @@ from methods.networks import Encoder, vit_tiny
 from methods.objectives.masked_reconstruction import MaskedReconstruction
 from methods.vit import VisionTransformer
 from tests import run_helpers
-from tests.methods.objectives import encoder, views
-from tests.methods.test_maths import numeric_gradient
+from tests.methods.objectives import check_retold, encoder, views
 
 VIT = "encoder={class: methods.networks.vit_tiny, patch_size: 4}"
 SMALL = (VIT, "objective=masked_reconstruction", "objective.decoder_width=12", "objective.decoder_depth=1")
@@ -53,12 +52,7 @@ class TestLoss:
         rng = np.random.default_rng(0)
         predicted, targets = rng.standard_normal((2, 3, 4, 5))
         hidden = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
-        ours = torch.tensor(predicted, requires_grad=True)
-        loss = masked_reconstruction(ours, torch.tensor(targets), torch.tensor(hidden), normalise)
-        loss.backward()
-        assert loss.item() == pytest.approx(retold(predicted, targets, hidden, normalise), abs=1e-6)
-        expected = numeric_gradient(lambda moved: retold(moved, targets, hidden, normalise), predicted)
-        np.testing.assert_allclose(ours.grad, expected, atol=1e-6, rtol=0)
+        check_retold(masked_reconstruction, retold, predicted, targets, hidden, normalise)
 
     def test_a_patch_of_one_colour_is_no_reason_for_infinity(self):
         flat = torch.full((1, 2, 12), 0.5)
