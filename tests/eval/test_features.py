@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from eval.features import EvalError, Features, accuracy, class_subset, extract, holdout, recalibrate
+from eval.features import EvalError, Features, class_subset, extract, holdout, recalibrate
 
 
 def plain(batch):
@@ -111,10 +111,6 @@ def test_holdout_is_stratified_and_seeded():
         holdout(labels, fraction=1.0)
     with pytest.raises(EvalError, match="leave none to hold out"):
         holdout(torch.arange(5))
-
-
-def test_accuracy_counts_all_rows_in_percent():
-    assert accuracy(torch.tensor([1, 2, 0]), torch.tensor([1, 2, 2])) == pytest.approx(200 / 3, abs=1e-12)
 
 
 @pytest.mark.parametrize(

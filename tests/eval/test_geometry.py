@@ -1,4 +1,4 @@
-"""Geometry against loops in NumPy, known spectra, and the identities of each measure."""
+"""Geometry, drift, clusters and maps: against loops in NumPy, known spectra and triangles, and identities."""
 
 import math
 from itertools import combinations
@@ -9,12 +9,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.clustering import clusters, mixing
+from eval.drift import angles, cka, drift, inter_class_angles
 from eval.features import EvalError, Features
 from eval.geometry import effective_rank, geometry, label_free_score, singular_values, spectrum, uniformity_parts
+from eval.protocol import Subject, evaluate
+from eval.tsne import tsne
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=seeded(seed))
 
 
 def unit(x):
@@ -40,8 +50,6 @@ def slow_uniformity(x, clients, t=2.0):
 
 def test_effective_rank_of_known_spectra():
     assert effective_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(2 * math.sqrt(2), abs=1e-6)
-    orthonormal = torch.linalg.qr(normal(40, 12).double()).Q
-    assert effective_rank(orthonormal[:, :7]) == pytest.approx(7, abs=1e-9)
     assert effective_rank(normal(30, 1) @ normal(1, 9)) == pytest.approx(1, abs=1e-4)  # rank one up to float32
     assert effective_rank(torch.ones(30, 9)) == pytest.approx(1, abs=1e-9)
     assert effective_rank(torch.zeros(5, 3)) == 0
@@ -69,14 +77,9 @@ def test_spectrum_is_numpys():
 
 
 def test_spectrum_of_known_shapes():
-    """Equal variance in four directions around a mean; variance in one direction; no variance."""
-    equal = torch.cat([torch.eye(4), -torch.eye(4)]) + 7
-    assert spectrum(singular_values(equal)) == pytest.approx(
-        {"dimensions_90": 4, "dimensions_99": 4, "participation_ratio": 4, "decay_2": 0, "decay_4": 0}
-    )
-    line = torch.arange(5.0)[:, None] * torch.ones(1, 4)
-    assert spectrum(singular_values(line))["participation_ratio"] == pytest.approx(1)
-    assert spectrum(singular_values(line))["decay_2"] == -12
+    """Variance in one direction, and none."""
+    line = spectrum(singular_values(torch.arange(5.0)[:, None] * torch.ones(1, 4)))
+    assert (line["participation_ratio"], line["decay_2"]) == (pytest.approx(1), -12)
     assert set(spectrum(singular_values(torch.ones(5, 4))).values()) == {0}
 
 
@@ -98,8 +101,9 @@ def test_uniformity_equals_the_loop_over_pairs_for_all_clients_chunks_and_temper
 def test_uniformity_of_uniform_and_collapsed_rows_and_of_one():
     uniform = uniformity_parts(normal(1500, 512), torch.zeros(1500, dtype=torch.int64))
     assert uniform["total"] == pytest.approx(-3.984, rel=0.02)
-    collapsed = uniformity_parts(torch.ones(9, 4), torch.arange(9) % 3)
+    collapsed = uniformity_parts(normal(1, 5).expand(9, 5), torch.arange(9) % 3)
     assert collapsed == pytest.approx({"total": 0.0, "within": 0.0, "between": 0.0}, abs=1e-6)
+    assert max(collapsed.values()) <= 0
     with pytest.raises(EvalError, match="uniformity of 1 rows: give at least two"):
         uniformity_parts(torch.ones(1, 4), torch.zeros(1))
 
@@ -162,7 +166,7 @@ def test_geometry_contains_all_metrics():
 
 def test_the_generator_draws_the_points_of_geometry():
     f = features()
-    first, again, other = (geometry(f, torch.Generator().manual_seed(seed), max_points=25) for seed in (0, 0, 1))
+    first, again, other = (geometry(f, seeded(seed), max_points=25) for seed in (0, 0, 1))
     assert first == again
     assert first["uniformity"] != other["uniformity"]
     assert first["effective_rank"] == other["effective_rank"]
@@ -174,3 +178,126 @@ def test_geometry_leaves_out_metrics_without_views_or_clients():
     single = geometry(features(train_clients=torch.zeros(80, dtype=torch.int64)), torch.Generator())
     assert single["uniformity_within"] == single["uniformity"]
     assert "uniformity_between" not in single
+
+
+def test_angles_are_those_of_known_triangles():
+    x = torch.tensor([[1.0, 0], [1, 0], [1, 0], [2, 0]])
+    y = torch.tensor([[5.0, 0], [0, 3], [-1, 0], [1, math.sqrt(3)]])
+    torch.testing.assert_close(angles(x, y), torch.tensor([0.0, 90, 180, 60], dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "expected"),
+    [
+        ([[1, 0], [0, 100], [0, 1], [0, 1]], [0, 0, 1, 1], [45]),  # the long row would dominate a mean of raw rows
+        ([[1, 0], [2, 0], [0, 1], [-1, 0]], [0, 0, 1, 3], [90, 180, 90]),  # a class without rows is left out
+    ],
+)
+def test_prototypes_are_means_of_unit_rows(rows, labels, expected):
+    found = inter_class_angles(torch.tensor(rows).float(), torch.tensor(labels), 5)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_cka_is_its_definition_by_kernels():
+    """HSIC of centred kernel matrices, as the paper defines it, in NumPy; it is none of a collapsed encoder."""
+    rows, others = normal(60, 7), normal(60, 4, seed=1)
+    x, y = rows.double().numpy(), others.double().numpy()
+    centre = np.eye(60) - 1 / 60
+    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
+    assert cka(rows, others) == pytest.approx(np.sum(k * m) / np.sqrt(np.sum(k * k) * np.sum(m * m)), abs=1e-12)
+    assert math.isnan(cka(rows, torch.ones(60, 2)))
+
+
+def test_drift_is_the_mean_over_clients_and_classes_and_its_worst_class():
+    """A client with one class of three turned halfway to another drifts by 15 degrees, by 45 in the worst class."""
+    x, labels = torch.eye(4)[:3].repeat_interleave(5, dim=0), torch.arange(3).repeat_interleave(5)
+    turned = x.clone()
+    turned[:5] = torch.tensor([1.0, 1, 0, 0])
+    assert drift(x, [2 * x, turned], labels, 3) == {
+        "local_global_angle": pytest.approx(7.5, abs=1e-3),
+        "local_global_angle_worst": pytest.approx(22.5, abs=1e-3),
+        "inter_class_angle_local": pytest.approx((90 + (45 + 90 + 90) / 3) / 2),
+        "inter_class_angle_global": pytest.approx(90),
+        "cka": pytest.approx((1 + cka(turned, x)) / 2),
+    }
+    assert "cka" not in drift(x, [x, torch.ones(15, 4)], labels, 3)
+
+
+def test_one_class_and_no_clients_are_errors():
+    with pytest.raises(EvalError, match="one class"):
+        inter_class_angles(normal(60, 7), torch.zeros(60, dtype=torch.int64), 3)
+    with pytest.raises(EvalError, match="one client at least"):
+        drift(normal(60, 7), [], torch.arange(60) % 3, 3)
+
+
+def labelled(x, y, classes=3):
+    return Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=classes)
+
+
+def separate(n=120):
+    y = torch.arange(n) % 3
+    return labelled(4 * normal(3, 6)[y] + normal(n, 6, seed=1), y)
+
+
+@pytest.mark.parametrize(
+    ("rows", "centroids", "expected"),
+    [
+        # at 0, 30 and 90 degrees: the second one is nearest to the other's centroid, sin 30
+        ([[1, 0], [math.cos(math.pi / 6), 0.5], [0, 4]], [[3, 0], [0, 0.1]], 0.5),
+        ([[1, 0], [0, 1], [0, 2]], [[1, 0], [0, 1]], 0),
+        ([[2, 0], [3, 0]], [[1, 0], [1, 0]], 1),
+        ([[1, 0], [0, 1]], [[1, 0]], math.nan),
+    ],
+)
+def test_mixing_by_hand(rows, centroids, expected):
+    found = mixing(torch.tensor(rows).float(), torch.tensor(centroids).float())
+    assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
+
+
+def test_separate_classes_are_found_and_random_ones_score_near_zero():
+    y = torch.arange(90) % 3
+    found = clusters(labelled(torch.eye(5)[y] * 5 + 0.1 * normal(90, 5), y), seeded())
+    assert (found["nmi"], found["ari"]) == (pytest.approx(1), pytest.approx(1))
+    assert found["mixing"] < 0.2
+    y = torch.randint(3, (300,), generator=seeded())
+    none = clusters(labelled(normal(300, 5, seed=1), y), seeded())
+    assert abs(none["ari"]) < 0.05
+    assert none["nmi"] < 0.05
+
+
+def test_one_class_leaves_mixing_out_and_fewer_images_than_classes_are_an_error():
+    x, y = torch.randn(9, 3), torch.zeros(9, dtype=torch.int64)
+    assert set(clusters(labelled(x, y, 1), seeded())) == {"nmi", "ari"}
+    with pytest.raises(EvalError, match="10 clusters of 9 test images"):
+        clusters(labelled(x, y, 10), seeded())
+
+
+def test_the_generator_draws_a_sample_of_many_rows():
+    y = torch.arange(200) % 2
+    given = labelled(normal(200, 4) + y[:, None], y, 2)
+    drawn = [clusters(given, seeded(seed), max_points=50) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_generator_determines_the_rows_and_the_map():
+    first, again, other = (tsne(separate(), seeded(seed), max_points=40) for seed in (0, 0, 1))
+    assert len(first[0]) == 40
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[1], other[1])
+
+
+def test_five_rows_suffice_for_a_map_and_three_are_an_error():
+    assert tsne(separate(5), seeded())[0].isfinite().all()
+    with pytest.raises(EvalError, match="3 test images"):
+        tsne(separate(3), seeded())
+
+
+def test_the_protocol_saves_the_map_in_which_neighbours_stay_neighbours():
+    arrays = {}
+    scores = evaluate(Subject(features=separate(), save_arrays=arrays.__setitem__), ["embed/v1"])
+    places, labels = arrays["embed"]["places"], arrays["embed"]["labels"]
+    assert places.shape == (120, 2)
+    distances = torch.cdist(places, places).fill_diagonal_(torch.inf)
+    same = sum(int(labels[row.argmin()]) == int(label) for row, label in zip(distances, labels, strict=True))
+    assert [(score.metric, score.unit, score.value) for score in scores] == [("purity", "%", 100 * same / 120)]
+    assert same > 114

@@ -1,7 +1,8 @@
-"""Linear probes against `nn.Linear` with `torch.optim`, and against scikit-learn."""
+"""Linear probes against `nn.Linear` with `torch.optim`, and softmax regression against autograd and scikit-learn."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
+from eval import logistic_regression
 from eval.features import EvalError, Features
 from eval.inputs import Crop, EncoderInputs
 from eval.linear import (
@@ -22,6 +24,7 @@ from eval.linear import (
     standardised,
     swept_probe,
 )
+from eval.logistic_regression import BLOCK, fit_lbfgs, gradient_of, split
 from eval.protocol import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,10 +34,10 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def draw(n=96, d=6, classes=4):
+def draw(n=96, d=6, classes=4, dtype=torch.float32):
     generator = seeded(5)
     y = torch.randint(classes, (n,), generator=generator)
-    return torch.randn(classes, d, generator=generator)[y] + torch.randn(n, d, generator=generator), y
+    return (torch.randn(classes, d, generator=generator)[y] + torch.randn(n, d, generator=generator)).to(dtype), y
 
 
 @pytest.fixture(scope="module")
@@ -203,19 +206,124 @@ def test_impossible_probes_are_errors(settings, message):
         replace(SGD, **settings)
 
 
+@pytest.fixture
+def two_threads(one_thread):
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize(
     ("shared_step", "rates", "embeds", "threads"),
     [(3073, (), 0, 1), (3072, (), 0, 2), (6145, (1, 2), 0, 1), (6144, (1, 2), 0, 2), (1e12, (), 1, 2)],
 )
 def test_a_small_step_is_computed_on_one_thread_and_a_large_one_on_all(
-    monkeypatch, shared_step, rates, embeds, threads
+    monkeypatch, two_threads, shared_step, rates, embeds, threads
 ):
     """4 operations for each of 4 classes, 6 features, 32 rows, and rates; a probe that encodes keeps all threads."""
     used, (x, y) = set(), draw()
     monkeypatch.setattr("eval.linear.SHARED_STEP", shared_step)
     monkeypatch.setattr("eval.linear.gradient_of", lambda *_: used.add(torch.get_num_threads()))
-    torch.set_num_threads(2)
     probe = replace(SGD, epochs=1, batch_size=32)
     fit_linear(x, y, 4, probe, seeded(), rates=rates, embed=x.__getitem__ if embeds else None)
     assert used == {threads}
     assert torch.get_num_threads() == 2
+
+
+def correlated(n=900, d=40, classes=5):
+    """Centred float32 features whose variances span ten orders of magnitude, with overlapping classes."""
+    x, y = draw(n, d, classes, torch.float64)
+    turn = torch.linalg.qr(torch.randn(d, d, generator=seeded(1)).double()).Q
+    x = (x - x.mean(dim=0)) * torch.logspace(-4, 1, d, dtype=torch.float64) @ turn
+    return (x / x.square().mean().sqrt()).float(), y
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """A list that grows with each pass over the features."""
+    calls, original = [], logistic_regression._blockwise_gradient
+    counted = lambda *arguments: calls.append(1) or original(*arguments)  # noqa: E731
+    monkeypatch.setattr(logistic_regression, "_blockwise_gradient", counted)
+    return calls
+
+
+def assert_close(x, parameters, expected, atol):
+    """Whether two classifiers of five classes give the rows about the same probabilities; returns these."""
+    ours, theirs = (F.linear(x.double(), *split(p.double(), 5)).softmax(dim=1) for p in (parameters, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("n", [1, 37, BLOCK, 2 * BLOCK + 37])
+def test_gradients_are_those_of_autograd(n):
+    x, y = draw(n, dtype=torch.float64)
+    buffer = torch.randn(4 * 7, generator=seeded()).double().requires_grad_()
+    weight, bias = split(buffer, 4)
+    assert weight.shape == (4, 6)
+    loss = F.cross_entropy(F.linear(x, weight, bias), y)
+    loss.backward()
+    out = torch.full_like(buffer, torch.nan)
+    gradient_of(x, y, weight.detach(), bias.detach(), out)
+    torch.testing.assert_close(out, buffer.grad)
+    out.fill_(7.0)
+    blockwise = logistic_regression._blockwise_gradient(
+        logistic_regression._blocks(x, y), weight.detach(), bias.detach(), out
+    )
+    torch.testing.assert_close(out, buffer.grad)
+    torch.testing.assert_close(blockwise, loss.detach())
+
+
+@pytest.mark.parametrize("strength", [1e-1, 1e-3])
+def test_finds_scikit_learns_optimum(strength):
+    x, y = (torch.from_numpy(each[:500]) for each in load_digits(return_X_y=True))
+    x = x / 16
+    theirs = LogisticRegression(C=1 / (strength * 500), tol=1e-8, solver="newton-cholesky").fit(x.numpy(), y.numpy())
+    parameters = fit_lbfgs(x, y, 10, strength, tolerance=1e-8, max_iter=5000)
+    weight, bias = parameters[:-10].view(10, -1), parameters[-10:]
+    np.testing.assert_allclose(weight.numpy(), theirs.coef_, atol=1e-3)
+    # adding one number to every bias changes no probability
+    np.testing.assert_allclose(bias - bias.mean(), theirs.intercept_ - theirs.intercept_.mean(), atol=1e-3)
+    start = fit_lbfgs(x, y, 10, strength, start=torch.randn(10 * 65, generator=seeded()).double(), tolerance=1e-8)
+    torch.testing.assert_close(start[:-10], parameters[:-10], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("strength", "most"), [(1e-1, 25), (1e-5, 100)])
+def test_correlated_features_and_small_strengths_cost_few_passes(passes, strength, most):
+    """Without preconditioning these take 32 and 274 passes; the reference is solved in double precision."""
+    x, y = correlated()
+    parameters = fit_lbfgs(x, y, 5, strength)
+    assert len(passes) <= most
+    exact = fit_lbfgs(x.double(), y, 5, strength, tolerance=1e-9, max_iter=5000)
+    ours, theirs = assert_close(x, parameters, exact, 5e-3)
+    assert (ours.argmax(dim=1) == theirs.argmax(dim=1)).float().mean() >= 0.995
+
+
+def test_the_gram_changes_the_time_and_not_the_solution():
+    x, y = draw(300, dtype=torch.float64)
+    expected = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9)
+    for gram in (torch.eye(6).double(), torch.diag(torch.logspace(-2, 2, 6, dtype=torch.float64))):
+        # a wrong gram takes hundreds of iterations, on some CPUs more than the default's 500
+        parameters = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, max_iter=5000, gram=gram)
+        torch.testing.assert_close(parameters[:-4], expected[:-4], rtol=0, atol=1e-6)
+
+
+def test_a_gram_made_indefinite_by_rounding_is_accepted():
+    x, y = correlated()
+    gram = x.T @ x / len(x)
+    rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))
+    assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # below minus the strength
+    assert_close(x, *(fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram)), 1e-2)
+
+
+def test_the_solver_stops_where_the_precision_ends(passes):
+    x, y = correlated()
+    parameters = fit_lbfgs(x, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
+    assert len(passes) < 200
+    assert_close(x, parameters, fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000), 1e-3)
+
+
+def test_features_of_inference_mode_are_accepted():
+    x, y = draw(60, dtype=torch.float64)
+    with torch.inference_mode():
+        inside = x * 1
+    assert torch.equal(fit_lbfgs(inside, y, 4, 1e-2), fit_lbfgs(x, y, 4, 1e-2))

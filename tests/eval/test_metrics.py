@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning.pytorch import LightningModule, Trainer
 from torch import distributed
 
 from eval.features import EvalError
@@ -83,23 +82,14 @@ def test_labels_and_views_that_do_not_fit_are_errors():
         Alignment().update(X, X[:1])
 
 
-def test_metrics_work_in_a_lightning_loop():
-    """A trainer computes and resets the metrics that a module logs."""
-
-    class Module(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.rank = EffectiveRank()
-
-        def validation_step(self, batch, batch_idx):
-            self.rank.update(batch)
-            self.log("rank", self.rank, on_epoch=True)
-
-    trainer = Trainer(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
-    loader, module = torch.utils.data.DataLoader(X, batch_size=25), Module()
-    for _ in range(2):
-        (logged,) = trainer.validate(module, loader, verbose=False)
-        assert logged["rank"] == pytest.approx(effective_rank(X), abs=1e-4)
+def test_a_reset_metric_starts_again_and_a_batch_has_a_value_of_its_own():
+    """As a trainer resets the metrics that a module logs, and logs them step by step."""
+    for metric, rows, expected in ((EffectiveRank(), (X,), effective_rank(X)), (Alignment(), (X, 2 * X), 0)):
+        metric.update(*(torch.rand(5, 5) for _ in rows))
+        metric.reset()
+        assert float(metric(*rows)) == pytest.approx(expected, abs=1e-6)
+        metric(*(torch.rand(5, 5) for _ in rows))
+        assert abs(float(metric.compute()) - expected) > 1e-3
 
 
 @pytest.mark.ranks

@@ -236,6 +236,10 @@ class TestWithAQueue(TestSwAV):
                 assert int(getattr(objective, f"{name}_filled")) == min(11, 7 + 5 * (seed + 1))
         assert not torch.equal(objective.queue_a, objective.queue_b)
         torch.testing.assert_close(objective.queue_a[10:], self.earlier[:1])
+        out = objective.eval()(*given.views)
+        for name, z, code in zip(objective.queues, out.embeddings, out.targets, strict=True):
+            scores = objective.scores(torch.cat([z, getattr(objective, name)]))  # of its own view's queue
+            torch.testing.assert_close(code, sinkhorn(scores, 0.05, 3, weighted=True)[:5])
 
     def test_an_empty_queue_is_none(self) -> None:
         with_queue, without = super().build(), super().build(queue_size=0)
