@@ -1,4 +1,4 @@
-"""Geometry against hand-computed numbers, loops in NumPy, and the identities of each measure."""
+"""Geometry, drift, clusters and maps: against loops in NumPy, known spectra and triangles, and identities."""
 
 import math
 from itertools import combinations
@@ -9,25 +9,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.clustering import clusters, mixing
+from eval.drift import angles, cka, drift, inter_class_angles
 from eval.features import EvalError, Features
-from eval.geometry import (
-    alignment,
-    effective_rank,
-    geometry,
-    label_free_score,
-    singular_values,
-    spectrum,
-    uniformity_parts,
-)
+from eval.geometry import effective_rank, geometry, label_free_score, singular_values, spectrum, uniformity_parts
+from eval.protocol import Subject, evaluate
+from eval.tsne import tsne
 
-X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-Y = torch.tensor([[1.0, 0.5], [-0.2, 1.0], [0.5, 2.0]])
-BOTH = torch.cat([X, Y])
-OWNERS = torch.tensor([0, 0, 0, 1, 1, 1])
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=seeded(seed))
+
+
+def unit(x):
+    rows = x.double().numpy()
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def slow_rank(matrix):
@@ -37,8 +39,7 @@ def slow_rank(matrix):
 
 
 def slow_uniformity(x, clients, t=2.0):
-    u = x.double().numpy()
-    u = u / np.linalg.norm(u, axis=1, keepdims=True)
+    u = unit(x)
     potentials = {"total": [], "within": [], "between": []}
     for i, j in combinations(range(len(u)), 2):
         potential = math.exp(-t * float(((u[i] - u[j]) ** 2).sum()))
@@ -47,17 +48,13 @@ def slow_uniformity(x, clients, t=2.0):
     return {name: math.log(sum(values) / len(values)) if values else math.nan for name, values in potentials.items()}
 
 
-def test_effective_rank_golden():
-    assert effective_rank(BOTH) == pytest.approx(1.900423, abs=1e-5)
-    assert effective_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(2 * math.sqrt(2), abs=1e-6)
-
-
 def test_effective_rank_of_known_spectra():
-    orthonormal = torch.linalg.qr(normal(40, 12).double()).Q
-    assert effective_rank(orthonormal[:, :7]) == pytest.approx(7, abs=1e-9)
+    assert effective_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(2 * math.sqrt(2), abs=1e-6)
     assert effective_rank(normal(30, 1) @ normal(1, 9)) == pytest.approx(1, abs=1e-4)  # rank one up to float32
     assert effective_rank(torch.ones(30, 9)) == pytest.approx(1, abs=1e-9)
     assert effective_rank(torch.zeros(5, 3)) == 0
+    wide = torch.cat([normal(500, 10), torch.zeros(500, 246)], dim=1)
+    assert effective_rank(wide) == pytest.approx(slow_rank(wide[:, :10]), abs=1e-6)
 
 
 @given(rows=st.integers(1, 60), columns=st.integers(1, 40), decades=st.floats(0, 6), seed=st.integers(0, 99))
@@ -67,68 +64,23 @@ def test_effective_rank_equals_numpy_and_is_between_one_and_the_rank(rows, colum
     assert 1 - 1e-9 <= effective_rank(matrix) <= min(rows, columns) + 1e-9
 
 
-def test_effective_rank_ignores_zero_singular_values():
-    deficient = (normal(500, 10).double() @ normal(10, 256, seed=1).double()).float()
-    assert effective_rank(deficient) == pytest.approx(slow_rank(deficient), abs=1e-6)
-    wide = torch.cat([normal(500, 10), torch.zeros(500, 246)], dim=1)
-    assert effective_rank(wide) == pytest.approx(slow_rank(wide[:, :10]), abs=1e-6)
-
-
-def test_effective_rank_invariances():
-    x = normal(50, 8).double()
-    rotation = torch.linalg.qr(normal(8, 8, seed=1).double()).Q
-    for other in (x * 1e-3, x.flip(0), x @ rotation):
-        assert effective_rank(other) == pytest.approx(effective_rank(x), abs=1e-9)
-    assert 1 <= effective_rank(x) <= 8
-
-
 def test_spectrum_is_numpys():
-    x = torch.randn(50, 9, generator=torch.Generator().manual_seed(0)) @ torch.diag(torch.arange(1.0, 10))
+    x = normal(50, 9) @ torch.diag(torch.arange(1.0, 10)) + 7
     values = np.linalg.svd(x.double().numpy() - x.double().numpy().mean(axis=0), compute_uv=False)
     shares = np.cumsum(values**2) / np.sum(values**2)
-    summary = spectrum(singular_values(x))
-    assert summary["dimensions_90"] == np.argmax(shares >= 0.9) + 1
-    assert summary["dimensions_99"] == np.argmax(shares >= 0.99) + 1
-    assert summary["participation_ratio"] == pytest.approx(np.sum(values**2) ** 2 / np.sum(values**4))
-    assert {key: summary[key] for key in summary if "decay" in key} == {
-        f"decay_{k}": pytest.approx(np.log10(values[k - 1] / values[0])) for k in (2, 4, 8)
+    assert spectrum(singular_values(x)) == {
+        "dimensions_90": np.argmax(shares >= 0.9) + 1,
+        "dimensions_99": np.argmax(shares >= 0.99) + 1,
+        "participation_ratio": pytest.approx(np.sum(values**2) ** 2 / np.sum(values**4)),
+        **{f"decay_{k}": pytest.approx(np.log10(values[k - 1] / values[0])) for k in (2, 4, 8)},
     }
 
 
 def test_spectrum_of_known_shapes():
-    """Equal variance in four directions around a mean; variance in one direction; no variance."""
-    equal = torch.cat([torch.eye(4), -torch.eye(4)]) + 7
-    assert spectrum(singular_values(equal)) == pytest.approx(
-        {"dimensions_90": 4, "dimensions_99": 4, "participation_ratio": 4, "decay_2": 0, "decay_4": 0}
-    )
-    line = torch.arange(5.0)[:, None] * torch.ones(1, 4)
-    assert spectrum(singular_values(line))["participation_ratio"] == pytest.approx(1)
-    assert spectrum(singular_values(line))["decay_2"] == -12
+    """Variance in one direction, and none."""
+    line = spectrum(singular_values(torch.arange(5.0)[:, None] * torch.ones(1, 4)))
+    assert (line["participation_ratio"], line["decay_2"]) == (pytest.approx(1), -12)
     assert set(spectrum(singular_values(torch.ones(5, 4))).values()) == {0}
-
-
-def test_spectrum_invariances():
-    generator = torch.Generator().manual_seed(0)
-    x, turn = torch.randn(40, 8, generator=generator), torch.linalg.qr(torch.randn(8, 8, generator=generator))[0]
-    assert spectrum(singular_values(3 * x @ turn + 1)) == pytest.approx(spectrum(singular_values(x)), abs=1e-5)
-
-
-def test_alignment_golden():
-    assert float(alignment(X, Y)) == pytest.approx(0.178333, abs=1e-5)
-
-
-def test_uniformity_golden_and_recombination():
-    same = torch.zeros(3, dtype=torch.int64)
-    assert uniformity_parts(X, same)["total"] == pytest.approx(-1.547913, abs=1e-5)
-    assert uniformity_parts(Y, same)["total"] == pytest.approx(-1.118544, abs=1e-5)
-    parts = uniformity_parts(BOTH, OWNERS)
-    assert parts["total"] == pytest.approx(-0.949985, abs=1e-5)
-    assert parts["between"] == pytest.approx(-0.766228, abs=1e-5)
-    w = (3 * 2 + 3 * 2) / (6 * 5)
-    # the clients' uniformities, weighted by their pairs, give "within"; with "between" they give "total"
-    within = math.log((math.exp(-1.547913) + math.exp(-1.118544)) / 2)
-    assert parts["within"] == pytest.approx(within, abs=1e-5)
-    assert math.log(w * math.exp(within) + (1 - w) * math.exp(-0.766228)) == pytest.approx(-0.949985, abs=1e-5)
 
 
 @given(
@@ -146,54 +98,22 @@ def test_uniformity_equals_the_loop_over_pairs_for_all_clients_chunks_and_temper
     assert math.log(sum(potentials)) == pytest.approx(parts["total"], abs=1e-6)
 
 
-def test_uniformity_identities():
-    x, clients = normal(45, 6), torch.arange(45) % 3
-    parts = uniformity_parts(x, clients)
-    merged = uniformity_parts(x, clients.clamp(max=1))
-    assert merged["total"] == pytest.approx(parts["total"], abs=1e-12)
-    assert merged["within"] != pytest.approx(parts["within"], abs=1e-6)
-    assert uniformity_parts(x * 100, clients) == pytest.approx(parts, abs=1e-6)
-    collapsed = uniformity_parts(torch.ones(9, 4), torch.arange(9) % 3)
+def test_uniformity_of_uniform_and_collapsed_rows_and_of_one():
+    uniform = uniformity_parts(normal(1500, 512), torch.zeros(1500, dtype=torch.int64))
+    assert uniform["total"] == pytest.approx(-3.984, rel=0.02)
+    collapsed = uniformity_parts(normal(1, 5).expand(9, 5), torch.arange(9) % 3)
     assert collapsed == pytest.approx({"total": 0.0, "within": 0.0, "between": 0.0}, abs=1e-6)
-
-
-def test_uniformity_of_identical_clients_has_the_pooled_cross_potential():
-    x = normal(30, 4)
-    parts = uniformity_parts(torch.cat([x, x]), torch.arange(60) // 30)
-    u = x / x.norm(dim=1, keepdim=True)
-    # a row against the whole other client, its own copy included
-    cross = (-2 * torch.cdist(u.double(), u.double()).square()).exp().mean()
-    assert parts["between"] == pytest.approx(math.log(cross), abs=1e-6)
-
-
-def test_uniformity_of_uniform_points():
-    parts = uniformity_parts(normal(3000, 512), torch.zeros(3000, dtype=torch.int64))
-    assert parts["total"] == pytest.approx(-3.984, rel=0.02)
-    assert math.isnan(parts["between"])
-
-
-def test_uniformity_needs_a_pair():
+    assert max(collapsed.values()) <= 0
     with pytest.raises(EvalError, match="uniformity of 1 rows: give at least two"):
-        uniformity_parts(X[:1], OWNERS[:1])
-
-
-def test_label_free_golden():
-    same = torch.zeros(3, dtype=torch.int64)
-    inside = label_free_score(X, Y, same, include_self=True)
-    assert inside["alignment"] == pytest.approx(0.910834, abs=1e-5)
-    assert inside["uniformity"] == pytest.approx(-4.170380, abs=1e-5)
-    assert inside["score"] == pytest.approx(0.076758, abs=1e-5)
-    outside = label_free_score(X, Y, same)
-    assert outside["uniformity"] == pytest.approx(-3.092587, abs=1e-5)
-    assert outside["score"] == pytest.approx(0.910834 - 0.2 * 3.092587, abs=1e-5)
+        uniformity_parts(torch.ones(1, 4), torch.zeros(1))
 
 
 @pytest.mark.parametrize("include_self", [False, True])
 def test_label_free_is_the_mean_over_clients_not_images(include_self):
     a, b = normal(50, 6), normal(50, 6, seed=1)
     clients = torch.tensor([3] * 40 + [8] * 10)
-    first = label_free_score(a[:40], b[:40], clients[:40], include_self=include_self)
-    second = label_free_score(a[40:], b[40:], clients[40:], include_self=include_self)
+    parts = (slice(40), slice(40, None))
+    first, second = (label_free_score(a[p], b[p], clients[p], include_self=include_self) for p in parts)
     both = label_free_score(a, b, clients, include_self=include_self)
     assert both == pytest.approx({name: (first[name] + second[name]) / 2 for name in first}, abs=1e-6)
     shuffled = torch.randperm(50)
@@ -201,26 +121,15 @@ def test_label_free_is_the_mean_over_clients_not_images(include_self):
     assert again == pytest.approx(both, abs=1e-5)
 
 
-def test_label_free_equals_a_loop():
-    a, b = normal(12, 4).double().numpy(), normal(12, 4, seed=1).double().numpy()
-
-    def cosine(x, y):
-        return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
-
-    align = sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / 12
-    logs = [math.log(sum(math.exp(cosine(a[i], a[j]) / 0.5) for j in range(12) if j != i) / 11) for i in range(12)]
-    score = label_free_score(
-        torch.from_numpy(a), torch.from_numpy(b), torch.zeros(12, dtype=torch.int64), temperature=0.5
-    )
-    assert score["alignment"] == pytest.approx(align, abs=1e-9)
-    assert score["uniformity"] == pytest.approx(-sum(logs) / 12, abs=1e-9)
-
-
-def test_label_free_of_a_collapsed_encoder_is_zero():
-    ones, clients = torch.ones(8, 3), torch.arange(8) // 4
-    for include_self in (False, True):
-        collapsed = label_free_score(ones, ones * 2, clients, include_self=include_self)
-        assert collapsed == pytest.approx({"alignment": 1.0, "uniformity": -5.0, "score": 0.0}, abs=1e-5)
+@pytest.mark.parametrize("include_self", [False, True])
+def test_label_free_equals_a_loop(include_self):
+    a, b = normal(12, 4).double(), normal(12, 4, seed=1).double()
+    cosine, every = unit(a) @ unit(a).T, range(12)
+    logs = [math.log(np.mean([math.exp(cosine[i, j] / 0.5) for j in every if include_self or j != i])) for i in every]
+    align, uniform = float((unit(a) * unit(b)).sum() / 12), -sum(logs) / 12
+    score = label_free_score(a, b, torch.zeros(12, dtype=torch.int64), temperature=0.5, include_self=include_self)
+    expected = {"alignment": align, "uniformity": uniform, "score": align + 0.2 * uniform}
+    assert score == pytest.approx(expected, abs=1e-9)
 
 
 def test_label_free_leaves_out_lone_and_unknown_images():
@@ -232,41 +141,32 @@ def test_label_free_leaves_out_lone_and_unknown_images():
 
 
 def features(**changes):
-    whole = {
-        "train_x": normal(80, 6),
-        "train_y": torch.arange(80) % 2,
-        "train_clients": torch.arange(80) // 20,
-        "test_x": normal(40, 6, seed=1) + 2,
-        "test_y": torch.arange(40) % 2,
-        "view_a": normal(30, 6, seed=2),
-        "view_b": normal(30, 6, seed=3),
-        "num_classes": 2,
-    }
-    return Features(**(whole | changes))
+    """Every seventh training row is of no client."""
+    whole = {"train_x": normal(80, 6), "train_y": torch.arange(80) % 2, "test_x": normal(40, 6, seed=1) + 2}
+    whole |= {"test_y": torch.arange(40) % 2, "view_a": normal(30, 6, seed=2), "view_b": normal(30, 6, seed=3)}
+    clients = torch.where(torch.arange(80) % 7 > 0, torch.arange(80) // 20, -1)
+    return Features(**(whole | {"train_clients": clients, "num_classes": 2} | changes))
 
 
 def test_geometry_contains_all_metrics():
     f = features()
-    scores = geometry(f, torch.Generator())
-    x = f.test_x.double().numpy()
-    assert scores["effective_rank"] == pytest.approx(slow_rank(x), abs=1e-6)
-    assert scores["effective_rank_normalised"] == pytest.approx(
-        slow_rank(x / np.linalg.norm(x, axis=1, keepdims=True)), abs=1e-5
-    )
-    assert scores["effective_rank_centred"] == pytest.approx(slow_rank(x - x.mean(axis=0)), abs=1e-6)
-    a, b = (
-        v.double().numpy() / np.linalg.norm(v.double().numpy(), axis=1, keepdims=True) for v in (f.view_a, f.view_b)
-    )
-    assert scores["alignment"] == pytest.approx(((a - b) ** 2).sum(axis=1).mean(), abs=1e-6)
-    parts = slow_uniformity(f.train_x, f.train_clients)
-    assert scores["uniformity"] == pytest.approx(parts["total"], abs=1e-6)
-    assert scores["uniformity_within"] == pytest.approx(parts["within"], abs=1e-6)
-    assert scores["uniformity_between"] == pytest.approx(parts["between"], abs=1e-6)
+    x, known = f.test_x.double().numpy(), f.train_clients >= 0
+    parts = slow_uniformity(f.train_x[known], f.train_clients[known])
+    expected = {
+        "effective_rank": slow_rank(x),
+        "effective_rank_normalised": slow_rank(unit(f.test_x)),
+        "effective_rank_centred": slow_rank(x - x.mean(axis=0)),
+        "alignment": ((unit(f.view_a) - unit(f.view_b)) ** 2).sum(axis=1).mean(),
+        "uniformity": parts["total"],
+        "uniformity_within": parts["within"],
+        "uniformity_between": parts["between"],
+    }
+    assert geometry(f, torch.Generator()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_generator_draws_the_points_of_geometry():
     f = features()
-    first, again, other = (geometry(f, torch.Generator().manual_seed(seed), max_points=25) for seed in (0, 0, 1))
+    first, again, other = (geometry(f, seeded(seed), max_points=25) for seed in (0, 0, 1))
     assert first == again
     assert first["uniformity"] != other["uniformity"]
     assert first["effective_rank"] == other["effective_rank"]
@@ -280,13 +180,124 @@ def test_geometry_leaves_out_metrics_without_views_or_clients():
     assert "uniformity_between" not in single
 
 
-def test_rows_without_a_client_are_left_out_of_uniformity():
-    clients = torch.arange(80) % 3
-    clients[::7] = -1
-    f = features(train_clients=clients)
-    known = clients >= 0
-    parts = uniformity_parts(f.train_x[known], clients[known])
-    scores = geometry(f, torch.Generator())
-    assert scores["uniformity"] == pytest.approx(parts["total"], abs=1e-12)
-    assert scores["uniformity_within"] == pytest.approx(parts["within"], abs=1e-12)
-    assert scores["uniformity_between"] == pytest.approx(parts["between"], abs=1e-12)
+def test_angles_are_those_of_known_triangles():
+    x = torch.tensor([[1.0, 0], [1, 0], [1, 0], [2, 0]])
+    y = torch.tensor([[5.0, 0], [0, 3], [-1, 0], [1, math.sqrt(3)]])
+    torch.testing.assert_close(angles(x, y), torch.tensor([0.0, 90, 180, 60], dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "expected"),
+    [
+        ([[1, 0], [0, 100], [0, 1], [0, 1]], [0, 0, 1, 1], [45]),  # the long row would dominate a mean of raw rows
+        ([[1, 0], [2, 0], [0, 1], [-1, 0]], [0, 0, 1, 3], [90, 180, 90]),  # a class without rows is left out
+    ],
+)
+def test_prototypes_are_means_of_unit_rows(rows, labels, expected):
+    found = inter_class_angles(torch.tensor(rows).float(), torch.tensor(labels), 5)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_cka_is_its_definition_by_kernels():
+    """HSIC of centred kernel matrices, as the paper defines it, in NumPy; it is none of a collapsed encoder."""
+    rows, others = normal(60, 7), normal(60, 4, seed=1)
+    x, y = rows.double().numpy(), others.double().numpy()
+    centre = np.eye(60) - 1 / 60
+    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
+    assert cka(rows, others) == pytest.approx(np.sum(k * m) / np.sqrt(np.sum(k * k) * np.sum(m * m)), abs=1e-12)
+    assert math.isnan(cka(rows, torch.ones(60, 2)))
+
+
+def test_drift_is_the_mean_over_clients_and_classes_and_its_worst_class():
+    """A client with one class of three turned halfway to another drifts by 15 degrees, by 45 in the worst class."""
+    x, labels = torch.eye(4)[:3].repeat_interleave(5, dim=0), torch.arange(3).repeat_interleave(5)
+    turned = x.clone()
+    turned[:5] = torch.tensor([1.0, 1, 0, 0])
+    assert drift(x, [2 * x, turned], labels, 3) == {
+        "local_global_angle": pytest.approx(7.5, abs=1e-3),
+        "local_global_angle_worst": pytest.approx(22.5, abs=1e-3),
+        "inter_class_angle_local": pytest.approx((90 + (45 + 90 + 90) / 3) / 2),
+        "inter_class_angle_global": pytest.approx(90),
+        "cka": pytest.approx((1 + cka(turned, x)) / 2),
+    }
+    assert "cka" not in drift(x, [x, torch.ones(15, 4)], labels, 3)
+
+
+def test_one_class_and_no_clients_are_errors():
+    with pytest.raises(EvalError, match="one class"):
+        inter_class_angles(normal(60, 7), torch.zeros(60, dtype=torch.int64), 3)
+    with pytest.raises(EvalError, match="one client at least"):
+        drift(normal(60, 7), [], torch.arange(60) % 3, 3)
+
+
+def labelled(x, y, classes=3):
+    return Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=classes)
+
+
+def separate(n=120):
+    y = torch.arange(n) % 3
+    return labelled(4 * normal(3, 6)[y] + normal(n, 6, seed=1), y)
+
+
+@pytest.mark.parametrize(
+    ("rows", "centroids", "expected"),
+    [
+        # at 0, 30 and 90 degrees: the second one is nearest to the other's centroid, sin 30
+        ([[1, 0], [math.cos(math.pi / 6), 0.5], [0, 4]], [[3, 0], [0, 0.1]], 0.5),
+        ([[1, 0], [0, 1], [0, 2]], [[1, 0], [0, 1]], 0),
+        ([[2, 0], [3, 0]], [[1, 0], [1, 0]], 1),
+        ([[1, 0], [0, 1]], [[1, 0]], math.nan),
+    ],
+)
+def test_mixing_by_hand(rows, centroids, expected):
+    found = mixing(torch.tensor(rows).float(), torch.tensor(centroids).float())
+    assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
+
+
+def test_separate_classes_are_found_and_random_ones_score_near_zero():
+    y = torch.arange(90) % 3
+    found = clusters(labelled(torch.eye(5)[y] * 5 + 0.1 * normal(90, 5), y), seeded())
+    assert (found["nmi"], found["ari"]) == (pytest.approx(1), pytest.approx(1))
+    assert found["mixing"] < 0.2
+    y = torch.randint(3, (300,), generator=seeded())
+    none = clusters(labelled(normal(300, 5, seed=1), y), seeded())
+    assert abs(none["ari"]) < 0.05
+    assert none["nmi"] < 0.05
+
+
+def test_one_class_leaves_mixing_out_and_fewer_images_than_classes_are_an_error():
+    x, y = torch.randn(9, 3), torch.zeros(9, dtype=torch.int64)
+    assert set(clusters(labelled(x, y, 1), seeded())) == {"nmi", "ari"}
+    with pytest.raises(EvalError, match="10 clusters of 9 test images"):
+        clusters(labelled(x, y, 10), seeded())
+
+
+def test_the_generator_draws_a_sample_of_many_rows():
+    y = torch.arange(200) % 2
+    given = labelled(normal(200, 4) + y[:, None], y, 2)
+    drawn = [clusters(given, seeded(seed), max_points=50) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_generator_determines_the_rows_and_the_map():
+    first, again, other = (tsne(separate(), seeded(seed), max_points=40) for seed in (0, 0, 1))
+    assert len(first[0]) == 40
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[1], other[1])
+
+
+def test_five_rows_suffice_for_a_map_and_three_are_an_error():
+    assert tsne(separate(5), seeded())[0].isfinite().all()
+    with pytest.raises(EvalError, match="3 test images"):
+        tsne(separate(3), seeded())
+
+
+def test_the_protocol_saves_the_map_in_which_neighbours_stay_neighbours():
+    arrays = {}
+    scores = evaluate(Subject(features=separate(), save_arrays=arrays.__setitem__), ["embed/v1"])
+    places, labels = arrays["embed"]["places"], arrays["embed"]["labels"]
+    assert places.shape == (120, 2)
+    distances = torch.cdist(places, places).fill_diagonal_(torch.inf)
+    same = sum(int(labels[row.argmin()]) == int(label) for row, label in zip(distances, labels, strict=True))
+    assert [(score.metric, score.unit, score.value) for score in scores] == [("purity", "%", 100 * same / 120)]
+    assert same > 114

@@ -26,8 +26,8 @@ def values_of(indices, batch_size=11):
     """Values of all metrics of these rows, in batches."""
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity(), "align": Alignment()}
     for rows in indices.split(batch_size):
-        metrics["rank"].update(X[rows])
-        metrics["uniform"].update(X[rows])
+        for name in ("rank", "uniform"):
+            metrics[name].update(X[rows])
         metrics["align"].update(X[rows], NEAR[rows])
         bank, queries = rows[rows >= 20], rows[rows < 20]
         metrics["knn"].update(X[bank], Y[bank], bank=True)
@@ -35,29 +35,18 @@ def values_of(indices, batch_size=11):
     return {name: float(metric.compute()) for name, metric in metrics.items()}
 
 
-@pytest.fixture(scope="module")
-def alone():
-    return values_of(torch.arange(60))
-
-
 @settings(max_examples=15)
 @given(st.permutations(range(60)).map(torch.tensor), st.integers(1, 60))
 def test_metrics_equal_their_functions_in_any_order_and_batches(order, batch_size):
     values = values_of(order, batch_size)
     predicted = knn_predict(X[20:], Y[20:], X[:20], 3, k=7, temperature=0.1)
-    assert values["knn"] == pytest.approx(100 * float((predicted == Y[:20]).double().mean()))
-    assert values["rank"] == pytest.approx(effective_rank(X))
-    assert values["uniform"] == pytest.approx(uniformity_parts(X, torch.zeros(60))["total"])
     u, v = (x.double().numpy() / np.linalg.norm(x.double().numpy(), axis=1, keepdims=True) for x in (X, NEAR))
-    assert values["align"] == pytest.approx(float(((u - v) ** 2).sum(axis=1).mean()), abs=1e-6)
-
-
-def test_a_reset_metric_starts_again(alone):
-    metric = EffectiveRank()
-    metric.update(10 * X[:5])
-    metric.reset()
-    metric.update(X)
-    assert float(metric.compute()) == pytest.approx(alone["rank"])
+    assert values == {
+        "knn": pytest.approx(100 * float((predicted == Y[:20]).double().mean())),
+        "rank": pytest.approx(effective_rank(X)),
+        "uniform": pytest.approx(uniformity_parts(X, torch.zeros(60))["total"]),
+        "align": pytest.approx(float(((u - v) ** 2).sum(axis=1).mean()), abs=1e-6),
+    }
 
 
 def test_a_small_bank_is_used_whole():
@@ -93,58 +82,36 @@ def test_labels_and_views_that_do_not_fit_are_errors():
         Alignment().update(X, X[:1])
 
 
-def test_metrics_work_in_a_lightning_loop():
-    """A trainer computes and resets the metrics that a module logs."""
-    from lightning.pytorch import LightningModule, Trainer
-
-    class Module(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.rank = EffectiveRank()
-
-        def validation_step(self, batch, batch_idx):
-            self.rank.update(batch)
-            self.log("rank", self.rank, on_epoch=True)
-
-    trainer = Trainer(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
-    loader = torch.utils.data.DataLoader(X, batch_size=25)
-    for _ in range(2):
-        (logged,) = trainer.validate(Module(), loader, verbose=False)
-        assert logged["rank"] == pytest.approx(effective_rank(X), abs=1e-4)
+def test_a_reset_metric_starts_again_and_a_batch_has_a_value_of_its_own():
+    """As a trainer resets the metrics that a module logs, and logs them step by step."""
+    for metric, rows, expected in ((EffectiveRank(), (X,), effective_rank(X)), (Alignment(), (X, 2 * X), 0)):
+        metric.update(*(torch.rand(5, 5) for _ in rows))
+        metric.reset()
+        assert float(metric(*rows)) == pytest.approx(expected, abs=1e-6)
+        metric(*(torch.rand(5, 5) for _ in rows))
+        assert abs(float(metric.compute()) - expected) > 1e-3
 
 
-def on_two_ranks(values, folder):
-    """Results of `values(rank)` on each of two ranks that run it at the same time."""
+@pytest.mark.ranks
+def test_two_ranks_compute_the_same(tmp_path):
+    """With unequal rows, and where one has none of a kind."""
     ranks = run_helpers.by_hand({"RANK": "0"}, {"RANK": "1"})
-    children = [run_helpers.in_child(on_one_rank, values, folder, environment=rank) for rank in ranks]
+    children = [run_helpers.in_child(on_one_rank, tmp_path, environment=rank) for rank in ranks]
     assert [run_helpers.finish(child) for child in children] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
+    alone = values_of(torch.arange(60))
+    for rank in (0, 1):
+        unequal, divided = torch.load(tmp_path / f"{rank}.pt")
+        assert unequal == pytest.approx(alone, abs=1e-6)
+        assert divided == pytest.approx({name: alone[name] for name in divided}, abs=1e-6)
 
 
-def on_one_rank(values, folder):
+def on_one_rank(folder):
+    """Rank 0 has every third row, rank 1 the others; then see `divided`."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
-    rank = int(os.environ["RANK"])
-    torch.save(values(rank), folder / f"{rank}.pt")
+    rank, rows = int(os.environ["RANK"]), torch.arange(60)
+    torch.save((values_of(rows[(rows % 3 == 0) == (rank == 0)]), divided(rank)), folder / f"{rank}.pt")
     distributed.destroy_process_group()
-
-
-@pytest.mark.ranks
-def test_two_ranks_with_unequal_rows_compute_the_same(alone, tmp_path):
-    for values in on_two_ranks(half, tmp_path):
-        assert values == pytest.approx(alone, abs=1e-6)
-
-
-def half(rank):
-    """Values on one of two ranks: rank 0 has every third row, rank 1 the others."""
-    rows = torch.arange(60)
-    return values_of(rows[(rows % 3 == 0) == (rank == 0)])
-
-
-@pytest.mark.ranks
-def test_a_rank_without_rows_computes_the_same(alone, tmp_path):
-    for values in on_two_ranks(divided, tmp_path):
-        assert values == pytest.approx({name: alone[name] for name in values}, abs=1e-6)
 
 
 def divided(rank):
@@ -152,8 +119,8 @@ def divided(rank):
     metrics = {"knn": KNNAccuracy(3, k=7), "rank": EffectiveRank(), "uniform": Uniformity()}
     if rank == 0:
         metrics["knn"].update(X[20:], Y[20:], bank=True)
-        metrics["rank"].update(X)
-        metrics["uniform"].update(X)
+        for name in ("rank", "uniform"):
+            metrics[name].update(X)
     else:
         metrics["knn"].update(X[:20], Y[:20])
     with pytest.raises(EvalError, match="EffectiveRank was computed before update"):

@@ -1,6 +1,6 @@
 """A command on hostile input, and what has to hold of every one: it succeeds, or ends in one line, and loses nothing.
 
-`FUZZ`, 100 by default and more in `make fuzz`, says how many cases are generated, of each kind its share. They are
+`FUZZ`, 50 by default and more in `make fuzz`, says how many cases are generated, of each kind its share. They are
 drawn from the seed `FUZZ_SEED`, which is printed with a failing case.
 """
 
@@ -24,7 +24,7 @@ SHARES = {
     "words": 0.5, "commands": 0.2, "yaml": 0.3, "records": 0.7, "bytes of records": 0.3, "folders": 0.1, "images": 0.5,
 }  # fmt: skip
 """Kind of input -> its cases, as a share of FUZZ."""
-CASES = int(os.environ.get("FUZZ", "100"))
+CASES = int(os.environ.get("FUZZ", "50"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 
 

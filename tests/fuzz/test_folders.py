@@ -15,6 +15,8 @@ from leaderboards import store
 from tests.fuzz.outcome import Case, cases, content, empty_folder
 from tests.run_helpers import build_experiment, same
 
+RUN = Path("run") / "runs" / "tiny" / "it" / "seed0"
+
 
 class UnfinishedRun(NamedTuple):
     """A folder with a run of two rounds of which one is done, and what it has to end with."""
@@ -22,10 +24,6 @@ class UnfinishedRun(NamedTuple):
     root: Path
     server: dict[str, Any]
     scores: dict[str, dict[str, float]]
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "run" / "runs" / "tiny" / "it" / "seed0"
 
 
 class StopAfterOneRound(Callback):
@@ -46,10 +44,9 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnfinishedR
         with pytest.raises(KeyboardInterrupt):
             run.loop.fit()
     shutil.copytree(root, whole := tmp_path_factory.mktemp("whole"), dirs_exist_ok=True)
-    copy = UnfinishedRun(whole, {}, {})
-    assert Case(["resume", str(copy.folder), f"data.cache={whole}/cache"]).check().code == 0
+    assert Case(["resume", str(whole / RUN), f"data.cache={whole}/cache"]).check().code == 0
     before = content(root)
-    yield UnfinishedRun(root, server(copy.folder), store.read(copy.folder / "result.json")["scores"])
+    yield UnfinishedRun(root, server(whole / RUN), store.read(whole / RUN / "result.json")["scores"])
     assert content(root) == before
 
 
@@ -73,17 +70,17 @@ def damage(file: Path, kind: str, where: float) -> None:
 def test_one_damaged_file(
     unfinished: UnfinishedRun, tmp_path_factory: pytest.TempPathFactory, number: int, kind: str, where: float
 ) -> None:
-    copy = unfinished._replace(root=tmp_path_factory.mktemp("damaged"))
-    shutil.copytree(unfinished.root, copy.root, dirs_exist_ok=True)
-    files = sorted(file for file in copy.root.rglob("*") if file.is_file())
+    root = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(unfinished.root, root, dirs_exist_ok=True)
+    files = sorted(file for file in root.rglob("*") if file.is_file())
     damage(file := files[number % len(files)], kind, where)
     finished = {path: path.read_bytes() for path in files if path != file and path.suffix == ".pt"}
-    with empty_folder(copy.root / "empty"):
-        case = Case(["resume", str(copy.folder), f"data.cache={copy.root}/cache", f"output={copy.root}/runs"]).check()
+    with empty_folder(root / "empty"):
+        case = Case(["resume", str(root / RUN), f"data.cache={root}/cache", f"output={root}/runs"]).check()
     if case.code == 0:
-        assert same(server(copy.folder), unfinished.server), (file, kind, where)
+        assert same(server(root / RUN), unfinished.server), (file, kind, where)
         if file.name != "config.yaml":  # it also says how the encoder is scored
-            assert store.read(copy.folder / "result.json")["scores"] == unfinished.scores, (file, kind, where)
+            assert store.read(root / RUN / "result.json")["scores"] == unfinished.scores, (file, kind, where)
     else:
         assert {path: path.read_bytes() for path in finished} == finished
-    shutil.rmtree(copy.root)
+    shutil.rmtree(root)

@@ -36,9 +36,7 @@ SPOILERS: dict[str, Callable[[Path], object]] = {
     "cut": lambda file: file.write_bytes(file.read_bytes()[: max(1, file.stat().st_size // 2)]),
     "empty": lambda file: file.write_bytes(b""),
     "text": lambda file: file.write_bytes(b"not an image"),
-    "flip": lambda file: file.write_bytes(
-        bytes(byte ^ (index % 7 == 3) for index, byte in enumerate(file.read_bytes()))
-    ),
+    "flip": lambda file: file.write_bytes(bytes(byte ^ (i % 7 == 3) for i, byte in enumerate(file.read_bytes()))),
     "pipe": lambda file: (file.unlink(), os.mkfifo(file)),
     "loop": lambda file: (file.unlink(), file.symlink_to(file)),
     "dangling": lambda file: (file.unlink(), file.symlink_to("/nowhere")),
@@ -77,14 +75,8 @@ def test_image_folders(
                     pixels("RGB", size).save(folder / f"{index}{suffix}")
     spoiled = root / "pets" / "train" / names[0] / f"3{suffix}"
     SPOILERS[spoiler](spoiled)
-    words = (
-        f"data.root={root}",
-        "data.name=pets",
-        word,
-        "data.options={}",
-        "partition.clients=2",
-        "partition.min_size=2",
-    )
+    words = (f"data.root={root}", "data.name=pets", word, "data.options={}", "partition.clients=2")
+    words += ("partition.min_size=2",)
     with empty_folder(root / "empty"):
         Case(tiny(root, *words, "logger=csv", "scenario=pets")).check()
     shutil.rmtree(root)

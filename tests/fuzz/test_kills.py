@@ -32,8 +32,6 @@ MOMENTS = ("decoding", "state of a client", "checkpoint", "checkpoint renamed", 
 KILLS, SOAK_SECONDS = int(os.environ.get("KILLS", "100")), float(os.environ.get("SOAK_SECONDS", "600"))
 IN_WRITES = 0.4
 """Share of the attempts that are killed in the middle of a write."""
-
-
 Undisturbed = tuple[dict[str, Any], dict[str, float]]
 """Method -> outcome of its run that nothing interrupts, and method -> its seconds."""
 
@@ -74,11 +72,8 @@ def die_at(moment: str, countdown: int) -> None:
 
         return wrapped
 
-    def is_state(source: Any, target: Any) -> bool:
-        return str(target).endswith("state.pt")
-
-    def is_record(source: Any, target: Any) -> bool:
-        return str(target).endswith(("result.json", "partial.json"))
+    def written(*names: str) -> Callable[..., bool]:
+        return lambda source, target: str(target).endswith(names)
 
     def always(*_: Any) -> bool:
         return True
@@ -89,9 +84,9 @@ def die_at(moment: str, countdown: int) -> None:
         case "state of a client":
             client_state._hash = killing(client_state._hash, False, always)  # type: ignore[assignment]
         case "checkpoint" | "checkpoint renamed":
-            checkpoint.os.replace = killing(os.replace, moment == "checkpoint", is_state)  # type: ignore[attr-defined]
+            checkpoint.os.replace = killing(os.replace, moment == "checkpoint", written("state.pt"))  # type: ignore[attr-defined]
         case "record" | "record renamed":
-            store.os.replace = killing(os.replace, moment == "record", is_record)  # type: ignore[attr-defined]
+            store.os.replace = killing(os.replace, moment == "record", written("result.json", "partial.json"))  # type: ignore[attr-defined]
 
 
 def outcome(root: Path, method: str) -> dict[str, Any]:
@@ -150,8 +145,7 @@ def test_two_processes_in_one_folder_with_one_cache(
     """Each does whatever runs are not done; either is killed and started again at random moments."""
     outcomes, seconds = undisturbed
     draw, started, ends = random.Random(1), time.monotonic(), {"killed": 0, "done": 0, "busy": 0}
-    cycle, children = 0, [None, None]
-    deadlines = [0.0, 0.0]
+    cycle, children, deadlines = 0, [None, None], [0.0, 0.0]
     while time.monotonic() < started + SOAK_SECONDS:
         root = tmp_path / f"cycle{cycle}"
         finished = [m for m in METHODS if (root / "runs" / "tiny" / m / "seed0" / "result.json").exists()]
@@ -182,11 +176,9 @@ def test_two_processes_in_one_folder_with_one_cache(
     with capsys.disabled():
         print(f"\n{cycle} times all methods in {SOAK_SECONDS:g} s, two processes: {json.dumps(ends)}")  # noqa: T201
     assert cycle >= 1
-    boards = [
-        ["board", f"collect={folder}/runs", f"folder={tmp_path}/board-{folder.name}"]
-        for folder in (tmp_path / f"cycle{index}" for index in range(cycle))
-    ]
-    for arguments in boards:  # each board has the scores of the undisturbed runs
+    for index in range(cycle):  # each board has the scores of the undisturbed runs
+        board = tmp_path / f"board{index}"
+        arguments = ["board", f"collect={tmp_path}/cycle{index}/runs", f"folder={board}"]
         assert finish(in_child(command, arguments, None, 0)) == 0
-        records = store.collect(Path(arguments[2].removeprefix("folder=")) / "results")
+        records = store.collect(board / "results")
         assert {record["row"]: record["scores"] for record in records} == {m: outcomes[m]["scores"] for m in METHODS}

@@ -43,11 +43,9 @@ def test_what_no_test_can_see_is_not_mutated(code):
     assert changes(code) == set()
 
 
-def test_the_message_of_an_assertion_is_not_mutated():
-    assert changes("def f(x):\n    assert x, x + 1") == {("f", "assert x, x + 1", "assert not x, x + 1")}
-
-
 def test_each_kind_of_fault_is_planted():
+    """But for the message of an assertion."""
+    assert changes("def f(x):\n    assert x, x + 1") == {("f", "assert x, x + 1", "assert not x, x + 1")}
     code = """
         def f(x, y=3):
             for i in range(x):

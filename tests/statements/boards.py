@@ -41,10 +41,20 @@ class Board:
             if record["scenario"] == self.scenario and metric in (scores := shown(record).get(protocol, {})):
                 yield record, scores[metric]
 
-    def gain(self, row: str, base: str) -> float:
+    def gain(self, row: str, base: str, verdict: str = "") -> float:
+        """Points that a row is above another one; the verdict, where one is given, is the board's."""
         found = compare(self.rows[row], self.rows[base], self.fit)
         assert found is not None
+        assert verdict in ("", found.verdict)
         return found.points
+
+    def less(self, row: str, base: str) -> float:
+        """Points that a row is below another one, which count."""
+        return -self.gain(row, base, "less")
+
+    def even(self, row: str, base: str) -> float:
+        """Points that a row is above or below another one, which do not count."""
+        return self.gain(row, base, "no clear difference")
 
     def verdict(self, row: str, base: str) -> str:
         found = compare(self.rows[row], self.rows[base], self.fit)

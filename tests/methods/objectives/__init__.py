@@ -1,13 +1,18 @@
 """Contract between every objective and the methods; an objective's test inherits it and adds its paper's rules."""
 
-from typing import ClassVar
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from datamodules.federated import Batch
-from methods.base import Objective, Outputs
+from methods.base import MethodError, Objective, Outputs
 from methods.networks import Encoder, convnet
+from tests.methods.test_maths import numeric_gradient
 
 
 def encoder() -> Encoder:
@@ -26,22 +31,41 @@ def batch(images: int = 5, labels: Tensor | None = None) -> Batch:
     return Batch(views(images=images), torch.arange(images), labels=labels)
 
 
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers, always the same."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check_retold(loss: Callable[..., Tensor], retold: Callable[..., float], x: np.ndarray, *others: Any) -> None:
+    """A loss of arrays and numbers, and its gradient with respect to the first, are those of its retelling."""
+    ours = torch.tensor(x, requires_grad=True)
+    value = loss(ours, *(torch.tensor(each) if isinstance(each, np.ndarray) else each for each in others))
+    value.backward()
+    assert value.item() == pytest.approx(retold(x, *others), abs=1e-6)
+    expected = numeric_gradient(lambda moved: retold(moved, *others), x)
+    np.testing.assert_allclose(ours.grad, expected, atol=1e-6, rtol=0)
+
+
 class ObjectiveContract:
     """The tests every objective passes.
 
-    travels: parts that are sent. width: of the embeddings. predicts: whether it has predictions. targets: whether it
-    has targets; None: as it predicts. contrastive: whether it compares the images of a batch.
+    objective, settings: what `build` builds. travels: parts that are sent. width: of the embeddings. predicts: whether
+    it has predictions. targets: whether it has targets; None: as it predicts. contrastive: whether it compares the
+    images of a batch. refused: values of settings that cannot work, with what the error says beside them.
     """
 
+    objective: ClassVar[type[Objective]]
+    settings: ClassVar[dict[str, Any]] = {}
     travels: ClassVar[tuple[str, ...]] = ("encoder", "projector")
     width: ClassVar[int] = 4
     predicts: ClassVar[bool] = False
     targets: ClassVar[bool | None] = None
     contrastive: ClassVar[bool] = False
+    refused: ClassVar[tuple[tuple[str, Any, str], ...]] = ()
 
-    def build(self) -> Objective:
-        """The objective over `encoder()`, embedding into `width` dimensions."""
-        raise NotImplementedError
+    def build(self, **settings: Any) -> Any:
+        """The objective over `encoder()`, embedding into `width` dimensions; settings: in the place of its own."""
+        return self.objective(encoder(), **{"projector": (5, 4)} | self.settings | settings)
 
     def expected(self, out: Outputs) -> Tensor:
         """The loss as the paper composes it from `methods.maths`."""
@@ -94,44 +118,34 @@ class ObjectiveContract:
 
     def test_separate_views_pass_one_after_the_other(self) -> None:
         """Each view has the outputs of a pass of its own, and every network sees one batch for each view."""
-        objective, reference, given = self.build(), self.build(), self.batch()
+        objective, reference, joint, given = self.build(), self.build(), self.build(), self.batch()
         (more,) = views(1, seed=9)
         objective.separate_views = True
-        out = objective(*given.views, extra=(more,))
-        passes = [reference.embed(view) for view in (*given.views, more)]
-        for (h, z), own_h, own_z in zip(passes, out.representations, out.embeddings, strict=False):
-            assert torch.equal(own_h, h)
-            assert torch.equal(own_z, z)
-        assert all(map(torch.equal, out.extra[0], passes[2]))
+        out, _ = (each(*given.views, extra=(more,)) for each in (objective, joint))
+        found = (*zip(out.representations, out.embeddings, strict=True), out.extra[0])
+        for view, pair in zip((*given.views, more), found, strict=True):
+            assert all(map(torch.equal, pair, reference.embed(view)))
         assert objective.loss(out, given).isfinite()
-        joint = self.build()
-        joint(*given.views, extra=(more,))
         for name, count in objective.named_buffers():
             if name.endswith("num_batches_tracked") and dict(joint.named_buffers())[name] > 0:
                 assert int(count) == (3 if name.startswith(("encoder", "projector")) else 2), name
 
     def test_gradient_reaches_all_that_is_trained_and_nothing_else(self) -> None:
-        objective, given = self.build(), self.batch()
-        objective.loss(objective(*given.views), given).backward()
-        for name, parameter in objective.named_parameters():
-            if not parameter.requires_grad:
-                assert parameter.grad is None, name
-            else:
-                assert parameter.grad is not None, name
-                assert parameter.grad.abs().max() > 0, name
-
-    def test_targets_carry_no_gradient(self) -> None:
         """Targets need no gradient even where the images do."""
-        out = self.build()(*(view.requires_grad_() for view in self.batch().views))
-        assert all(not t.requires_grad for t in out.targets)
+        objective, given = self.build(), self.batch()
+        out = objective(*(view.requires_grad_() for view in given.views))
+        assert not any(t.requires_grad for t in out.targets)
         assert all(row.requires_grad for rows in (out.representations, out.embeddings, out.predictions) for row in rows)
+        objective.loss(out, given).backward()
+        for name, parameter in objective.named_parameters():
+            reached = parameter.grad is not None and bool(parameter.grad.abs().max() > 0)
+            assert reached == parameter.requires_grad, name
+            assert (parameter.grad is not None) == parameter.requires_grad, name
 
     def test_views_may_change_places(self) -> None:
         objective, given = self.build().eval(), self.batch()
-        a, b = given.views
-        torch.testing.assert_close(
-            objective.loss(objective(a, b), given), objective.loss(objective(b, a), given), rtol=1e-5, atol=1e-6
-        )
+        losses = (objective.loss(objective(*order), given) for order in (given.views, given.views[::-1]))
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
 
     def test_loss_is_a_pure_function_of_its_outputs(self) -> None:
         objective, given = self.build(), self.batch()
@@ -142,15 +156,17 @@ class ObjectiveContract:
             for parameter in objective.parameters():
                 parameter.add_(1)  # the loss must not encode the views again
         assert torch.equal(objective.loss(out, given), first)
-        assert all(
-            torch.equal(before_step, after_step)
-            for before_step, after_step in zip(before, objective.buffers(), strict=True)
-        )
+        assert all(map(torch.equal, before, objective.buffers()))
+
+    def test_settings_that_cannot_work_are_refused(self) -> None:
+        for name, value, reason in self.refused:
+            with pytest.raises(MethodError, match=re.escape(f"objective.{name}={value!r}") + f".*{reason}"):
+                self.build(**{name: value})
 
 
-def step(objective: Objective, given: Batch, rate: float = 0.1) -> None:
+def step(objective: Objective, given: Batch) -> None:
     """One step of SGD, then the objective's `after_step`."""
-    optimizer = torch.optim.SGD((p for p in objective.parameters() if p.requires_grad), lr=rate)
+    optimizer = torch.optim.SGD((p for p in objective.parameters() if p.requires_grad), lr=0.1)
     out = objective(*given.views)
     objective.loss(out, given).backward()
     optimizer.step()
