@@ -16,16 +16,8 @@ PAPERS = dict(zip(("light", "dark"), re.findall(r"--paper: light-dark\((#\w+), (
 HUES = {"light": palette.LIGHT, "dark": palette.DARK}
 VISION = {
     "normal": np.eye(3),
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
 }
 """On linear RGB: Machado, Oliveira, Fernandes, "A physiologically-based model for simulation of color vision
 deficiency", IEEE TVCG 15(6), 2009, severity 1.0."""

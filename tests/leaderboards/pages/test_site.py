@@ -258,7 +258,7 @@ def test_a_table_is_saved_with_means_and_spreads_in_columns_of_their_own(visit, 
         lines = list(csv.DictReader(file))
     assert [line["row"] for line in lines] == ["ssd", "orchestra", "fedavg-byol", HOSTILE]
     assert [lines[0][key] for key in ("rank", "linear (%)", "linear (%) spread", "bytes up", "seeds")] == [
-        *("1", "51.0", "1.0", "46800000", "0 1 2"),
+        *("1", "51.0", "1.0", "46800000", "0 1 2")
     ]
     assert [lines[1][key] for key in ("rank", "linear (%)", "linear (%) spread")] == ["", "45.0", ""]
 

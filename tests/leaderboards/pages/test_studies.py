@@ -15,11 +15,7 @@ STUDY = {
     "axis": "rounds T",
     "ours": {
         "title": "small",
-        "lines": {
-            "A": {1: "t1 a", 2: "t2 a", 10: "t10 a"},
-            "B": {"flat": "t1 b"},
-            "C": {1: "t1 c"},
-        },
+        "lines": {"A": {1: "t1 a", 2: "t2 a", 10: "t10 a"}, "B": {"flat": "t1 b"}, "C": {1: "t1 c"}},
     },
     "paper": {"title": "large, Table 4", "lines": {"A": {1: 10.9, 4: [42.5, 0.5]}}},
 }
