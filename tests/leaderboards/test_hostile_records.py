@@ -5,12 +5,13 @@ import json
 import re
 import shutil
 import signal
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from functools import reduce
 from itertools import product
 from operator import getitem
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 
 from benchmark.cli.main import main
 from leaderboards import generate, store
-from leaderboards.pages import parity, privacy
+from leaderboards.pages import parity, plots, privacy
 from leaderboards.papers import verdicts
 from leaderboards.schema import RecordError, validate
-from tests.fuzz.outcome import cases
+from tests.fuzz.outcome import CASES, cases
 from tests.fuzz.outcome import content as files
 from tests.leaderboards.test_schema import put, record
 
@@ -135,15 +136,16 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-def of_bytes(standing: Path, scratch: Path, content: bytes, place: str) -> str:
-    """The error of a board that is given a file; each time a new board."""
+def of_bytes(standing: Path, scratch: Path, content: bytes, place: str) -> None:
+    """Gives a file to a new board; its figures are made, but rendered in `make fuzz` only, as that takes longest."""
     for folder in (scratch / "board", scratch / "runs"):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(standing, scratch / "board")
     file = scratch / "runs" / place / "result.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
-    return collected(scratch / "runs", scratch / "board")
+    with nullcontext() if CASES > 100 else mock.patch.object(plots, "save", lambda draw, path: draw()):
+        collected(scratch / "runs", scratch / "board")
 
 
 @cases("records")
@@ -305,6 +307,10 @@ OTHER_RESULTS: list[tuple[str, Any]] = [
 
 class TestStandingRecord:
     """A record that a board has, and another of the same run."""
+
+    @pytest.fixture(autouse=True)
+    def _without_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plots, "save", lambda *_: None)
 
     def refused(self, board: Path, runs: Path, *records: dict[str, Any]) -> str:
         error = collected(given_runs(runs, *records), board)

@@ -8,7 +8,7 @@ from leaderboards.pages.parity import Parity
 from leaderboards.pages.reproduction import END, START, filled
 from leaderboards.papers.tables import FITTING, SETTINGS, Ours, Published, collect
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
-from tests.leaderboards.pages.test_parity import SSD
+from tests.leaderboards.pages.test_sections import SSD
 from tests.leaderboards.test_schema import record
 
 SETTING = {"clients": 10, "alpha": 0.1, "rounds": 20, "data": "CIFAR-10", "encoder": "ConvNet"}
