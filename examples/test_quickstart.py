@@ -17,26 +17,16 @@ def notebook():
     return nbformat.read(FILE, as_version=4)
 
 
-def test_it_is_committed_without_outputs(notebook):
+def test_it_is_committed_without_outputs_with_short_prose_and_an_objective_of_ten_lines(notebook):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(code) > 5
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
-
-
-def test_its_prose_is_short_and_its_objective_ten_lines(notebook):
-    assert all(len(cell.source.split()) < 60 for cell in notebook.cells if cell.cell_type == "markdown")
-    (source,) = [cell.source for cell in notebook.cells if cell.source.startswith("class ")]
+    prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    assert all(len(text.split()) < 60 for text in prose)
+    (source,) = [cell.source for cell in code if cell.source.startswith("class ")]
     assert isinstance(ast.parse(source).body[0], ast.ClassDef)
     assert len(source.splitlines()) <= 10
-
-
-def test_its_links_lead_somewhere(notebook):
-    links = [
-        part.partition(")")[0]
-        for cell in notebook.cells
-        if cell.cell_type == "markdown"
-        for part in cell.source.split("](")[1:]
-    ]
+    links = [part.partition(")")[0] for text in prose for part in text.split("](")[1:]]
     assert links
     assert all("#" not in link and (FILE.parent / link).is_file() for link in links)
 

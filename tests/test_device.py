@@ -172,27 +172,32 @@ class TestGraphs:
 
 
 class TestStreams:
-    def test_a_read_after_an_unordered_write_is_a_race(self, gpu, x):
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            x.sum()
-        assert len(gpu.races) == 1
-        assert "read at sum" in next(iter(gpu.races))
+    @pytest.fixture
+    def beside(self, gpu):
+        """Sums a tensor on another stream, which waits for the default one or does not."""
 
-    def test_a_write_after_an_unordered_read_is_a_race(self, gpu, x):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            x.sum()
+        def sum_beside(x, waits=True):
+            stream = torch.cuda.Stream()
+            if waits:
+                stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                x.sum()
+            return stream
+
+        return sum_beside
+
+    def test_a_read_after_an_unordered_write_is_a_race(self, gpu, x, beside):
+        beside(x, waits=False)
+        (race,) = gpu.races
+        assert "read at sum" in race
+
+    def test_a_write_after_an_unordered_read_is_a_race(self, gpu, x, beside):
+        beside(x)
         x.add_(1)
         assert "write at add_" in next(iter(gpu.races))
 
-    def test_waiting_orders_them(self, gpu, x):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            x.sum()
-        torch.cuda.current_stream().wait_stream(stream)
+    def test_waiting_orders_them(self, gpu, x, beside):
+        torch.cuda.current_stream().wait_stream(beside(x))
         x.add_(1)
         other = torch.cuda.Stream()
         torch.cuda.synchronize()
@@ -200,12 +205,9 @@ class TestStreams:
             x.sum()
         assert not gpu.races
 
-    def test_memory_of_a_lost_tensor_goes_back_to_its_stream(self, gpu):
+    def test_memory_of_a_lost_tensor_goes_back_to_its_stream(self, gpu, beside):
         lost = torch.ones(2, device="cuda")
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            lost.sum()
+        beside(lost)
         del lost
         gpu.order.return_freed()
         torch.ones(2, device="cuda")

@@ -52,18 +52,16 @@ def test_the_picture_of_views_is_what_its_script_draws(views, drawn):
 def test_every_recipe_of_the_picture_has_a_row_that_names_its_scenarios(views, recipes, drawn):
     assert views.title(["fedx/cifar10", "fedx/cifar10-k5"], recipes) == "fedx/cifar10"
     assert views.title(["orchestra/cifar10-cross-silo", "orchestra/cifar100-cross-silo"], recipes) == "orchestra/..."
-    titles = [
-        views.title([name for name in recipes if recipes[name] == recipe], recipes) for recipe in set(recipes.values())
-    ]
+    of_a_recipe = [[name for name in recipes if recipes[name] == recipe] for recipe in set(recipes.values())]
+    titles = [views.title(names, recipes) for names in of_a_recipe]
     assert len(set(titles)) == len(titles)
     assert drawn.size[1] == (1 + len(titles)) * (views.SIDE + views.GAP) + views.GAP
 
 
 def test_the_picture_of_a_round_names_hooks_that_there_are():
     root = ElementTree.parse(PICTURES / "round.svg").getroot()
-    names = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "hook"} - {
-        "blue"
-    }
+    texts = root.iter("{http://www.w3.org/2000/svg}text")
+    names = {text.text for text in texts if text.get("class") == "hook"} - {"blue"}
     assert {"send", "receive", "reply", "update", "export", "Mean", "Sum", "Cat", "Each"} <= names
     assert all(any(hasattr(where, name) for where in (FederatedMethod, Objective, types)) for name in names)
 

@@ -37,9 +37,7 @@ FAULTS = {  # name -> a function, what is replaced in its source and by what, an
         *("methods.maths.losses.nt_xent", "torch.arange(len(a), device=a.device)", "torch.arange(len(a))"),
         "objective simclr, one-way",
     ),
-    "a diagonal on the CPU": (
-        *("methods.maths.losses.nt_xent", "torch.bool, device=a.device", "torch.bool", "fedavg"),
-    ),
+    "a diagonal on the CPU": ("methods.maths.losses.nt_xent", "torch.bool, device=a.device", "torch.bool", "fedavg"),
     "classes of a queue on the CPU": (
         *("methods.maths.losses.info_nce", "torch.long, device=q.device", "torch.long", "objective moco"),
     ),
@@ -115,9 +113,8 @@ def test_the_fault_is_seen(name, tmp_path):
     file, text = planted(name)
     case = FAULTS[name][3]
     for folder in FOLDERS:
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "results", "site")
-        )
+        without = shutil.ignore_patterns("__pycache__", "results", "site")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=without)
     (tmp_path / file).write_text(text)
     tests = [f"{OTHER_DEVICE}[ssd]"] if case == OTHER_DEVICE else [f"{test}[{case}]" for test in TESTS]
     options = f"-q -x --no-header -p no:cacheprovider -c {os.devnull} --rootdir {tmp_path}".split()

@@ -19,13 +19,9 @@ ATTRIBUTES = {
 """Type of a form's element -> attributes that GitHub's syntax has for it."""
 
 
-def test_there_are_a_form_for_a_bug_a_number_and_a_method():
-    assert [form.stem for form in FORMS] == ["bug", "method", "number"]
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.stem)
+@pytest.mark.parametrize("form", ["bug", "method", "number"])
 def test_a_form_has_githubs_syntax(form):
-    content = yaml.safe_load(form.read_text())
+    content = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
     assert content.keys() == {"name", "description", "labels", "body"}
     assert len({element["id"] for element in content["body"]}) == len(content["body"])
     for element in content["body"]:

@@ -1,6 +1,5 @@
 """Generated files of a checkout: a changed number is reported with every place that shows it."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from leaderboards.schema import RecordError
 from tests.leaderboards.test_schema import record
 
 ROOT = Path(__file__).parents[2]
+RECORDS = "leaderboards/results/cifar10-micro/ssd"
 
 
 @pytest.fixture
@@ -19,17 +19,15 @@ def root(tmp_path):
     """A small checkout: two records, one paper, a page."""
     folder, docs = tmp_path / "leaderboards", tmp_path / "docs"
     for seed, linear in enumerate((50.0, 51.0)):
-        store.write(
-            folder / "results" / f"cifar10-micro/ssd/seed{seed}.json", record("ssd", seed, linear, method="ssd")
-        )
+        store.write(tmp_path / RECORDS / f"seed{seed}.json", record("ssd", seed, linear, method="ssd"))
     (folder / "published").mkdir()
     (folder / "published" / "p.yaml").write_text(
         "{paper: p, name: P, cite: c, training: {'*': {open: not said}}, "
         "tables: {'1': {title: t, unit: '%', scenario: cifar10-micro, row: ssd, "
         "score: linear/v1 accuracy, columns: {a: {}}, rows: {r: {values: [50.5]}}}}}"
     )
-    (docs / "methods").mkdir(parents=True)
-    (docs / "studies").mkdir()
+    for inner in ("methods", "studies"):
+        (docs / inner).mkdir(parents=True)
     for page in ("methods/ssd.md", "reproduction.md"):
         shutil.copy(ROOT / "docs" / page, docs / page)
     write(tmp_path)
@@ -54,10 +52,8 @@ def test_a_checkout_that_was_just_written_is_not_stale(root):
 
 
 def test_a_changed_record_is_named_wherever_it_shows(root):
-    file = root / "leaderboards" / "results" / "cifar10-micro" / "ssd" / "seed0.json"
-    content = json.loads(file.read_text())
-    content["scores"]["linear/v1"]["accuracy"] = 50.8
-    file.write_text(json.dumps(content))
+    edit(root / RECORDS / "seed0.json", '"accuracy": 50.0', '"accuracy": 50.8')
+    edit(root / RECORDS / "seed0.json", '"accuracy": 50.0', '"accuracy": 50.8')  # of the encoder, and of all of them
     differences = generate.stale(root)
     assert {difference.what.split(",")[0] for difference in differences} == {
         "docs/methods/ssd.md", "docs/reproduction.md", "leaderboards/README.md",
@@ -69,11 +65,10 @@ def test_a_changed_record_is_named_wherever_it_shows(root):
 
 
 def test_a_changed_number_that_no_page_shows_is_named_by_its_record(root):
-    edit(root / "leaderboards" / "results" / "cifar10-micro" / "ssd" / "seed1.json", '"images": 100000', '"images": 1')
+    edit(root / RECORDS / "seed1.json", '"images": 100000', '"images": 1')
     (difference,) = generate.stale(root)
     assert difference.what.startswith("leaderboards/record_hashes.json")
-    assert '"cifar10-micro/ssd/seed1"' in difference.old
-    assert '"cifar10-micro/ssd/seed1"' in difference.new
+    assert all('"cifar10-micro/ssd/seed1"' in line for line in (difference.old, difference.new))
 
 
 def test_a_changed_paper_is_named(root):
@@ -118,7 +113,7 @@ def test_data_with_the_same_meaning_in_other_bytes_are_named(root, old, new):
 
 def test_an_added_line_moves_no_other_and_records_come_before_pages(root):
     edit(root / "leaderboards" / "README.md", "# Leaderboards\n", "# Leaderboards\n\nby hand\n")
-    edit(root / "leaderboards" / "results" / "cifar10-micro" / "ssd" / "seed0.json", "100000", "100001")
+    edit(root / RECORDS / "seed0.json", "100000", "100001")
     first, *rest = generate.stale(root)
     assert first.what.startswith("leaderboards/record_hashes.json")
     where = "leaderboards/README.md, Leaderboards"

@@ -16,16 +16,8 @@ PAPERS = dict(zip(("light", "dark"), re.findall(r"--paper: light-dark\((#\w+), (
 HUES = {"light": palette.LIGHT, "dark": palette.DARK}
 VISION = {
     "normal": np.eye(3),
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
 }
 """On linear RGB: Machado, Oliveira, Fernandes, "A physiologically-based model for simulation of color vision
 deficiency", IEEE TVCG 15(6), 2009, severity 1.0."""
@@ -53,15 +45,6 @@ def contrast(one, other):
     """The contrast ratio of WCAG 2."""
     low, high = sorted(float(XYZ[1] @ linear(colour)) for colour in (one, other))
     return (high + 0.05) / (low + 0.05)
-
-
-def test_the_reference_numbers_hold():
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert lab("#ffffff", "normal") == pytest.approx([100, 0, 0], abs=1e-3)
-    assert lab("#ff0000", "normal") == pytest.approx([53.24, 80.09, 67.20], abs=0.02)
-    for vision in ("protanopia", "deuteranopia"):
-        assert lab("#808080", vision) == pytest.approx(lab("#808080", "normal"), abs=0.01)  # grey stays grey
-    assert np.linalg.norm(lab("#c00000", "deuteranopia") - lab("#606000", "deuteranopia")) < APART
 
 
 @pytest.mark.parametrize("theme", HUES)

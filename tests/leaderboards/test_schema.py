@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,91 +14,64 @@ from leaderboards.store import additions, collect, digest, read, write
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
     """A valid record by hand; `changes` replace top-level fields."""
-    scores = {
-        "knn/v1": {"accuracy": 43.5},
-        "geometry/v1": {
-            "effective_rank": 31.25,
-            "alignment": 0.3125,
-            "uniformity": -2.5,
-            "uniformity_within": -2.25,
-            "uniformity_between": -0.001,
-        },
-    }
+    geometry = {"effective_rank": 31.25, "alignment": 0.3125, "uniformity": -2.5}
+    geometry |= {"uniformity_within": -2.25, "uniformity_between": -0.001}
+    scores = {"knn/v1": {"accuracy": 43.5}, "geometry/v1": geometry}
     if linear is not None:
         scores["linear/v1"] = {"accuracy": linear}
+    origin = {"git": None, "dirty": False, "hardware": "2 CPU cores", "date": "2026-01-31T12:00:00+00:00"}
+    hashes = {"config": "c0ffee", "dataset": "da7a", "partition": "9a47"}
     return {
-        "schema": 1,
-        "scenario": "cifar10-micro",
-        "row": row,
-        "method": "fedavg",
-        "objective": "byol",
-        "seed": seed,
-        "rounds": {"done": 5, "planned": 5},
-        "images": 100000,
-        "scores": scores,
-        "encoders": {"global": scores},
+        **{"schema": 1, "scenario": "cifar10-micro", "row": row, "method": "fedavg", "objective": "byol", "seed": seed},
+        **{"rounds": {"done": 5, "planned": 5}, "images": 100000, "scores": scores, "encoders": {"global": scores}},
         "best": {"round": 4, "metric": "monitor", "value": 44.1},
         "bytes": {
             "up": {"weights": 2_300_000_000, "statistics": 40_000_000},
             "down": {"weights": 61_750},
             "visits": 50,
         },
-        "epsilon": None,
-        "seconds": {"wall": 100.0, "clients": 80.0, "evaluation": 20},
-        "world_size": 1,
+        **{"epsilon": None, "seconds": {"wall": 100.0, "clients": 80.0, "evaluation": 20}, "world_size": 1},
         "federation": {"clients": 10, "participation": 1.0, "batch_norm": "average"},
         "settings": {"optimizer.lr": 0.1, "partition.name": "iid"},
-        "evaluated": {
-            "knn/v1": {"git": None, "dirty": False, "hardware": "2 CPU cores", "date": "2026-01-31T12:00:00+00:00"}
-        },
-        "provenance": {
-            "git": None,
-            "dirty": False,
-            "config": "c0ffee",
-            "dataset": "da7a",
-            "partition": "9a47",
-            "libraries": {"torch": "2.11.0"},
-            "hardware": "2 CPU cores",
-            "python": "3.11.9",
-            "date": "2026-01-31T12:00:00+00:00",
-        },
+        "evaluated": {"knn/v1": {**origin}},
+        "provenance": {**origin, **hashes, "libraries": {"torch": "2.11.0"}, "python": "3.11.9"},
         "deviations": ["batch size 64 instead of 128"],
         **changes,
     }
 
 
-def edit(path: str, value: Any) -> Record:
-    """The valid record with the field at `path` (levels apart by a space) replaced; without a value, removed."""
-    changed = json.loads(json.dumps(record()))
-    *levels, last = path.split(" ")
-    inner = changed
-    for level in levels:
-        inner = inner[level]
-    if value is ...:
-        del inner[last]
+def put(content: Any, path: Sequence[Any], value: Any) -> Any:
+    """Nested data with the value at a path replaced; `...` removes it."""
+    if not path:
+        return value
+    content = content.copy() if isinstance(content, dict | list) else {}
+    key = int(path[0]) if isinstance(content, list) else path[0]
+    if value is ... and len(path) == 1:
+        del content[key]
     else:
-        inner[last] = value
-    return changed
+        content[key] = put(content[key] if isinstance(content, list) else content.get(key), path[1:], value)
+    return content
+
+
+def edit(path: str, value: Any) -> Any:
+    """The valid record with the value at `path` (levels apart by a space) replaced; `...` removes it."""
+    return put(record(), path.split(), value)
 
 
 def test_a_valid_record_passes_with_and_without_its_optional_values():
-    valid = [
-        record(),
-        record(best=None, epsilon=8, deviations=[], encoders={}, scores={}),
-        edit("provenance git", "24983a0"),
-        edit("federation server_learning_rate", 0.1),  # nested objects may hold more
-    ]
-    assert [validate(content, "result.json") for content in valid] == [None] * 4
+    validate(record(), "result.json")
+    validate(record(best=None, epsilon=8, deviations=[], encoders={}, scores={}), "result.json")
+    validate(edit("provenance git", "24983a0"), "result.json")
+    validate(edit("federation server_learning_rate", 0.1), "result.json")  # nested objects may hold more
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        ("", 3, "the record is 3, expected an object"),
         ("schema", ..., "schema is missing"),
         ("schema", 0, "schema is 0, this version reads 1"),
-        ("schema", 2, "schema is 2, this version reads 1"),
         ("schema", True, "schema is True, expected a whole number"),
-        ("seed", ..., "seed is missing"),
         ("seed", 1.0, "seed is 1.0, expected a whole number, 0 or more"),
         ("seed", -1, "seed is -1, expected a whole number, 0 or more"),
         ("row", None, "row is None, expected text"),
@@ -106,10 +80,9 @@ def test_a_valid_record_passes_with_and_without_its_optional_values():
         ("scores", [1], r"scores is \[1\], expected an object"),
         ("scores linear/v1", 49.3, "scores.linear/v1 is 49.3, expected an object"),
         ("scores linear/v1 accuracy", math.nan, "scores.linear/v1.accuracy is nan, expected a finite number"),
-        ("scores knn/v1 accuracy", math.inf, "scores.knn/v1.accuracy is inf, expected a finite number"),
+        ("encoders global linear/v1 accuracy", -math.inf, "encoders.global.linear/v1.accuracy is -inf"),
         ("scores knn/v1 accuracy", "43.5", "scores.knn/v1.accuracy is '43.5', expected a finite number"),
         ("scores knn/v1 accuracy", True, "scores.knn/v1.accuracy is True, expected a finite number"),
-        ("encoders global linear/v1 accuracy", -math.inf, "encoders.global.linear/v1.accuracy is -inf"),
         ("scores knn/v1 accuracy", 143.5, "scores.knn/v1.accuracy is 143.5, expected 0 to 100 percent"),
         ("encoders global linear/v1 accuracy", -0.1, "encoders.global.linear/v1.accuracy is -0.1, expected 0 to 100"),
         ("best value", None, "best.value is None, expected a finite number"),
@@ -126,11 +99,6 @@ def test_an_invalid_field_is_named_with_its_file(path: str, value: Any, message:
     with pytest.raises(RecordError, match=f"^runs/result.json: {message}") as caught:
         validate(edit(path, value), "runs/result.json")
     assert "\n" not in str(caught.value)
-
-
-def test_a_record_that_is_no_object_is_refused():
-    with pytest.raises(RecordError, match=r"^a.json: the record is 3, expected an object"):
-        validate(3, "a.json")  # type: ignore[arg-type]
 
 
 def test_write_then_read_gives_the_record_back_in_a_diffable_form(tmp_path: Path):
@@ -155,24 +123,10 @@ def test_a_write_that_fails_leaves_the_former_record(tmp_path: Path, monkeypatch
     assert read(path) == record()
 
 
-@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe", None])
-def test_an_unreadable_file_is_one_line(tmp_path: Path, content: bytes | None):
-    path = tmp_path / "result.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"result.json: not a readable JSON file") as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_nan_in_the_file_is_refused(tmp_path: Path):
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps(record(linear=math.nan)))
-    with pytest.raises(RecordError, match=r"linear/v1.accuracy is nan"):
-        read(path)
-
-
 def test_collect_reads_both_layouts_in_order(tmp_path: Path):
+    assert collect(tmp_path) == []
+    with pytest.raises(RecordError, match="no such folder"):
+        collect(tmp_path / "absent")
     write(tmp_path / "cifar10-micro/fedavg-byol/seed10.json", record(seed=10))
     write(tmp_path / "cifar10-micro/fedavg-byol/seed2/result.json", record(seed=2))
     write(tmp_path / "cifar10-micro/fedavg-byol/seed2/checkpoint/result.json", record(seed=3))  # not a run folder
@@ -180,10 +134,8 @@ def test_collect_reads_both_layouts_in_order(tmp_path: Path):
     (tmp_path / "cifar10-micro/fedavg-byol/seed2-notes.json").write_text("not a record")
     records = collect(tmp_path)
     assert [(r["scenario"], r["row"], r["seed"]) for r in records] == [
-        ("a/b", "ssd", 0),
-        ("cifar10-micro", "fedavg-byol", 2),
-        ("cifar10-micro", "fedavg-byol", 10),
-    ]
+        ("a/b", "ssd", 0), ("cifar10-micro", "fedavg-byol", 2), ("cifar10-micro", "fedavg-byol", 10),
+    ]  # fmt: skip
     assert all(r["schema"] == SCHEMA for r in records)
 
 
@@ -208,18 +160,12 @@ def test_collect_reads_the_partial_record_of_an_unfinished_run(tmp_path: Path):
     assert collect(tmp_path) == [record()]
 
 
-def add(folder: Path, new: Record) -> Record:
-    """The record of the file in which a new one belongs, after the new one was added."""
-    for file, each in additions(folder, [new]).items():
-        write(file, each)
-    return read(folder / "cifar10-micro/fedavg-byol/seed0.json")
-
-
 def test_a_record_is_replaced_only_by_one_of_as_many_rounds(tmp_path: Path):
     early = [record(rounds={"done": done, "planned": 5}, scores={}, encoders={}) for done in (2, 4, 3)]
-    assert [add(tmp_path, each)["rounds"]["done"] for each in early] == [2, 4, 4]
-    assert add(tmp_path, record()) == record()
-    assert add(tmp_path, early[1]) == record()
+    for new, standing in zip([*early, record(), early[1]], [*early[:2], early[1], record(), record()], strict=True):
+        for file, each in additions(tmp_path, [new]).items():
+            write(file, each)
+        assert collect(tmp_path) == [standing]
 
 
 @pytest.mark.parametrize("changes", [{"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}])
@@ -229,16 +175,6 @@ def test_collect_refuses_a_record_in_the_place_of_another(tmp_path: Path, change
         collect(tmp_path)
 
 
-def test_collect_of_an_empty_folder_is_empty_and_of_a_missing_one_refused(tmp_path: Path):
-    assert collect(tmp_path) == []
-    with pytest.raises(RecordError, match="no such folder"):
-        collect(tmp_path / "absent")
-
-
 def test_the_digest_changes_with_every_value_and_not_with_the_order_of_keys():
     assert digest(record()) == digest(dict(reversed(record().items())))
     assert len({digest(record()), digest(record(images=1)), digest(edit("provenance dirty", True))}) == 3
-
-
-def test_a_record_error_has_the_exit_code_of_a_users_mistake():
-    assert RecordError.exit_code == 2

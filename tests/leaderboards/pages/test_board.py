@@ -23,6 +23,9 @@ RECORDS = [
     *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),  # no errors
     record("untrained", 0, 30.25, bytes=UNVISITED),
 ]
+NOISE = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
+NOISY = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=NOISE) for seed in range(2)]
+UNLABELLED = {"geometry/v1": {"effective_rank": 5.25}, "label-free/v1": {"score": 0.1234}}
 
 
 def terminal(records: list[Record], width: int) -> str:
@@ -52,6 +55,11 @@ def test_the_page_holds_the_board():
         assert line in page.splitlines()
 
 
+def test_every_line_of_a_table_has_the_same_number_of_cells():
+    lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
+    assert [line.count("|") for line in lines] == [12] * 6 + [5] * 5
+
+
 def test_several_boards_are_listed_with_the_addresses_of_their_sections():
     other = [{**each, "scenario": "micro-a0.001"} for each in RECORDS]
     listed = "Boards: [cifar10-micro](#cifar10-micro), [micro-a0.001](#micro-a0001)."
@@ -59,22 +67,18 @@ def test_several_boards_are_listed_with_the_addresses_of_their_sections():
     assert "Boards:" not in markdown(RECORDS)
 
 
-def test_every_line_of_a_table_has_the_same_number_of_cells():
-    lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
-    assert [line.count("|") for line in lines] == [12] * 6 + [5] * 5
-
-
 def test_epsilon_has_a_column_where_a_row_has_spent_any():
-    assert "epsilon" not in markdown(RECORDS)
-    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
-    noisy = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=noise) for seed in range(2)]
-    lines = markdown([*RECORDS, *noisy]).splitlines()
+    assert "epsilon" not in markdown(RECORDS) + terminal(RECORDS, width=100)
+    lines = markdown([*RECORDS, *NOISY]).splitlines()
     rows = [line for line in lines if line.startswith("|")][:7]
     assert {line.count("|") for line in rows} == {13}
     assert rows[0].endswith("| seeds | epsilon |")
     assert next(line for line in rows if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
     assert next(line for line in rows if " ssd " in line).endswith("| 3 | – |")
     assert any(line.startswith("epsilon, at delta 1e-05, ") and "are not covered" in line for line in lines)
+    text = terminal([*RECORDS, *NOISY], width=100)
+    assert "epsilon" in text
+    assert "8.25 (R)" in text
 
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
@@ -94,11 +98,16 @@ def test_the_page_says_what_rows_add_and_whether_that_counts():
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
-def test_the_page_says_when_the_order_is_no_ranking():
-    remark = "the order is not a ranking"
-    assert remark not in markdown(RECORDS)
-    assert remark in markdown([entry for entry in RECORDS if entry["seed"] == 0])
-    assert remark in markdown([entry for entry in RECORDS if entry["row"] != "ssd" or entry["seed"] < 2][3:])
+def test_the_page_and_the_terminal_say_when_the_order_is_no_ranking():
+    page, printed = "the order is not a ranking", "no rank: that takes two rows of 3 seeds"
+    assert page not in markdown(RECORDS)
+    assert "no rank" not in terminal(RECORDS, width=80)
+    alone = [record("ssd", seed, 50.0 + seed) for seed in range(3)]
+    for records in ([*RECORDS[::3]], RECORDS[1:3] + RECORDS[6:], alone):
+        assert page in markdown(records)
+        assert printed in terminal(records, width=80)
+    assert "| – | ssd |" in markdown(alone)
+    assert "no rank" not in terminal([record("plain", scores=UNLABELLED)], width=80)
 
 
 def test_the_page_names_rows_of_more_spread_than_the_others():
@@ -111,52 +120,35 @@ def test_the_page_names_rows_of_more_spread_than_the_others():
 
 def test_accuracies_below_the_untrained_encoder_are_marked():
     assert "↓ is below" not in markdown(RECORDS)
-    low = record("local", 0, 30.0)
-    page = markdown([*RECORDS, low])
+    page = markdown([*RECORDS, record("local", 0, 30.0)])
     assert "| – | local | 30.0 ↓ | 43.5 |" in page
-    words = (
-        "↓ is below the untrained encoder, of the row's architecture where the board has one, by means over the seeds"
-    )
-    assert f"\n{words} that both have and without a test.\n" in page
+    words = "↓ is below the untrained encoder, of the row's architecture where the board has one,"
+    assert f"\n{words} by means over the seeds that both have and without a test.\n" in page
+    scored = [
+        with_scores(row, 0, 50.0, **{"transfer-digits/v1": {"accuracy": accuracy}})
+        for row, accuracy in (("untrained", 60.0), ("ssd", 59.0), ("local", 61.0))
+    ]
+    assert {"| ssd | 59.0 ↓ |", "| local | 61.0 |", "| untrained | 60.0 |"} <= set(markdown(scored).splitlines())
 
 
-def test_a_further_score_below_the_untrained_encoders_is_marked_too():
-    def scored(row, accuracy):
-        return record(row, 0, 50.0, scores={**record(seed=0)["scores"], "transfer-digits/v1": {"accuracy": accuracy}})
-
-    page = markdown([scored("untrained", 60.0), scored("ssd", 59.0), scored("local", 61.0)])
-    assert {"| ssd | 59.0 ↓ |", "| local | 61.0 |", "| untrained | 60.0 |"} <= set(page.splitlines())
-
-
-def test_a_single_row_has_no_rank():
-    alone = [record("ssd", seed, 50.0 + seed) for seed in range(3)]
-    assert "| – | ssd |" in markdown(alone)
-    assert "no rank: that takes two rows of 3 seeds" in terminal(alone, width=80)
-
-
-def test_records_that_do_not_count_the_servers_images_are_shown_so():
-    settings = {**record(seed=0)["settings"], "public.name": "heldout"}
-    old = record("flesd", 0, 50.0, settings=settings)
-    page = markdown([*RECORDS, old])
+def test_the_page_names_the_images_of_servers_that_train_and_that_older_records_do_not_count():
+    settings = {**record()["settings"], "public.name": "heldout"}
+    page = markdown([*RECORDS, record("flesd", 0, 50.0, settings=settings)])
     assert "| 100,000 + ? | 1 |" in page
     assert "which the row's records do not count" in page
-    known = record("flesd", 0, 50.0, settings=settings, server={"images": 2000.0, "seconds": 1.0})
-    page = markdown([*RECORDS, known])
-    assert "| 100,000 + 2,000 | 1 |" in page
+    page = markdown([*RECORDS, record("flesd", 0, settings=settings, server={"images": 125_000, "seconds": 30.0})])
+    assert "| client seconds | images: clients + server | seeds |" in page
+    assert "| 1.6 | 100,000 + 125,000 | 1 |" in page
+    assert "| 1.6 | 100,000 | 3 |" in page
     assert "do not count" not in page
+    assert "+ server" not in markdown(RECORDS)
 
 
 def test_a_scenario_is_described_by_what_most_rows_share():
     shared = {
-        "data.name": "cifar10",
-        "partition.name": "dirichlet",
-        "partition.alpha": 0.1,
-        "partition.clients": 10,
-        "encoder.class": "methods.networks.convnet",
-        "federation.rounds": 5,
-        "federation.participation": 1.0,
-        "training.steps": 31,
-        "training.epochs": 1,
+        **{"data.name": "cifar10", "partition.name": "dirichlet", "partition.alpha": 0.1, "partition.clients": 10},
+        **{"encoder.class": "methods.networks.convnet", "federation.rounds": 5, "federation.participation": 1.0},
+        **{"training.steps": 31, "training.epochs": 1},
     }
     alone = {**shared, "partition.clients": 1, "federation.participation": 0.5, "training.steps": None}
     rows = [record("a", settings=shared), record("b", settings=shared), record("centralized", settings=alone)]
@@ -168,21 +160,24 @@ def test_a_scenario_is_described_by_what_most_rows_share():
 
 
 def test_a_board_away_from_the_suites_pages_has_no_link_to_them():
-    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
-    noisy = [record("fedsc", 0, 45.0, epsilon=8.0, privacy=noise)]
-    assert "([privacy](../docs/privacy.md))" in markdown(noisy)
-    assert "(`docs/privacy.md` of the suite)" in (away := markdown(noisy, linked=False))
+    assert "([privacy](../docs/privacy.md))" in markdown(NOISY)
+    assert "(`docs/privacy.md` of the suite)" in (away := markdown(NOISY, linked=False))
     assert "../docs" not in away
 
 
-def test_neighbours_on_the_board_are_named_by_the_first_and_the_last():
-    order = list("abcdefg")
-    assert spans("", order, "a") == "none"
-    assert spans("bcdefg", order, "a") == "b to g (6)"
-    assert spans("abcefg", order, "d") == "a to c (3), e to g (3)"
-    assert spans("abcdefg", order, "d") == "a to g (6)"
-    assert spans("gba", order, "d") == "a, b, g"
-    assert spans("acde", order, "d") == "a, c, e"
+@pytest.mark.parametrize(
+    ("names", "own", "text"),
+    [
+        ("", "a", "none"),
+        ("bcdefg", "a", "b to g (6)"),
+        ("abcefg", "d", "a to c (3), e to g (3)"),
+        ("abcdefg", "d", "a to g (6)"),
+        ("gba", "d", "a, b, g"),
+        ("acde", "d", "a, c, e"),
+    ],
+)
+def test_neighbours_on_the_board_are_named_by_the_first_and_the_last(names, own, text):
+    assert spans(names, list("abcdefg"), own) == text
 
 
 def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
@@ -207,12 +202,9 @@ def test_unfinished_runs_are_left_out_by_name():
     assert "| fedavg-byol |" not in page
 
 
-def test_missing_scores_are_dashes():
+def test_missing_scores_are_dashes_and_an_empty_board_is_a_page():
     page = markdown([record(linear=None, scores={})])
     assert "| – | fedavg-byol | – | – | – | – | – / – / – | 46.8 MB |" in page
-
-
-def test_an_empty_board_is_a_page():
     assert markdown([]).endswith("No run has been recorded yet.\n")
 
 
@@ -237,20 +229,11 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     assert "51.0 ± 1.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
 
 
-def test_the_terminal_says_how_many_seeds_a_rank_takes():
-    assert "no rank" not in terminal(RECORDS, width=80)
-    assert "no rank: that takes two rows of 3 seeds" in terminal(
-        [record("ssd", 0, 50.0), record("ssd", 1, 51.0)], width=80
-    )
-    assert "no rank" not in terminal([record("plain", scores={"geometry/v1": {"effective_rank": 5.25}})], width=80)
-
-
 def test_the_terminal_table_of_images_without_labels_has_scores_that_need_none():
-    scores = {"geometry/v1": {"effective_rank": 5.25}, "label-free/v1": {"score": 0.1234}}
-    heading = terminal([*RECORDS, record("other", 0, scores=scores)], width=80)
+    heading = terminal([*RECORDS, record("other", 0, scores=UNLABELLED)], width=80)
     assert "linear" in heading
     assert "label-free" not in heading
-    text = terminal([record("plain", seed, scores=scores) for seed in range(2)], width=80)
+    text = terminal([record("plain", seed, scores=UNLABELLED) for seed in range(2)], width=80)
     assert "linear" not in text
     assert "– plain 5.2 ± 0.0 0.123 ± 0.000" in " ".join(text.split())
 
@@ -278,11 +261,13 @@ def test_scenarios_that_would_share_a_figure_are_refused(tmp_path: Path):
 
 
 def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
+    """And matplotlib is loaded for a figure only."""
     write(RECORDS, tmp_path / "here")
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.hashsalt": None}):
         write(RECORDS[::-1], tmp_path / "restyled")
     script = (
-        "import json, sys; from leaderboards.pages.board import write; write(json.loads(sys.argv[1]), sys.argv[2]);"
+        "import json, sys; from leaderboards.pages.board import write; assert 'matplotlib' not in sys.modules;"
+        "write(json.loads(sys.argv[1]), sys.argv[2]);"
         "assert not {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules)"
     )
     subprocess.run(
@@ -296,28 +281,6 @@ def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
         assert (tmp_path / "restyled" / name).read_bytes() == expected
         assert (tmp_path / "elsewhere" / name).read_bytes() == expected
     assert b"<dc:date>" not in expected
-
-
-def test_matplotlib_is_loaded_only_for_a_figure():
-    script = "import sys, leaderboards.pages.board; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
-
-
-def test_the_terminal_has_epsilon_where_a_row_has_spent_any():
-    noise = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
-    assert "epsilon" not in terminal(RECORDS, width=100)
-    text = terminal([*RECORDS, record("fedsc", 0, 45.0, epsilon=8.25, privacy=noise)], width=100)
-    assert "epsilon" in text
-    assert "8.25 (R)" in text
-
-
-def test_the_page_names_the_images_of_servers_that_train():
-    server = {"images": 125_000, "seconds": 30.0}
-    page = markdown([*RECORDS, record("flesd", 0, server=server)])
-    assert "| client seconds | images: clients + server | seeds |" in page
-    assert "| 1.6 | 100,000 + 125,000 | 1 |" in page
-    assert "| 1.6 | 100,000 | 3 |" in page
-    assert "+ server" not in markdown(RECORDS)
 
 
 def with_scores(row, seed, linear, **scores):
@@ -334,7 +297,7 @@ FURTHER = [
 UNLIKE = " Rows scored under different seeds are not directly comparable: seeds 0, 1: ssd; seed 0: fedavg-byol."
 
 
-def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_order():
+def test_further_scores_have_a_section_of_columns_and_rows_with_a_number_in_the_boards_order():
     lines = [
         f"Over 1 to 2 seeds a row.{UNLIKE}",
         "",
@@ -343,19 +306,11 @@ def test_further_scores_show_only_columns_and_rows_with_a_number_in_the_boards_o
         "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
         "| fedavg-byol | – | 0.125 |",
     ]
-    assert "\n".join(["", *lines, ""]) in markdown(FURTHER)
-
-
-def test_without_other_protocols_there_is_no_table_of_further_scores():
-    assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
-
-
-def test_further_scores_are_in_the_section_of_their_scenario():
     page = markdown(FURTHER)
+    assert "\n".join(["", *lines, ""]) in page
     assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
-    assert "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |\n" in page
-    assert f"Over 1 to 2 seeds a row.{UNLIKE}" in page.splitlines()
     assert "Over one seed a row." in markdown([FURTHER[0]]).splitlines()
+    assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
 
 
 def test_the_page_says_which_rows_other_boards_call_differently():

@@ -1,5 +1,7 @@
 """The figures: what is drawn, and that the same records give the same bytes."""
 
+from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -7,7 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from leaderboards.pages import board, plots
+from leaderboards.pages import board, plots, trade_offs
+from leaderboards.rank import HEADLINE, Cell, Row
 from tests.leaderboards.test_schema import record
 
 BOARD = [
@@ -56,12 +59,8 @@ def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_te
 
 @pytest.mark.parametrize(
     "entries",
-    [
-        pytest.param([], id="nothing"),
-        pytest.param([record("untrained")], id="only the floor"),
-        pytest.param([record(linear=None)], id="no headline"),
-        pytest.param([record(r"$\frac$_{", 0, 50.0)], id="a name that is no mathematics"),
-    ],
+    [[], [record("untrained")], [record(linear=None)], [record(r"$\frac$_{", 0, 50.0)]],
+    ids=["nothing", "only the floor", "no headline", "a name that is no mathematics"],
 )
 def test_unusual_boards_have_a_figure(entries, tmp_path):
     plots.save(lambda: plots.draw_headline(entries, "cifar10-micro"), tmp_path / "figure.svg")
@@ -76,10 +75,12 @@ def test_a_curve_is_the_mean_and_spread_over_seeds():
 
 
 def test_the_x_axis_may_be_the_bytes_or_seconds_up_to_a_round():
-    first = [{**point, "bytes": 10.0 * point["round"], "seconds": 1.0} for point in curve([-1.0, -2.0])]
-    second = [{**point, "bytes": 30.0 * point["round"], "seconds": 3.0} for point in curve([-1.0, -2.0])]
-    assert plots.mean_and_spread([first, second], "monitor", "bytes") == [(20.0, 50.0, 0.0), (40.0, 50.0, 0.0)]
-    assert plots.mean_and_spread([first, second], "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
+    runs = [
+        [{**point, "bytes": 10.0 * k * point["round"], "seconds": float(k)} for point in curve([-1.0, -2.0])]
+        for k in (1, 3)
+    ]
+    assert plots.mean_and_spread(runs, "monitor", "bytes") == [(20.0, 50.0, 0.0), (40.0, 50.0, 0.0)]
+    assert plots.mean_and_spread(runs, "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
 
 
 def test_bytes_are_drawn_in_gigabytes_over_orders_of_magnitude(records, tmp_path, monkeypatch):
@@ -127,18 +128,88 @@ def test_a_line_has_its_name_at_its_end_and_names_do_not_overlap(records):
         assert {text.get_text(): text.arrow_patch.get_edgecolor()[:3] for text in axes.texts} == colours
 
 
-def test_records_without_curves_have_no_figure(records):
-    for entry in records:
-        if entry["row"] == "ssd":
-            del entry["curve"]
-    assert plots.curve_figures(records) == {}
+@pytest.mark.parametrize(
+    ("kept", "phrase"),
+    [
+        ((0, 1, 2, 3), "mean and spread of 2 seeds"),
+        ((1, 2, 3), "mean and spread of 1 to 2 seeds"),
+        ((1, 3), "one seed"),
+        ((0, 1), None),  # of one row: no figure
+    ],
+)
+def test_the_title_gives_the_number_of_seeds(records, kept, phrase):
+    figures = plots.curve_figures(
+        [entry if k in kept else {**entry, "curve": []} for k, entry in enumerate(records)]
+    ).values()
+    assert [phrase in draw().get_suptitle() for draw in figures] == ([True] if phrase else [])
+
+
+ROW = Row(
+    **{"row": "a", "method": "fedavg", "objective": "simclr", "settings": {}, "seeds": (0,), "headline": {0: 40.0}},
+    **{"cells": {HEADLINE: Cell(40.0, None, 1)}, "images": 1, "server_images": 0, "bytes_up": 1e6, "bytes_down": 1e6},
+    **{"client_seconds": 1.0, "rounds": 1, "commits": (), "hardware": (), "dates": ("", "")},
+)
+
+
+def row(name, accuracy, **fields):
+    return replace(ROW, row=name, cells={HEADLINE: Cell(accuracy, None, 1)}, **fields)
+
+
+FIVE = [row(str(k), 40.0 + k, bytes_up=1e6 * (k + 1)) for k in range(5)]
+
+
+def test_a_row_is_on_the_front_if_no_other_is_cheaper_and_better():
+    points = {str(k): (float(7 * k % 20), float(11 * k % 17)) for k in range(20)}
+    front = trade_offs.undominated(points)
+    for name, (cost, accuracy) in points.items():
+        others = [other for other in points.values() if other != (cost, accuracy)]
+        assert (name in front) == (not any(other[0] <= cost and other[1] >= accuracy for other in others))
+    assert all(points[a][0] < points[b][0] and points[a][1] < points[b][1] for a, b in pairwise(front))
+    assert len(trade_offs.undominated({"a": (1.0, 40.0), "b": (1.0, 40.0)})) == 1  # equal rows give one name
+
+
+def test_bytes_are_those_of_both_ways_and_rows_that_send_nothing_are_left_out():
+    silent = row("local", 90.0, bytes_up=0.0, bytes_down=0.0)
+    single = row("centralized", 95.0, bytes_up=None, bytes_down=None)
+    (draw,) = trade_offs.figures([*FIVE, silent, single], "s").values()
+    assert draw.args[0] == {str(k): (k + 2.0, 40.0 + k) for k in range(5)}
 
 
 @pytest.mark.parametrize(
-    ("left_out", "phrase"),
-    [((), "mean and spread of 2 seeds"), ((0,), "mean and spread of 1 to 2 seeds"), ((0, 2), "one seed")],
+    "rows",
+    [FIVE[:3], [row(str(k), 40.0 + k) for k in range(6)], [*FIVE[:3], replace(FIVE[4], control=True)]],
+    ids=["few", "equal costs", "a control, which is no method"],
 )
-def test_the_title_gives_the_number_of_seeds(records, left_out, phrase):
-    entries = [entry for k, entry in enumerate(records) if k not in left_out]
-    (draw,) = plots.curve_figures(entries).values()
-    assert phrase in draw().get_suptitle()
+def test_too_few_rows_or_equal_costs_are_no_figure(rows):
+    assert trade_offs.figures(rows, "s") == {}
+
+
+def test_epsilon_counts_where_it_covers_whole_clients():
+    private = [replace(each, epsilon=2.0**k, covers=("weights by client",)) for k, each in enumerate(FIVE)]
+    assert list(trade_offs.figures(private, "s")) == ["bytes", "epsilon"]
+    looser = [replace(each, row=f"loose {each.row}", delta=0.1) for each in private[:4]]
+    assert set(trade_offs.figures([*private, *looser], "s")["epsilon"].args[0]) == set("01234")
+    entries = [replace(each, covers=("R",)) for each in private]
+    assert list(trade_offs.figures(entries, "s")) == ["bytes"]
+
+
+def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
+    def marks(*costs):
+        rows = [row(str(k), 40.0 + k, bytes_up=cost * 1e6, bytes_down=0.0) for k, cost in enumerate(costs)]
+        axes = trade_offs.figures(rows, "s")["bytes"]().axes[0]
+        return [tick.get_text() for tick in axes.get_xticklabels()]
+
+    assert marks(1, 1, 8, 8) == ["1", "8"]
+    assert "8.1" not in marks(1, 1, 8, 8.1)
+
+
+def test_attacks_are_a_cost(tmp_path):
+    attacks = [{"membership/v1 auc": Cell(0.5 + k / 100, None, 1)} for k in range(5)]
+    attacked = [replace(each, cells=each.cells | attack) for each, attack in zip(FIVE, attacks, strict=True)]
+    drawn = trade_offs.figures(attacked, "scenario")
+    assert list(drawn) == ["bytes", "membership"]
+    texts = [text for axes in drawn["membership"]().axes for text in axes.texts]
+    assert [text.get_text() for text in texts] == list("01234")
+    for name in ("a", "b"):
+        plots.save(drawn["bytes"], tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

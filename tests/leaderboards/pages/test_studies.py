@@ -5,22 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.configuration.files import read
+from benchmark.configuration.suites import suite
 from leaderboards.pages import methods, studies
 from leaderboards.rank import Cell
 from tests.leaderboards.test_schema import record
 
+LINES = {"A": {1: "t1 a", 2: "t2 a", 10: "t10 a"}, "B": {"flat": "t1 b"}, "C": {1: "t1 c"}}
 STUDY = {
-    "page": "rounds",
-    "title": "How many rounds?",
-    "axis": "rounds T",
-    "ours": {
-        "title": "small",
-        "lines": {
-            "A": {1: "t1 a", 2: "t2 a", 10: "t10 a"},
-            "B": {"flat": "t1 b"},
-            "C": {1: "t1 c"},
-        },
-    },
+    **{"page": "rounds", "title": "How many rounds?", "axis": "rounds T", "ours": {"title": "small", "lines": LINES}},
     "paper": {"title": "large, Table 4", "lines": {"A": {1: 10.9, 4: [42.5, 0.5]}}},
 }
 RECORDS = [
@@ -43,11 +36,10 @@ def test_lines_are_over_the_seeds_that_all_rows_have_and_leave_out_what_has_no_r
         "A": {1: Cell(49.0, pytest.approx(2**0.5), 2), 2: Cell(53.5, pytest.approx(0.5**0.5), 2)},
         "B": {"flat": Cell(41.0, pytest.approx(2**0.5), 2)},
     }
-
-
-def test_rows_that_share_no_seed_keep_their_own():
-    apart = [*RECORDS[:2], record("a", 7, 53.0, scenario="t2")]
+    apart = [*RECORDS[:2], record("a", 7, 53.0, scenario="t2")]  # that share no seed keep their own
     assert curves(STUDY, apart)["A"] == {1: Cell(49.0, pytest.approx(2**0.5), 2), 2: Cell(53.0, None, 1)}
+    ends = studies.positions([{float("inf"): Cell(1.0, None, 1), 8: Cell(2.0, None, 1)}])
+    assert [studies.label(x) for x in ends] == ["8", "∞"]
 
 
 def test_the_papers_numbers_are_next_to_ours():
@@ -91,12 +83,6 @@ def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeyp
     assert points.get_linestyle() == "None"
 
 
-def test_infinity_is_a_position_after_all_others():
-    assert [
-        studies.label(x) for x in studies.positions([{float("inf"): Cell(1.0, None, 1), 8: Cell(2.0, None, 1)}])
-    ] == ["8", "∞"]
-
-
 @pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
 def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "STUDIES", [{**STUDY, "paper": paper}, {**STUDY, "page": "elsewhere"}])
@@ -118,10 +104,17 @@ SUITES = ("study-orchestra", "study-flesd", "study-epsilon", "study-uplink")
 
 @pytest.fixture(scope="module")
 def planned():
-    from benchmark.configuration.suites import suite
-
-    return {f"{config.scenario} {config.row}" for name in ("cifar10-micro", *SUITES)
-            for config in suite(name, {"seeds": [0]}, [])}  # fmt: skip
+    """The scenarios and rows of the suites; rows that their lines do not name are composed, in the first scenario."""
+    found = set()
+    for name in ("cifar10-micro", *SUITES):
+        content = read("suite", name)
+        unnamed = [line for line in content["methods"] if "row=" not in line]
+        only = {"seeds": [0], "scenarios": content["scenarios"][:1], "methods": unnamed}
+        rows = {config.row for config in suite(name, only, [])} if unnamed else set()
+        rows |= {line.rpartition("row=")[2].split()[0] for line in content["methods"] if "row=" in line}
+        scenarios = {line.rpartition("scenario=")[2].split()[0] for line in content["scenarios"]}
+        found |= {f"{scenario} {row}" for scenario in scenarios for row in rows}
+    return found
 
 
 @pytest.mark.parametrize("study", studies.STUDIES, ids=lambda study: study["page"])
