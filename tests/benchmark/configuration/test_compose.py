@@ -295,7 +295,7 @@ def leaf_keys(content: dict, prefix: str = "") -> list[str]:
 
 SSD = compose("digits", "ssd")
 KEYS = leaf_keys(OmegaConf.to_container(SSD))
-ADDED = ["seed=1", "method.variant=paper"]
+ADDED = ["method.variant=paper", "method.weighting=clients"]
 
 
 class TestIdentity:
