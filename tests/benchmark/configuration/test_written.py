@@ -20,6 +20,8 @@ from benchmark.errors import ConfigError
 from tests.run_helpers import TINY
 
 generated = settings(derandomize=True, deadline=None, max_examples=60)
+composed = settings(generated, max_examples=20)
+"""For tests that compose a config for every example."""
 
 LOOKS_OTHER = (
     "on", "off", "yes", "no", "y", "True", "null", "~", "1e3", "1.5e-3", "12:30", "1:30.5", "007", "08", "0o17", "0x10",
@@ -72,7 +74,7 @@ class TestText:
     def test_a_key_of_type_text_keeps_what_was_typed(self, key, text):
         assert at(parse([f"{key}={text}"]), key) == expected(key, text)
 
-    @generated
+    @composed
     @given(text=words)
     def test_it_is_the_same_in_a_config_its_file_and_from_python(self, tmp_path_factory, text):
         for config in (
@@ -83,19 +85,16 @@ class TestText:
             save(config, file)
             assert config.data.name == load(file).data.name == text
 
-    @generated
-    @given(row=names, scenario=names)
-    def test_names_of_rows_and_scenarios(self, row, scenario):
-        config = compose(TINY, "fedavg", [f"row={row}", f"scenario={scenario}"])
-        assert (config.row, config.scenario) == (row, scenario)
+    @composed
+    @given(row=names, scenario=names, items=st.lists(names, min_size=1, max_size=4))
+    def test_names_and_lists_of_text(self, row, scenario, items):
+        words = ["encoder.class=methods.networks.timm", f"encoder.name={row}"]
+        words += [f"row={row}", f"scenario={scenario}", f"evaluation.protocols=[{','.join(items)}]"]
+        config = compose(TINY, "fedavg", words)
+        assert (config.row, config.scenario, list(config.evaluation.protocols)) == (row, scenario, items)
+        assert str(config.encoder.name) == row  # the object is built with the text of a number
 
-    @generated
-    @given(items=st.lists(names, min_size=1, max_size=4))
-    def test_lists_of_text(self, items):
-        config = compose(TINY, "fedavg", [f"evaluation.protocols=[{','.join(items)}]"])
-        assert list(config.evaluation.protocols) == items
-
-    @generated
+    @composed
     @given(text=st.one_of(names, st.sampled_from(("12:30", "~", ".inf"))))
     def test_a_file_of_the_users(self, tmp_path_factory, text):
         """Unquoted in YAML: also the names of architectures, and what belongs to a class."""
@@ -107,12 +106,6 @@ class TestText:
         assert (config.data.root, config.partition.path, config.federation.rounds) == (text, f"x{text}", 10)
         ((kind, section),) = OmegaConf.to_container(config.federation.encoders).items()
         assert (kind, str(section["name"]), section["clients"]) == ("on", text, [1])
-
-    @generated
-    @given(text=names)
-    def test_an_argument_of_a_class_by_its_annotation(self, text):
-        config = compose(TINY, "fedavg", ["encoder.class=methods.networks.timm", f"encoder.name={text}"])
-        assert str(config.encoder.name) == text  # the object is built with the text of a number, see the next test
 
     def test_an_object_is_built_with_text_where_its_class_takes_text(self):
         section = {"class": f"{__name__}.Labelled", "label": 5, "labels": [1, True, "a"], "width": 3}
@@ -132,7 +125,7 @@ class TestText:
 
 
 class TestNumbers:
-    @generated
+    @composed
     @given(number=st.integers(0, 10**6), zeros=st.integers(0, 4))
     def test_zeros_in_front_mean_nothing(self, tmp_path_factory, number, zeros):
         text = "0" * zeros + str(number)
@@ -149,7 +142,7 @@ class TestNumbers:
         assert configs_of([TINY, "fedavg", f"seeds={text},{number}"])[0][0].seed == number
         assert len(configs_of([TINY, "fedavg", f"seeds=[{text},{number}]"])[0]) == 1
 
-    @generated
+    @composed
     @given(
         text=st.one_of(
             st.from_regex(r"0[xX][0-9a-f]{1,4}|0[bB][01]{1,6}|0[oO][0-7]{1,4}", fullmatch=True),
@@ -164,7 +157,7 @@ class TestNumbers:
             with pytest.raises(ConfigError, match=f"^{key}='{text}': give a "):
                 compose(TINY, "fedavg", [f"{key}={text}"])
 
-    @generated
+    @composed
     @given(number=st.floats(allow_nan=False, allow_infinity=False, width=32).map(abs).filter(lambda x: 0 < x < 1e30))
     def test_floats_in_every_spelling(self, number):
         for text in {str(number), f"{number:e}", f"0{number!r}", yaml.safe_dump(number).split()[0]}:
@@ -217,7 +210,7 @@ class TestFiles:
             "c": {"x": 10, "y": 1},
         }
 
-    @generated
+    @composed
     @given(value=st.one_of(words, st.integers(-(10**99), 10**99), FLOATS, st.booleans(), st.none()))
     def test_a_run_folders_config_loads_as_it_was_written(self, tmp_path_factory, value):
         """As earlier versions wrote it, by OmegaConf: every value of an argument, of whatever type."""

@@ -100,9 +100,8 @@ class TestArguments:
         assert encoder(torch.zeros(3, channels, side, side)).shape == (3, width)
 
     def test_an_unknown_one_is_refused_with_those_there_are(self):
-        with pytest.raises(
-            ConfigError, match=r"'encoder.widht' \(did you mean 'width'\?\); .* has: in_channels, width"
-        ):
+        line = r"'encoder.widht' \(did you mean 'width'\?\); .* has: in_channels, width"
+        with pytest.raises(ConfigError, match=line):
             made(Plain, widht=3)
 
     def test_a_run(self, tmp_path):

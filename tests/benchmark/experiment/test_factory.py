@@ -17,7 +17,7 @@ from benchmark.experiment import factory
 from methods.base import MethodError
 from methods.optimizers import LARS
 from tests.device import SimulatedGPU
-from tests.run_helpers import TINY, build_run, same, state, train_run
+from tests.run_helpers import TINY, build_run, same, train_run
 
 ROUNDS = 20
 
@@ -102,6 +102,9 @@ class TestWarmUp:
         assert run.loop.round == 3
 
 
+KEY = factory.DECAY_ALL
+
+
 class TestDecay:
     def test_the_key_makes_two_groups(self):
         section = {"class": "torch.optim.AdamW", "lr": 0.1, "decay_norms_and_biases": False}
@@ -110,36 +113,26 @@ class TestDecay:
         assert [group["weight_decay"] for group in made.param_groups] == [0.01, 0.0]
         assert [len(group["params"]) for group in made.param_groups] == [1, 3]
 
-    def test_true_is_the_optimiser_as_it_was_bit_for_bit(self, tmp_path):
-        runs = [
+    def test_true_is_the_optimiser_as_it_was_bit_for_bit_and_false_is_another_run(self, tmp_path):
+        plain, true, false = (
             train_run(tmp_path / name, "fedavg", "optimizer.weight_decay=0.1", *more)
-            for name, more in {"a": [], "b": ["optimizer.decay_norms_and_biases=true"]}.items()
-        ]
-        assert identity(runs[0].config) == identity(runs[1].config)
-        assert same(*(state(run)["server"] for run in runs))
-
-    def test_false_is_another_run_with_other_norms(self, tmp_path):
-        runs = [
-            train_run(tmp_path / name, "fedavg", "optimizer.weight_decay=0.1", *more)
-            for name, more in {"a": [], "b": ["optimizer.decay_norms_and_biases=false"]}.items()
-        ]
-        assert identity(runs[0].config) != identity(runs[1].config)
-        assert not same(*(state(run)["server"] for run in runs))
+            for name, more in {"a": [], "b": [f"optimizer.{KEY}=true"], "c": [f"optimizer.{KEY}=false"]}.items()
+        )
+        assert identity(plain.config) == identity(true.config) != identity(false.config)
+        assert same(plain.loop.server, true.loop.server)
+        assert not same(plain.loop.server, false.loop.server)
 
     @pytest.mark.parametrize(
         ("section", "line"),
         [
-            ({"class": "torch.optim.SGD", "lr": 0.1}, "there is no weight decay that it could leave out"),
-            ({"class": "torch.optim.Rprop"}, "there is no weight decay that it could leave out"),
+            ({"class": "torch.optim.SGD", "lr": 0.1, KEY: False}, "there is no weight decay that it could leave out"),
+            ({"class": "torch.optim.Rprop", KEY: False}, "there is no weight decay that it could leave out"),
+            ({"class": "torch.optim.SGD", "weight_decay": 0.1, KEY: "no"}, f"{KEY}='no': the suite takes true or fal"),
         ],
     )
-    def test_without_weight_decay_it_is_refused(self, section, line):
+    def test_what_cannot_be_meant_is_refused(self, section, line):
         with pytest.raises(ConfigError, match=line):
-            factory.optimizer({**section, "decay_norms_and_biases": False})
-
-    def test_a_value_of_another_type_is_refused(self):
-        with pytest.raises(ConfigError, match="decay_norms_and_biases='no': the suite takes true or false"):
-            factory.optimizer({"class": "torch.optim.SGD", "weight_decay": 0.1, "decay_norms_and_biases": "no"})
+            factory.optimizer(section)
 
     def test_lars_is_built_by_its_path(self):
         made = factory.optimizer({"class": "methods.optimizers.LARS", "lr": 2.0, "trust": 0.02})([torch.ones(2, 2)])

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from benchmark.configuration.compose import compose, load
+from benchmark.configuration.compose import compose, save
 from benchmark.configuration.identity import identity, settings
 from benchmark.configuration.partitions import drop_replaced
 from benchmark.errors import CheckpointError, ConfigError
@@ -28,6 +28,8 @@ from tests.run_helpers import TINY, same
 
 CLIENTS = {"oslo": 30, "lima": 18, "rome": 12}
 UNLABELLED = ("evaluation.protocols=[geometry/v1]",)
+SHORT = ("federation.rounds=1", "training.steps=1", *UNLABELLED)
+DISTIL = ("method.distil_epochs=1",)
 
 
 @pytest.fixture(autouse=True)
@@ -81,29 +83,40 @@ def experiment(images, tmp_path):
     return make
 
 
+@pytest.fixture
+def clients_file(images, tmp_path):
+    """Writes a CSV in which the client of row k is `name(k, its client)`; returns the override that names it."""
+
+    def write(name):
+        header, *rows = (images / "clients.csv").read_text().splitlines()
+        pairs = (row.split(",") for row in rows)
+        file = tmp_path / "some.csv"
+        file.write_text("\n".join([header, *(f"{path},{name(k, client)}" for k, (path, client) in enumerate(pairs))]))
+        return f"partition.path={file}"
+
+    return write
+
+
+def reopened(run):
+    return Experiment(load_folder(run.folder), Display(Console(file=io.StringIO())), path=run.folder)
+
+
 class TestFile:
     def test_clients_have_their_names_in_record_and_figure(self, experiment):
-        run = experiment("labelled")
+        run = experiment("labelled", "evaluation.protocols=[linear/v1]")
         record = run.execute()
         assert record["federation"]["names"] == sorted(CLIENTS)
         assert record["federation"]["clients"] == 3
         assert (run.folder / "figures" / "partition.png").stat().st_size > 5000
+        assert not any(line.startswith("kNN votes with ") for line in record["deviations"])
         with run.open() as opened:
-            assert [str(client) for client in opened.loop.clients] == [
-                f"client {k} ({name})" for k, name in enumerate(sorted(CLIENTS))
+            assert [(str(client), client.examples) for client in opened.loop.clients] == [
+                (f"client {k} ({name})", CLIENTS[name]) for k, name in enumerate(sorted(CLIENTS))
             ]
-            assert [client.examples for client in opened.loop.clients] == [CLIENTS[name] for name in sorted(CLIENTS)]
 
-    @pytest.mark.parametrize(
-        "method",
-        [
-            "fedema",
-            *(
-                pytest.param(name, marks=pytest.mark.long)
-                for name in ("fedavg", "scaffold", "orchestra", "fedsc", "ssd")
-            ),
-        ],
-    )
+    LONG = ("fedavg", "scaffold", "orchestra", "fedsc", "ssd")
+
+    @pytest.mark.parametrize("method", ["fedema", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
     def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(self, experiment, method, monkeypatch):
         whole = experiment("labelled", "row=whole", method=method)
         whole.execute()
@@ -120,10 +133,8 @@ class TestFile:
             with pytest.raises(KeyboardInterrupt):
                 half.execute()
         half.execute()
-        states = [
-            torch.load(run.folder / "checkpoint" / "state.pt", weights_only=True)["server"] for run in (whole, half)
-        ]
-        assert same(*states)
+        files = (run.folder / "checkpoint" / "state.pt" for run in (whole, half))
+        assert same(*(torch.load(file, weights_only=True)["server"] for file in files))
 
     def test_its_content_is_part_of_the_run_and_its_path_is_not(self, experiment, images, tmp_path):
         copy = tmp_path / "elsewhere.csv"
@@ -136,9 +147,8 @@ class TestFile:
         with pytest.raises(ConfigError, match=r"holds a run of another config \(partition\.path_sha256: "):
             changed.execute()
         (other.folder / "result.json").unlink()
-        resumed = Experiment(load_folder(other.folder), Display(Console(file=io.StringIO())), path=other.folder)
         with pytest.raises(ConfigError, match=r"elsewhere\.csv has changed since this run began"):
-            resumed.execute()
+            reopened(other).execute()
 
     def test_another_rule_takes_none_of_its_keys_along(self, experiment):
         assert "clients" not in experiment("labelled").config.partition
@@ -158,59 +168,39 @@ class TestFile:
         assert record["settings"]["data.limit"] == 0.5
         assert set(record["federation"]["names"]) <= set(CLIENTS)
 
-    def test_a_limit_that_leaves_nobody_is_one_line(self, experiment, images, tmp_path):
-        header, *rows = (images / "clients.csv").read_text().splitlines()
-        pairs = [f"{row.partition(',')[0]},c{index // 2:02}" for index, row in enumerate(rows)]
-        (tmp_path / "pairs.csv").write_text("\n".join([header, *pairs]))
-        words = (f"partition.path={tmp_path / 'pairs.csv'}", "training.batch_size=2")
+    def test_a_limit_that_leaves_nobody_is_one_line(self, experiment, clients_file):
+        words = (clients_file(lambda k, _: f"c{k // 2:02}"), "training.batch_size=2")
         with pytest.raises(ConfigError, match=r"data\.limit leaves no client two images: raise it"):
             experiment("labelled", "data.limit=3", *words).execute()
 
-    def test_a_limit_that_would_change_the_numbers_of_clients_is_one_line(self, experiment, images, tmp_path):
-        header, *rows = (images / "clients.csv").read_text().splitlines()
-        sizes = [f"{row.partition(',')[0]},{'b' if index < 2 else 'ac'[index % 2]}" for index, row in enumerate(rows)]
-        (tmp_path / "some.csv").write_text("\n".join([header, *sizes]))
-        words = (f"partition.path={tmp_path / 'some.csv'}", "data.limit=20", "training.batch_size=4")
-        with pytest.raises(
-            ConfigError, match=r"leaves client 1 without two images, .* the config names client 2: raise"
-        ):
-            experiment("labelled", *words, "public={name: client, client: 2}", method="flesd").execute()
-        assert experiment("labelled", *words).execute()["federation"]["names"] == ["a", "c"]
-        first = experiment("labelled", *words, "public={name: client, client: 0}", method="flesd")
-        assert first.execute()["federation"]["names"] == ["a", "c"]
+    def test_a_limit_that_would_change_the_numbers_of_clients_is_one_line(self, experiment, clients_file):
+        words = (clients_file(lambda k, _: "b" if k < 2 else "ac"[k % 2]), "data.limit=20", "training.batch_size=4")
+        line = r"leaves client 1 without two images, .* the config names client 2: raise"
+        with pytest.raises(ConfigError, match=line):
+            experiment("labelled", *words, "public={name: client, client: 2}", method="flesd").build()
+        first = experiment(
+            "labelled", *words, "public={name: client, client: 0}", "row=first", *SHORT, *DISTIL, method="flesd"
+        )
+        for run in (experiment("labelled", *words, *SHORT), first):
+            assert run.execute()["federation"]["names"] == ["a", "c"]
 
-    def test_squashed_images_are_those_of_runs_before_there_was_a_choice(self):
-        before = compose(TINY, "fedavg", ["data.image_size=8"])
-        assert identity(compose(TINY, "fedavg", ["data.image_size=8", "data.resize=squash"])) == identity(before)
-        assert identity(compose(TINY, "fedavg", ["data.image_size=8", "data.resize=pad"])) != identity(before)
+    def test_a_client_of_one_image_is_named(self, experiment, clients_file):
+        line = r"client 0 \(bern\) holds 1 image, but training needs two: give it more"
+        with pytest.raises(PartitionError, match=line):
+            experiment("labelled", clients_file(lambda k, name: name if k else "bern")).build()
 
-    def test_a_client_of_one_image_is_named(self, experiment, images, tmp_path):
-        file = tmp_path / "clients.csv"
-        file.write_text((images / "clients.csv").read_text().replace("oslo", "bern", 1))
-        with pytest.raises(
-            PartitionError, match=r"client 0 \(bern\) holds 1 image, but training needs two: give it more"
-        ):
-            experiment("labelled", f"partition.path={file}").execute()
-
-    def test_small_clients_are_left_out_on_request(self, experiment, images, tmp_path, capsys):
+    def test_small_clients_are_left_out_on_request(self, experiment, clients_file):
         """A line says how many; ids count those that take part, and it says whom they mean."""
-        header, *rows = (images / "clients.csv").read_text().splitlines()
-        few = [f"{row.partition(',')[0]},{f'a{k}' if k < 4 else row.partition(',')[2]}" for k, row in enumerate(rows)]
-        (tmp_path / "some.csv").write_text("\n".join([header, *few]))
-        words = (f"partition.path={tmp_path / 'some.csv'}", "training.batch_size=4")
-        with pytest.raises(
-            PartitionError,
-            match=r"client 0 \(a0\) holds 1 image, .* client 2 \(a2\) holds 1 image \(4 of 7 .*partition\.min_size=2",
-        ):
-            experiment("labelled", *words).execute()
-        record = experiment("labelled", *words, "partition.min_size=5").execute()
+        words = (clients_file(lambda k, name: f"a{k}" if k < 4 else name), "training.batch_size=4", *SHORT)
+        line = r"client 0 \(a0\) holds 1 image, .* client 2 \(a2\) holds 1 image \(4 of 7 .*partition\.min_size=2"
+        with pytest.raises(PartitionError, match=line):
+            experiment("labelled", *words).build()
+        words = ("labelled", *words, "partition.min_size=5", "public={name: client, client: 1}")
+        record = experiment(*words, *DISTIL, method="flesd").execute()
         assert record["federation"]["names"] == ["lima", "oslo", "rome"]
         line = "4 of 7 clients, with 4 of 60 images, are left out: they have fewer than partition.min_size=5"
         assert line in record["deviations"]
-        public = experiment(
-            "labelled", *words, "partition.min_size=5", "public={name: client, client: 1}", method="flesd"
-        )
-        assert "numbers of clients count those that take part: 1 is oslo" in public.execute()["deviations"]
+        assert "numbers of clients count those that take part: 1 is oslo" in record["deviations"]
 
     def test_a_rules_min_size_is_not_that_of_natural_clients(self):
         section = {"name": "dirichlet_min", "clients": 4, "alpha": 1, "min_size": 7, "share": 0.5}
@@ -231,7 +221,7 @@ class TestFile:
     )
     def test_what_cannot_be_meant(self, experiment, overrides, line):
         with pytest.raises((ConfigError, PartitionError), match=line):
-            experiment("labelled", *overrides).execute()
+            experiment("labelled", *overrides).build()
 
 
 def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_path):
@@ -270,7 +260,7 @@ def test_public_and_transfer_images_of_one_data_set_are_opened_once(experiment, 
 
 
 def test_a_checkpoint_of_before_public_images_were_hashed_is_taken(experiment, images):
-    run = experiment("labelled", "public.name=probed", "data.limit=null", method="flesd").build()
+    run = experiment("labelled", "public.name=probed", "data.limit=null", *SHORT, *DISTIL, method="flesd").build()
     whole, *_ = run.loop.checkpoint.config_hash.rsplit("/", 1)
     run.loop.checkpoint.config_hash, whole = whole, run.loop.checkpoint.config_hash
     run.loop.fit()
@@ -319,9 +309,8 @@ class TestWithoutLabels:
             again.execute()
 
     def test_grey_labelled_images_are_scored_by_an_encoder_of_colours(self, experiment):
-        record = experiment(
-            "plain", "data.probe=digits", "evaluation.protocols=[knn/v1]", partition="folders"
-        ).execute()
+        words = ("plain", "data.probe=digits", "evaluation.protocols=[knn/v1]", "federation.rounds=1")
+        record = experiment(*words, partition="folders").execute()
         assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
 
     @pytest.mark.parametrize("protocol", ["linear/v1", "knn/v1", "semi/v1", "clusters/v1"])
@@ -339,14 +328,14 @@ class TestWithoutLabels:
             experiment("plain", protocols, "objective=supervised", partition="folders").execute()
 
     def test_all_stands_for_what_needs_no_labels(self, experiment):
-        record = experiment("plain", "evaluation.protocols=[all]", partition="folders").execute()
+        record = experiment("plain", "evaluation.protocols=[all]", "federation.rounds=1", partition="folders").execute()
         assert {"geometry/v1", "label-free/v1", "spectrum/v1", "transfer-digits/v1"} <= set(record["scores"])
         assert not {"linear/v1", "knn/v1"} & set(record["scores"])
 
     @pytest.mark.parametrize("given", [("probed",), ("plain", "data.probe=labelled")])
     def test_labelled_images_beside_them_are_scored(self, experiment, given):
         name, *overrides = given
-        run = experiment(name, *overrides, "evaluation.every=3", partition="folders")
+        run = experiment(name, *overrides, "evaluation.every=1", "federation.rounds=1", partition="folders")
         record = run.execute()
         assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
         assert 0 <= record["best"]["value"] <= 100
@@ -356,20 +345,13 @@ class TestWithoutLabels:
         assert ("probe" if name == "probed" else "labelled") in line
 
     def test_no_fifth_is_held_out_where_nothing_would_be_scored_on_it(self, experiment):
-        sizes = {}
-        for name, *words in [
-            ("probed",),
-            ("plain",),
-            ("plain", "data.probe=labelled"),
-            ("probed", "data.hold_out=true"),
-        ]:
+        cases = [("probed",), ("plain",), ("plain", "data.probe=labelled"), ("probed", "data.hold_out=true")]
+        cases += [("probed", "data.limit=30")]
+        sizes = []
+        for name, *words in cases:
             source = experiment(name, *words, *UNLABELLED, partition="folders").build().data.source
-            sizes[name, *words] = (len(source.train.labels), len(source.test.labels))
-        assert list(sizes.values()) == [(60, 0), (48, 12), (60, 0), (48, 12)]
-
-    def test_a_quick_look_at_images_without_a_test_set_is_a_part_of_them(self, experiment):
-        source = experiment("probed", "data.limit=30", *UNLABELLED, partition="folders").build().data.source
-        assert (len(source.train.labels), len(source.test.labels)) == (30, 0)
+            sizes.append((len(source.train.labels), len(source.test.labels)))
+        assert sizes == [(60, 0), (48, 12), (60, 0), (48, 12), (30, 0)]
 
     def test_a_run_from_before_the_key_goes_on_with_the_images_it_had(self, experiment):
         """Its folder lacks the key: a fifth was held out."""
@@ -380,7 +362,7 @@ class TestWithoutLabels:
         lines = file.read_text().splitlines(keepends=True)
         assert sum("hold_out" in line for line in lines) == 1
         file.write_text("".join(line for line in lines if "hold_out" not in line))
-        again = Experiment(load_folder(before.folder), Display(Console(file=io.StringIO())), path=before.folder)
+        again = reopened(before)
         assert again.execute() == record
         assert again.build().data.source.sha256 == record["provenance"]["dataset"]
         assert HELD_OUT in record["deviations"]
@@ -391,18 +373,13 @@ class TestWithoutLabels:
         assert len(run.evaluator.other("probed").test.labels) > 0
 
 
-class TestManyNeighbours:
-    def test_the_terminal_and_the_record_say_so_once(self, experiment):
-        run = experiment("labelled", "evaluation.protocols=[knn/v1,knn-by-k/v1,linear/v1,transfer-digits/v1]")
-        record = run.execute()
-        notes = [line for line in record["deviations"] if line.startswith("kNN votes with ")]
-        assert notes == [crowded(200, 60), crowded(20, 60), crowded(200, 1438, "digits")]
-        printed = run.display.bars.console.file.getvalue()
-        assert all(printed.count(line) == 1 for line in notes)
-
-    def test_without_kNN_nobody_does(self, experiment):
-        record = experiment("labelled", "evaluation.protocols=[linear/v1]").execute()
-        assert not any(line.startswith("kNN votes with ") for line in record["deviations"])
+def test_the_terminal_and_the_record_say_once_that_neighbours_are_many(experiment):
+    words = ("evaluation.protocols=[knn/v1,knn-by-k/v1,transfer-digits/v1]", "federation.rounds=1")
+    run = experiment("labelled", *words)
+    notes = [line for line in run.execute()["deviations"] if line.startswith("kNN votes with ")]
+    assert notes == [crowded(200, 60), crowded(20, 60), crowded(200, 1438, "digits")]
+    printed = run.display.bars.console.file.getvalue()
+    assert all(printed.count(line) == 1 for line in notes)
 
 
 class TestDomains:
@@ -424,7 +401,7 @@ class TestDomains:
         with pytest.raises(
             ConfigError, match="clients/v1: it scores clients or domains apart, and the test images name"
         ):
-            experiment("labelled", "evaluation.protocols=[clients/v1]").execute()
+            experiment("labelled", "evaluation.protocols=[clients/v1]").build()
 
 
 class TestClasses:
@@ -438,14 +415,11 @@ class TestClasses:
         named = [line.partition(" ")[0] for line in record["deviations"]]
         assert {f"{self.HERE}.Blocks", f"{self.HERE}.by_turns"} <= set(named)
         assert record["settings"]["data.class"] == f"{self.HERE}.Blocks"
-        assert load(run.folder / "config.yaml").data["class"] == f"{self.HERE}.Blocks"
-
-    def test_a_folder_that_names_them_has_to_be_trusted(self, experiment):
-        run = experiment("blocks", f"data.class={self.HERE}.Blocks", partition="iid")
-        run.execute()
         with pytest.raises(ConfigError, match=r"names code from outside the suite \(data\.class="):
             load_folder(run.folder)
-        assert identity(load_folder(run.folder, trust=True)) == identity(run.config)
+        trusted = load_folder(run.folder, trust=True)
+        assert trusted.data["class"] == f"{self.HERE}.Blocks"
+        assert identity(trusted) == identity(run.config)
 
     def test_a_functions_argument_of_the_name_path_is_part_of_the_run(self):
         words = [f"partition.class={self.HERE}.by_turns"]
@@ -453,15 +427,14 @@ class TestClasses:
         assert identity(one) != identity(other)
         assert one.scenario != other.scenario
 
-    @pytest.mark.parametrize("key", ["data.class", "partition.class"])
-    def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, key):
-        run = experiment("labelled")
-        run.execute()
-        file = run.folder / "config.yaml"
-        section = key.partition(".")[0]
-        file.write_text(file.read_text().replace(f"{section}:\n", f"{section}:\n  class: methods.libraries.hub_file\n"))
-        with pytest.raises(ConfigError, match=rf"names code from outside the suite \({key}="):
-            load_folder(run.folder)
+    def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, tmp_path):
+        file = tmp_path / "config.yaml"
+        for section in ("data", "partition"):
+            save(experiment("labelled").config, file)
+            own = f"{section}:\n  class: methods.libraries.hub_file\n"
+            file.write_text(file.read_text().replace(f"{section}:\n", own))
+            with pytest.raises(ConfigError, match=rf"names code from outside the suite \({section}\.class="):
+                load_folder(tmp_path)
 
     def test_its_name_is_that_of_the_class_unless_given(self):
         config = compose(TINY, "fedavg", [f"data.class={self.HERE}.Blocks"])
@@ -475,10 +448,7 @@ class TestClasses:
             (["data.class=nowhere.X"], "is its folder in PYTHONPATH"),
             (["data.class=5"], "data.class='5': give an import path"),
             (["partition.class=nowhere.split"], "is its folder in PYTHONPATH"),
-            (
-                [f"partition.class={own_data.__name__}.by_turns", "partition.second=1"],
-                "unexpected keyword argument 'second'",
-            ),
+            ([f"partition.class={HERE}.by_turns", "partition.second=1"], "unexpected keyword argument 'second'"),
         ],
     )
     def test_what_is_no_such_class(self, experiment, overrides, line):
@@ -514,7 +484,6 @@ class TestLevels:
 
     @pytest.mark.parametrize("probe", ["digits", "dark"])
     def test_another_data_set_has_the_white_of_the_run_where_it_has_16_bits(self, experiment, dark, probe):
-        source = data.source(
-            experiment("dark", *dark, "data.levels=max", f"data.probe={probe}", partition="iid").config
-        )
+        run = experiment("dark", *dark, "data.levels=max", f"data.probe={probe}", partition="iid")
+        source = data.source(run.config)
         assert source.probe.levels == (source.levels if probe == "dark" else None)

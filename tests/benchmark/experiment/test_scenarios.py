@@ -1,10 +1,13 @@
 """Every shipped scenario agrees with its first line, and can be built at its full size."""
 
 import math
+from functools import cache
+from itertools import groupby
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from benchmark.configuration.compose import compose
@@ -19,43 +22,55 @@ CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
 PAPERS = [name for name in available("scenario") if "/" in name]
 
 
-def source(config):
+@cache
+def black(name, channels, size, classes):
     """50,000 black training and test images in the shape of the data set, equally many of each class."""
-    channels = config.data.channels or (1 if config.data.name in ("digits", "domains", "fashion_mnist") else 3)
-    classes = CLASSES.get(config.data.name, 10)
-    size = config.data.image_size or {"digits": 8, "domains": 8, "fashion_mnist": 28}.get(config.data.name, 32)
-    each = 50_000 // classes
-    images = np.broadcast_to(
-        np.zeros((1, channels, size, size), dtype=np.uint8), (each * classes, channels, size, size)
-    )
-    labels = np.repeat(np.arange(classes), each)
+    shape = (50_000 // classes * classes, channels, size, size)
+    images = np.broadcast_to(np.zeros((1, *shape[1:]), dtype=np.uint8), shape)
+    labels = np.repeat(np.arange(classes), 50_000 // classes)
     split = Split(images, labels, np.char.mod("writer-%d", np.arange(len(labels)) % 100))
-    return Source(config.data.name, split, split, tuple(map(str, range(classes))), "")
+    return Source(name, split, split, tuple(map(str, range(classes))), "")
 
 
-@pytest.mark.parametrize("name", available("scenario"))
-def test_it_can_be_built(name, monkeypatch):
+def source(config):
+    channels = config.data.channels or (1 if config.data.name in ("digits", "domains", "fashion_mnist") else 3)
+    size = config.data.image_size or {"digits": 8, "domains": 8, "fashion_mnist": 28}.get(config.data.name, 32)
+    return black(config.data.name, channels, size, CLASSES.get(config.data.name, 10))
+
+
+def built_alike(name):
+    """What the networks, losses and views of a scenario are built from."""
+    config = OmegaConf.to_container(compose(name, "fedavg"), resolve=True)
+    keys = ("encoder", "heads", "objective", "method", "views", "data")
+    return repr([*(config[key] for key in keys), config["training"]["views"]])
+
+
+SCENARIOS = sorted(available("scenario"), key=built_alike)
+
+
+@pytest.mark.parametrize("names", [list(names) for _, names in groupby(SCENARIOS, built_alike)], ids=" ".join)
+def test_it_can_be_built(names, monkeypatch):
+    """Scenarios that are built alike share one method; each has its own partition and batches."""
     monkeypatch.setattr("datamodules.federated.CHUNK", 2)  # views of the two images alone
-    config = compose(name, "fedavg")
-    images = source(config)
-    method = factory.method(config, images)
-    data = factory.data(config, images, method)  # a batch no client could fill would be refused
+    configs = [compose(name, "fedavg") for name in names]
+    images = source(configs[0])
+    method = factory.method(configs[0], images)
+    # a batch no client could fill would be refused
+    data, *_ = [factory.data(config, images, method) for config in configs]
     batch = next(iter(data.batches(0, method.views(method.plan(0)[0]), 2, order=None, views=method.stream)))
     method.eval()
     # all views of black images are equal, so that every candidate is as likely as the positive
-    candidates = {"one-way": 2, "itself": 4}.get(config.objective.get("form"), 3)
+    candidates = {"one-way": 2, "itself": 4}.get(configs[0].objective.get("form"), 3)
     assert float(method.training_step(batch)["loss"].detach()) == pytest.approx(math.log(candidates), rel=1e-4)
 
 
 def few(config):
     """Overrides that reduce a paper's run to few images, steps and rounds; networks and losses are unchanged."""
-    clients, classes = config.partition.clients, CLASSES.get(config.data.name, 10)
-    channels, size = source(config).train.images.shape[1:3]
-    images = max(40 * clients, 6 * classes) / config.partition.get("share", 1.0)
+    classes, (channels, size) = CLASSES.get(config.data.name, 10), source(config).train.images.shape[1:3]
+    images = max(40 * config.partition.clients, 6 * classes) / config.partition.get("share", 1.0)
     words = ["data.name=synthetic", f"data.options.channels={channels}", f"data.image_size={size}"]
-    words += [f"data.options.examples={round(images)}", f"data.options.classes={classes}"]
-    words += ["federation.rounds=2", "training.steps=1", "training.batch_size=8"]
-    words += ["evaluation.protocols=[]", "evaluation.every=0"]
+    words += [f"data.options.examples={round(images)}", f"data.options.classes={classes}", "evaluation.every=0"]
+    words += ["federation.rounds=2", "training.steps=1", "training.batch_size=8", "evaluation.protocols=[]"]
     words += ["partition.min_size=2"] if config.partition.name in ("dirichlet", "dirichlet_min") else []
     if config.method["name"].startswith("flesd"):  # the few public images are no more than a batch
         words += ["method.distil_epochs=1", "method.fill_anchors=false"]
@@ -89,7 +104,8 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
     line = summary("scenario", name)
     assert "GPU hour" in line
     assert any(word in line for word in ("Table", "table", "README", "no published cell"))
-    assert compose(name, "fedavg").federation.rounds * compose(name, "fedavg").training.epochs >= 100
+    config = compose(name, "fedavg")
+    assert config.federation.rounds * config.training.epochs >= 100
 
 
 @pytest.mark.parametrize(
@@ -131,8 +147,6 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
     ],
 )
 def test_a_setting_of_its_paper(scenario, method, key, value):
-    from omegaconf import OmegaConf
-
     name, *words = method.split()
     assert OmegaConf.select(compose(scenario, name, words), key) == value
 
@@ -151,16 +165,10 @@ def test_fedxs_heads_are_the_papers_over_any_objective(objective):
 def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
     config = compose(scenario, "orchestra")
     method = factory.method(config, source(config))
-    parameters = {
-        name: sum(parameter.numel() for parameter in method.part(name).parameters()) for name in method.travelling
-    }
-    assert parameters == {
-        "encoder": 11_168_832,
-        "projector": 525_312,
-        "head": 2_052,
-        "target_encoder": 11_168_832,
-        "target_projector": 525_312,
-    }
+    assert {name: sum(each.numel() for each in method.part(name).parameters()) for name in method.travelling} == {
+        "encoder": 11_168_832, "projector": 525_312, "head": 2_052,
+        "target_encoder": 11_168_832, "target_projector": 525_312,
+    }  # fmt: skip
     assert len(method.objective.bank) >= config.training.batch_size
 
 

@@ -53,6 +53,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "code" / "imported"
 
 
+def refused(capsys: pytest.CaptureFixture, *words: str) -> str:
+    """The one line of a command that is refused."""
+    capsys.readouterr()
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    return err
+
+
 def name_class(folder: Path, where: str, path: str, **arguments: object) -> None:
     """Writes the import path, and arguments, into the folder's config."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -97,20 +106,18 @@ SECTIONS = (
 
 
 @pytest.mark.parametrize("where", SECTIONS)
-@pytest.mark.parametrize(
-    "path", ["os.system", "builtins.exec", "torch.hub.load", "subprocess.Popen", "outside_module.Own"]
-)
-@pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_code_from_outside_is_refused_before_it_is_imported(
-    folder: Path, own: Path, capsys: pytest.CaptureFixture, where: str, path: str, command: str
+    folder: Path, own: Path, capsys: pytest.CaptureFixture, where: str
 ) -> None:
-    name_class(folder, where, path, command=f"touch {own}", args=f"touch {own}")
-    capsys.readouterr()
-    assert main([command, str(folder)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: {folder}/config.yaml names code from outside the suite ({where}.class={path})")
-    assert (err.count("\n"), "trust=true" in err) == (1, True)
-    assert not own.exists()
+    before = (folder / "config.yaml").read_text()
+    for path in ("os.system", "builtins.exec", "torch.hub.load", "subprocess.Popen", "outside_module.Own"):
+        (folder / "config.yaml").write_text(before)
+        name_class(folder, where, path, command=f"touch {own}", args=f"touch {own}")
+        for command in ("resume", "evaluate") if path == "outside_module.Own" else ("resume",):
+            err = refused(capsys, command, str(folder))
+            line = f"error: {folder}/config.yaml names code from outside the suite ({where}.class={path})"
+            assert (err.startswith(line), "trust=true" in err) == (True, True)
+            assert not own.exists()
 
 
 @pytest.mark.parametrize(
@@ -136,11 +143,9 @@ def test_a_class_of_another_kind_is_refused_before_anything_is_called(
     folder: Path, capsys: pytest.CaptureFixture, where: str, path: str
 ) -> None:
     name_class(folder, where, path)
-    capsys.readouterr()
-    assert main(["resume", str(folder)]) == 2
-    err = capsys.readouterr().err
+    err = refused(capsys, "resume", str(folder))
     assert err.startswith("error: ")
-    assert (err.count("\n"), f"{where}.class={path}" in err) == (1, True)
+    assert f"{where}.class={path}" in err
 
 
 @pytest.mark.parametrize(
@@ -167,10 +172,7 @@ def test_no_argument_of_an_encoder_fetches_or_loads(
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     name_class(folder, "encoder", "methods.networks.torchvision", **section)
     (folder / "result.json").unlink()
-    capsys.readouterr()
-    assert main(["resume", str(folder)]) == 2
-    err = capsys.readouterr().err
-    assert (err.count("\n"), line in err) == (1, True), err
+    assert line in refused(capsys, "resume", str(folder))
     assert reached == []
 
 
@@ -184,9 +186,7 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_written(
     path.unlink(missing_ok=True)
     path.symlink_to(outside if link == "checkpoint/memory" else outside / "thesis.tex")
     for command in ("resume", "evaluate"):
-        capsys.readouterr()
-        assert main([command, str(folder)]) == 2
-        assert f"{path} is a link out of its run folder" in capsys.readouterr().err
+        assert f"{path} is a link out of its run folder" in refused(capsys, command, str(folder))
     assert (outside / "thesis.tex").read_text() == "all of it"
 
 
@@ -202,27 +202,14 @@ def test_the_command_line_names_own_code_but_of_the_right_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture, where: str
 ) -> None:
     section = f"{where}=[{{class: os.system}}]" if where == "method.addons" else f"{where}.class=os.system"
-    assert main(["run", TINY, "flesd", section, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache"]) == 2
-    assert f"{where}.class=os.system is no " in capsys.readouterr().err
+    words = ("run", TINY, "flesd", section, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache")
+    assert f"{where}.class=os.system is no " in refused(capsys, *words)
 
 
-def test_own_code_resumes_with_trust(tmp_path: Path, own: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "row=own"]
-    assert main(["run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", *words]) == 0
-    path = tmp_path / "runs" / "tiny" / "own" / "seed0"
-    (path / "result.json").unlink()
-    assert main(["resume", str(path)]) == 2
-    assert "trust=true" in capsys.readouterr().err
-    assert main(["resume", str(path), "trust=maybe"]) == 2
-    assert "trust=maybe: give true or false" in capsys.readouterr().err
-    assert main(["resume", str(path), "trust=true"]) == 0
-    assert (path / "result.json").exists()
-    assert main(["evaluate", str(path), "protocols=knn/v1", "trust=true"]) == 0
-
-
-def test_code_that_changes_between_two_sessions_is_recorded_twice(
-    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+def test_own_code_resumes_with_trust(
+    tmp_path: Path, own: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What has changed between two sessions is recorded twice."""
     words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "row=own"]
     command = ["run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", *words]
     path = tmp_path / "runs" / "tiny" / "own" / "seed0"
@@ -237,7 +224,10 @@ def test_code_that_changes_between_two_sessions_is_recorded_twice(
     monkeypatch.setattr(FederatedLoop, "save", save)
     with (own.parent / "outside_module.py").open("a") as stream:
         stream.write("# another line\n")
+    assert "trust=true" in refused(capsys, "resume", str(path))
+    assert "trust=maybe: give true or false" in refused(capsys, "resume", str(path), "trust=maybe")
     assert main(["resume", str(path), "trust=true"]) == 0
+    assert main(["evaluate", str(path), "protocols=knn/v1", "trust=true"]) == 0
     lines = [line for line in store.read(path / "result.json")["deviations"] if "outside_module.Own" in line]
     assert len(set(lines)) == 2
 
@@ -247,19 +237,15 @@ def test_a_record_of_another_config_and_a_lost_checkpoint_are_named(
 ) -> None:
     config, state = (folder / "config.yaml").read_text(), (folder / "checkpoint" / "state.pt").read_bytes()
     (folder / "config.yaml").write_text(config.replace("lr: 0.05", "lr: 0.9"))
-    assert main(["resume", str(folder)]) == 2
-    assert "result.json is the record of another config" in capsys.readouterr().err
+    assert "result.json is the record of another config" in refused(capsys, "resume", str(folder))
     (folder / "config.yaml").write_text(config)
     (folder / "checkpoint" / "state.pt").unlink()
-    assert main(["evaluate", str(folder)]) == 2
-    assert "its encoder is gone with" in capsys.readouterr().err
+    assert "its encoder is gone with" in refused(capsys, "evaluate", str(folder))
     (folder / "result.json").write_text("{")
-    assert main(["resume", str(folder)]) == 2
-    assert "delete it, and the same command makes it again" in capsys.readouterr().err
+    assert "delete it, and the same command makes it again" in refused(capsys, "resume", str(folder))
     (folder / "checkpoint" / "state.pt").write_bytes(state[:100] + b"x" + state[101:])
     (folder / "result.json").unlink()
-    assert main(["resume", str(folder)]) == 2
-    assert "it has changed since it was written" in capsys.readouterr().err
+    assert "it has changed since it was written" in refused(capsys, "resume", str(folder))
     (folder / "checkpoint" / "state.pt").unlink()
     assert main(["resume", str(folder)]) == 0
     assert "starts over" in capsys.readouterr().out
