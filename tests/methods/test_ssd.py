@@ -12,11 +12,11 @@ from methods.ssd import SSD
 from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
 from tests.methods.objectives import batch, encoder
 from tests.methods.toys import EVERYONE
-from tests.run_helpers import trained
+from tests.run_helpers import train_run, trained
 
 
 def at(run, client):
-    """A method of the run's settings at the start of a visit of the client, with the client's memory."""
+    """The run's method at the start of a visit of the client, with the client's memory."""
     loop = run.loop
     method, memory = loop.method, loop.client_state[client]["memory"]
     sent = {"weights": trees.clone(loop.server["weights"])}
@@ -82,17 +82,18 @@ class TestSSD(MethodContract):
         assert set(axis.ledger.total("down")) == {"scale", "weights"}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
-    def test_a_client_stretches_along_its_own_directions(self, basis):
-        run = trained("ssd", f"method.basis={basis}", EVERYONE)
+    def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
+        run = train_run(tmp_path, "ssd", f"method.basis={basis}", EVERYONE)
         for client, scale in run.loop.server["scales"].items():
             stretch = at(run, client).stretch
             stretch = stretch if basis == "qr" else torch.diag(stretch)
             torch.testing.assert_close(stretch @ basis_of(run), basis_of(run) * scale, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
-    def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis):
+    def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
         """Loss and gradient ignore other clients' dimensions; on a client's own ones the loss is the objective's."""
-        run = trained("ssd", "method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", EVERYONE)
+        words = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", EVERYONE)
+        run = train_run(tmp_path, "ssd", *words)
         Q, generator = basis_of(run), torch.Generator().manual_seed(0)
         for client, mine in run.loop.server["scales"].items():
             assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2
