@@ -11,6 +11,7 @@ from tests.run_helpers import build_run, collect_visits, difference, trained
 
 class TestScaffold(MethodContract):
     method = "scaffold"
+    choices = ("method.server_rate=0.5",)
     # before any client has a control variate a round is FedAvg's; sums of deltas differ in the last bit only
     equals = (("federation.rounds=1", "fedavg federation.rounds=1 method.weighting=clients", 1e-6),)
     refused: ClassVar = {
