@@ -99,6 +99,6 @@ def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case)
         settings = ("federation.participation=1", f"federation.rounds={rounds}", "training.steps=2")
         return train_on_gpu(tmp_path / f"{rounds}", case, "executor=side-by-side", "lanes=2", tried=settings)
 
-    short, long = trained(2), trained(3)
+    short, long = trained(3), trained(4)
     assert long.gpu.replays > short.gpu.replays
     assert long.gpu.captures == short.gpu.captures
