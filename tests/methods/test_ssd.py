@@ -109,9 +109,9 @@ class TestSSD(MethodContract):
 
     def test_without_distillation_embeddings_have_a_width_of_their_own(self):
         words = ("ssd", "method.pd_weight=0", "federation.rounds=1")
-        methods = [trained(*words, head).loop.method for head in ("heads.projector=[12,6]", "objective.projector=[]")]
-        assert [(method.width, method.objective.encoder.dim) for method in methods] == [(6, 8), (8, 8)]
-        assert methods[1].travelling == ("encoder",)
+        loops = [trained(*words, head).loop for head in ("heads.projector=[12,6]", "objective.projector=[]")]
+        assert [(loop.method.width, loop.method.objective.encoder.dim) for loop in loops] == [(6, 8), (8, 8)]
+        assert set(loops[1].server["weights"]) == {"encoder"}
 
 
 def test_the_loss_by_hand_with_its_default_weights():
