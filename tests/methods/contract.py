@@ -66,7 +66,7 @@ class InterfaceContract(Contract):
     least: kNN accuracy after them, in percent, above that of a collapsed encoder, 10 to 30.
     choices: settings that each change the training. equals: settings with which it is another method, that method, and
     what of the two runs is equal: all of their "state", their "weights", or these within a difference.
-    refused: settings -> what the error says.
+    refused: settings -> what the error says. sent: bytes of the weights, both ways, where `bill` is not overridden.
     """
 
     batch_norm: ClassVar[tuple[str, ...]] = ("average", "local", "recalibrate")
@@ -77,6 +77,7 @@ class InterfaceContract(Contract):
     choices: ClassVar[tuple[str, ...]] = ()
     equals: ClassVar[tuple[tuple[str, str, str | float], ...]] = ()
     refused: ClassVar[dict[str, str]] = {}
+    sent: ClassVar[int] = WEIGHTS
 
     def __init_subclass__(cls) -> None:
         """The shipped config is that of the method's own class; a table without rows has no test."""
@@ -102,7 +103,7 @@ class InterfaceContract(Contract):
 
     def bill(self, run: Any) -> Bill:
         """Bytes, counted by hand, that one client sends ("up") and receives ("down") in each phase it takes part in."""
-        raise NotImplementedError
+        return {("fit", way, "weights"): self.sent for way in ("up", "down")}
 
     def test_replies_hold_exactly_the_declared_entries(self, unbroken: Any) -> None:
         assert unbroken.seen
@@ -129,6 +130,15 @@ class InterfaceContract(Contract):
             stored = loop.client_state.get(client, {})
             marked = {**stored, "memory": {**stored.get("memory", {}), "canary": {"leaf": torch.full((3,), canary)}}}
             loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
+
+        def look(done: Any) -> trees.Tree:
+            assert "canary" in done.visit.memory or done.visit.phase.where == "server"  # its seats belong to no client
+            return trees.clone({"up": done.message, "down": done.visit.message})
+
+        sent = run_helpers.collect_visits(run, look)
+        loop.run_round(1)
+        assert sent
+        assert not any((leaf == canary).any() for tree in (*sent, loop.server) for _, leaf in trees.leaves(tree))
 
     def test_a_step_recorded_for_one_client_serves_the_others_and_waits_for_no_value(
         self, tmp_path: Path, unbroken: Any

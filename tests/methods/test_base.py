@@ -10,7 +10,6 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from benchmark.experiment import factory
-from benchmark.experiment.run import Run
 from datamodules import federated
 from methods import trees
 from methods.base import (
@@ -89,26 +88,23 @@ def test_a_suffix_that_names_no_phase_is_refused() -> None:
 
 
 def test_a_plain_hook_that_an_inherited_one_hides_is_refused() -> None:
-    hides = "update would never be called .* inherited update_listen is preferred; override update_listen"
     plain_hook = {"update": FederatedMethod.update}
-    with pytest.raises(MethodError, match=hides):
-        type("Hidden", (Listening,), plain_hook)
+    mixin = type("Mixin", (FederatedMethod,), plain_hook)
+    for bases, body in (((Listening,), plain_hook), ((mixin, Listening), {})):
+        hides = "update would never be called .* inherited update_listen is preferred; override update_listen"
+        with pytest.raises(MethodError, match=hides):
+            type("Hidden", bases, body)
     assert type("Both", (Listening,), {**plain_hook, "update_listen": Listening.update_listen})
 
 
-def test_a_plain_hook_of_a_mixin_is_not_hidden_in_silence_either() -> None:
-    mixin = type("Mixin", (FederatedMethod,), {"update": lambda self, server, turn, replies: server})
-    with pytest.raises(MethodError, match="update_listen"):
-        type("Mixed", (mixin, Listening), {})
-
-
 def test_values_that_cannot_be_are_refused() -> None:
-    with pytest.raises(MethodError, match="'fit': work='rest': choose train or observe or none"):
-        Phase("fit", work="rest")
-    with pytest.raises(MethodError, match=r"Mean\(by='size'\): choose examples, batches, clients or a function"):
-        Mean("size")
-    with pytest.raises(MethodError, match="Mean: over='all': choose weights or clients"):
-        Mean(over="all")
+    for make, given, line in (
+        (Phase, {"name": "fit", "work": "rest"}, "'fit': work='rest': choose train or observe or none"),
+        (Mean, {"by": "size"}, r"Mean\(by='size'\): choose examples, batches, clients or a function"),
+        (Mean, {"over": "all"}, "Mean: over='all': choose weights or clients"),
+    ):
+        with pytest.raises(MethodError, match=line):
+            make(**given)
 
 
 # --- the local step
@@ -201,10 +197,6 @@ class Random(Toy):
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
         return {"noise": torch.rand(len(batch.index), generator=stream)}
 
-    def receive(self, visit: Visit) -> None:
-        super().receive(visit)
-        self.visit = visit
-
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         self.log.append((batch.index, batch.draws["noise"], batch.labels))
         return super().loss(out, batch)
@@ -216,62 +208,52 @@ class Random(Toy):
 
 
 def test_draws_depend_on_seed_round_and_client_alone(tmp_path: Path) -> None:
-    half, again, other = (train_run(tmp_path / str(n), Random, f"seed={n // 2}") for n in range(3))
-    full = train_run(tmp_path / "full", Random, EVERYONE)
+    def noise(folder: str, *words: str) -> dict[tuple[int, int], Tensor]:
+        drawn = train_run(tmp_path / folder, Random, *words).loop.method.drawn
+        return {key: torch.cat([noise for _, noise, _ in log]) for key, log in drawn.items()}
 
-    def noise(run: Run) -> dict[tuple[int, int], Tensor]:
-        return {key: torch.cat([drawn for _, drawn, _ in log]) for key, log in run.loop.method.drawn.items()}
-
-    assert len(noise(half)) == 6
-    assert run_helpers.same(noise(half), noise(again))
-    assert all(torch.equal(noise(full)[key], drawn) for key, drawn in noise(half).items())
-    firsts = [drawn[:8].tolist() for run in (full, other) for drawn in noise(run).values()]
-    assert len({tuple(first) for first in firsts}) == len(firsts)
+    half, again, other, full = noise("half"), noise("again"), noise("other", "seed=1"), noise("full", EVERYONE)
+    assert len(half) == 6
+    assert run_helpers.same(half, again)
+    assert all(torch.equal(full[key], drawn) for key, drawn in half.items())
+    firsts = [tuple(drawn[:8].tolist()) for drawn in (*full.values(), *other.values())]
+    assert len(set(firsts)) == len(firsts)
 
 
 @pytest.mark.parametrize("objective", ["supervised", "simclr"])
 def test_labels_are_handed_out_on_demand_only(objective: str, tmp_path: Path) -> None:
     run = train_run(tmp_path, Random, EVERYONE, "federation.rounds=1", objective=objective)
     for (_, client), log in run.loop.method.drawn.items():
+        own = run.data.source.train.labels[run.data.parts[client]]
         for index, _, labels in log:
-            if objective == "simclr":
-                assert labels is None
-            else:
-                assert labels.tolist() == run.data.source.train.labels[run.data.parts[client]][index].tolist()
+            assert labels is None if objective == "simclr" else labels.tolist() == own[index].tolist()
 
 
-def fitted_by_trainer(folder: Path, method: type, objective: Any = "simclr") -> Any:
-    """The method after one epoch over the pooled images under Lightning's own Trainer."""
-    run = prepared(folder, method, objective=objective)
+class Trailing(Random):
+    """Notes target and source before and target after the end of a step, and the queue's length."""
+
+    def flat(self, name: str) -> Tensor:
+        return nn.utils.parameters_to_vector(self.part(name).parameters()).detach().clone()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
+        before = self.flat("target"), self.flat("projector")
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        index, noise, _ = self.log[-1]
+        assert len(noise) == len(index)
+        self.log[-1] = (*before, self.flat("target"), self.objective.bank_filled.item())
+
+
+def test_draws_reach_the_step_and_targets_and_queues_move_under_trainer_too(tmp_path: Path) -> None:
+    """One epoch over the pooled images under Lightning's own Trainer."""
+    run = prepared(tmp_path, Trailing, objective=Follow)
     built = factory.method(run.config, run.data.source)
     trainer = Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=folder,
+        enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.fit(built, run.data)
-    return built
-
-
-def test_draws_reach_the_step_under_trainer_too(tmp_path: Path) -> None:
-    log = fitted_by_trainer(tmp_path, Random).log
-    assert len(log) == 10
-    assert all(len(noise) == len(index) for index, noise, _ in log)
-
-
-class Trailing(Toy):
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int = 0) -> None:
-        target, source = (
-            nn.utils.parameters_to_vector(self.part(name).parameters()) for name in ("target", "projector")
-        )
-        super().on_train_batch_end(outputs, batch, batch_idx)
-        after = nn.utils.parameters_to_vector(self.part("target").parameters())
-        self.log.append((target.detach(), source.detach(), after.detach(), self.objective.bank_filled.item()))
-
-
-def test_targets_and_queues_move_under_trainer_too(tmp_path: Path) -> None:
-    log = fitted_by_trainer(tmp_path, Trailing, objective=Follow).log
-    assert [filled for *_, filled in log] == [8, 16, 24, *[25] * 7]
-    for target, source, after, _ in log:
+    assert [filled for *_, filled in built.log] == [8, 16, 24, *[25] * 7]
+    for target, source, after, _ in built.log:
         assert not torch.equal(target, source)
         torch.testing.assert_close(after, (target + source) / 2)
 

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from methods import trees
 from methods.calibre import LEAST
 from methods.maths import cluster_divergence, cluster_means, k_means, prototype_classification, prototype_contrast
-from tests import run_helpers
 from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.toys import replies
+from tests.run_helpers import build_run, difference, trained
 
 PLAIN = "method.contrast_weight=0 method.meta_weight=0"
 ALONE = "partition.clients=1 federation.participation=1"
@@ -30,54 +31,37 @@ class TestCalibre(MethodContract):
     }
 
     def bill(self, run):
-        return {
-            ("fit", "down", "weights"): WEIGHTS,
-            ("measure", "up", "weights"): WEIGHTS,
-            ("measure", "up", "weight"): 4,
-        }
+        measured = {("measure", "up", "weights"): WEIGHTS, ("measure", "up", "weight"): 4}
+        return {("fit", "down", "weights"): WEIGHTS, **measured}
 
     @pytest.mark.parametrize("weighting", ["examples", "clients"])
-    def test_the_mean_weighs_by_images_over_divergence(self, tmp_path, weighting):
-        run = run_helpers.build_run(tmp_path, "calibre", f"method.weighting={weighting}", "federation.participation=1")
-
-        def look(done):
-            count = done.visit.client.examples if weighting == "examples" else 1
-            return count / done.visit.notes["divergence"], trees.clone(done.message["weights"])
-
-        replies = run_helpers.collect_visits(run, look, phase="measure")
+    def test_the_mean_weighs_by_images_over_divergence_on_plain_images(self, tmp_path, weighting):
+        """The divergence is that of the client's trained encoder."""
+        run = build_run(tmp_path, "calibre", f"method.weighting={weighting}", "federation.participation=1")
+        sent = replies(run, "measure")
         run.loop.restore()
         line = run.loop.run_round(0)
-        total = sum(weight for weight, _ in replies)
-        mean = trees.map(torch.zeros_like, replies[0][1])
-        for weight, weights in replies:
-            mean = trees.add(mean, weights, weight / total)
-        assert run_helpers.difference(run.loop.server["weights"], mean) < 1e-6
-        assert len({weight for weight, _ in replies}) == 4
+        counts = [visit.client.examples if weighting == "examples" else 1 for visit, _ in sent]
+        shares = [count / visit.notes["divergence"] for count, (visit, _) in zip(counts, sent, strict=True)]
+        mean = trees.map(torch.zeros_like, sent[0][1]["weights"])
+        for share, (_, message) in zip(shares, sent, strict=True):
+            mean = trees.add(mean, message["weights"], share / sum(shares))
+        assert difference(run.loop.server["weights"], mean) < 1e-6
+        assert len(set(shares)) == 4
         assert line["notes"]["divergence"]["least"] > LEAST
-
-    def test_the_divergence_is_of_the_trained_encoder_on_plain_images(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, "calibre", "federation.participation=1")
-        replies = run_helpers.collect_visits(
-            run, lambda done: (done.visit, trees.clone(done.message["weights"])), phase="measure"
-        )
-        run.loop.restore()
-        run.loop.run_round(0)
-        visit, weights = replies[0]
-        encoder = run.evaluator.encoder(weights, recalibrated=False)
+        visit, message = sent[0]
+        encoder = run.evaluator.encoder(message["weights"], recalibrated=False)
         images = run.data.source.train.images[run.data.parts[visit.client.id]]
         rows = F.normalize(run.evaluator._extract(encoder, images, run.evaluator._plain), dim=1)
         stream = run.loop.streams.generator("method", round=0, phase="measure", client=visit.client.id)
         centres, nearest = k_means(rows, min(10, len(rows) // 2), stream, iterations=10)
         assert visit.notes["divergence"] == pytest.approx(float(cluster_divergence(rows, centres, nearest)), rel=1e-4)
 
-    def test_a_personal_projector_is_possible(self, tmp_path):
-        loop = run_helpers.train_run(tmp_path, "calibre", "method.stays=[projector]").loop
-        assert set(loop.server["weights"]) == {"encoder"}
-
-    @pytest.mark.parametrize("objective", ["byol", "moco"])
-    def test_over_other_objectives(self, objective, tmp_path):
-        run = run_helpers.train_run(tmp_path, "calibre", f"objective={objective}", "federation.rounds=2")
-        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
+    @pytest.mark.parametrize("words", ["method.stays=[projector]", "objective=byol", "objective=moco"])
+    def test_over_other_objectives_and_with_a_personal_projector(self, words):
+        server = trained("calibre", words, "federation.rounds=2").loop.server
+        assert all(leaf.isfinite().all() for _, leaf in trees.leaves(server))
+        assert ("projector" in server["weights"]) == ("stays" not in words)
 
 
 # --- the terms against slow retellings
@@ -87,30 +71,23 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def members_of(assigned, k):
-    return F.one_hot(torch.tensor(assigned), k).double()
-
-
 def test_means_of_clusters_and_which_are_empty():
     rows = normal(5, 3)
-    means, valid = cluster_means(rows, members_of([0, 2, 0, 2, 2], 3))
-    torch.testing.assert_close(
-        means, torch.stack([rows[[0, 2]].mean(0), torch.zeros(3).double(), rows[[1, 3, 4]].mean(0)])
-    )
+    means, valid = cluster_means(rows, F.one_hot(torch.tensor([0, 2, 0, 2, 2]), 3).double())
+    by_hand = torch.stack([rows[[0, 2]].mean(0), torch.zeros(3).double(), rows[[1, 3, 4]].mean(0)])
+    torch.testing.assert_close(means, by_hand)
     assert valid.tolist() == [True, False, True]
 
 
 def test_the_contrast_of_prototypes_retold():
     first, second, valid = normal(4, 3), normal(4, 3, seed=1), torch.tensor([True, False, True, True])
-    there = [0, 2, 3]
-    vectors = [F.normalize(rows[c], dim=0) for rows in (first, second) for c in there]
+    vectors = [F.normalize(rows[c], dim=0) for rows in (first, second) for c in (0, 2, 3)]
     terms = []
     for i, anchor in enumerate(vectors):
         scores = [float(anchor @ other) / 0.5 for other in vectors]
         others = math.log(sum(math.exp(score) for j, score in enumerate(scores) if j != i))
         terms.append(others - scores[(i + 3) % 6])
-    found = prototype_contrast(first, second, valid, 0.5)
-    assert float(found) == pytest.approx(sum(terms) / 6)
+    assert float(prototype_contrast(first, second, valid, 0.5)) == pytest.approx(sum(terms) / 6)
 
 
 def test_the_classification_among_prototypes_retold():
@@ -128,8 +105,7 @@ def test_the_classification_among_prototypes_retold():
 
 @pytest.mark.parametrize("valid", [[False, False], [True, False]])
 def test_with_fewer_than_two_prototypes_there_is_nothing_to_tell_apart(valid):
-    rows = normal(2, 3).requires_grad_()
-    chosen = torch.tensor(valid)
+    rows, chosen = normal(2, 3).requires_grad_(), torch.tensor(valid)
     loss = prototype_contrast(rows, rows.detach(), chosen, 0.5)
     loss = loss + prototype_classification(rows, rows.detach(), torch.tensor([0, 1]), chosen)
     loss.backward()
@@ -139,18 +115,13 @@ def test_with_fewer_than_two_prototypes_there_is_nothing_to_tell_apart(valid):
 
 def test_the_divergence_retold():
     rows, centres, nearest = normal(5, 3), normal(3, 3, seed=1), [0, 2, 0, 2, 2]
-    by_cluster = [
-        sum(float((rows[i] - centres[c]).norm()) for i in range(5) if nearest[i] == c) / nearest.count(c)
-        for c in (0, 2)
-    ]
-    assert float(cluster_divergence(rows, centres, torch.tensor(nearest))) == pytest.approx(sum(by_cluster) / 2)
+    distances = {c: [float((rows[i] - centres[c]).norm()) for i in range(5) if nearest[i] == c] for c in (0, 2)}
+    by_hand = sum(sum(each) / len(each) for each in distances.values()) / 2
+    assert float(cluster_divergence(rows, centres, torch.tensor(nearest))) == pytest.approx(by_hand)
 
 
 def test_k_means_starts_at_the_rows_it_is_given():
     rows = normal(12, 3)
-    stream = torch.Generator().manual_seed(5)
-    drawn = k_means(rows, 4, stream)
     starts = torch.randperm(12, generator=torch.Generator().manual_seed(5))[:4]
-    given = k_means(rows, 4, starts=starts)
-    assert torch.equal(drawn[0], given[0])
-    assert torch.equal(drawn[1], given[1])
+    drawn, given = k_means(rows, 4, torch.Generator().manual_seed(5)), k_means(rows, 4, starts=starts)
+    assert all(map(torch.equal, drawn, given))

@@ -6,7 +6,7 @@ import torch
 from methods.base import Outputs
 from methods.feddecorr import Decorrelation
 from methods.maths import decorrelation
-from tests.methods.contract import WEIGHTS, InterfaceContract
+from tests.methods.contract import InterfaceContract
 
 
 class TestFedDecorr(InterfaceContract):
@@ -15,14 +15,10 @@ class TestFedDecorr(InterfaceContract):
     equals = (("method.weight=0", "fedavg", "weights"),)
     refused: ClassVar = {"method.on=x": "h or z", "method.variant=x": "code or paper"}
 
-    def bill(self, run):
-        return {("fit", way, "weights"): WEIGHTS for way in ("up", "down")}
-
 
 @pytest.mark.parametrize("on", ["h", "z"])
 def test_the_mean_over_the_views(on: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    h, z = (tuple(torch.randn(2, 6, 4, generator=generator)) for _ in range(2))
-    chosen = h if on == "h" else z
-    expected = 0.5 * (decorrelation(chosen[0]) + decorrelation(chosen[1])) / 2
-    torch.testing.assert_close(Decorrelation(weight=0.5, on=on)(Outputs(h, z), None, None), expected)
+    h, z = torch.randn(2, 2, 6, 4, generator=torch.Generator().manual_seed(0))
+    first, second = h if on == "h" else z
+    expected = 0.5 * (decorrelation(first) + decorrelation(second)) / 2
+    torch.testing.assert_close(Decorrelation(weight=0.5, on=on)(Outputs(tuple(h), tuple(z)), None, None), expected)

@@ -8,9 +8,10 @@ from benchmark.evaluation.drift import has_drift
 from methods import trees
 from methods.base import MethodError, Visit
 from methods.maths import attended, byol_regression, info_nce
-from tests import run_helpers
 from tests.methods.contract import WEIGHTS, InterfaceContract
-from tests.methods.test_flesd import EVERYONE, OTHER
+from tests.methods.test_flesd import OTHER
+from tests.methods.toys import EVERYONE
+from tests.run_helpers import build_run, collect_visits, difference, same, train_run, trained
 
 QUICK = ("method.queue_size=32", "method.distil_epochs=1", "optimizer.lr=0.01")
 """At the tiny scenario's rate of 0.05 differences by rounding grow a thousandfold in each round."""
@@ -57,22 +58,24 @@ class TestTwoArchitectures(InterfaceContract):
         wide = MODEL + 4 * (4 * 3 * 9 + 4 * 8 * 9 + 4 * 4)  # a first layer of 10 channels in place of 6
         loop, expected = unbroken.loop, {}
         for round in range(3):
-            cohort = loop.cohort(round)
-            size = sum({"default": MODEL, "wide": wide}[loop.clients[k].kind] for k in cohort)
+            size = sum({"default": MODEL, "wide": wide}[loop.clients[k].kind] for k in loop.cohort(round))
             expected |= {(round, "fit", "down", "weights"): size, (round, "fit", "up", "model"): size}
         assert loop.ledger.lines == expected
 
     def test_the_global_model_is_the_default_one_and_clients_have_theirs(self, unbroken):
-        server = unbroken.loop.server
+        loop, server = unbroken.loop, unbroken.loop.server
 
         def channels(model):
             return next(iter(model["encoder"].values())).shape[0]
 
         assert channels(server["weights"]) == 6
-        assert {channels(model) for model in server["clients"].values()} == {6, 10}
-        kinds = {client.id: client.kind for client in unbroken.loop.clients}
-        assert all(channels(model) == channels(server["initial"][kinds[k]]) for k, model in server["clients"].items())
-        assert list(unbroken.loop.export()) == ["global"]
+        widths = {"default": 6, "wide": 10}
+        kinds = {client.id: client.kind for client in loop.clients}
+        assert {k: channels(model) for k, model in server["clients"].items()} == {
+            k: widths[kinds[k]] for k in server["clients"]
+        }
+        assert set(map(channels, server["clients"].values())) == {6, 10}
+        assert list(loop.export()) == ["global"]
 
     # clients of several architectures are visited one by one, Trainer knows one, and no shipped config has this one
     test_clients_side_by_side_give_the_bits_of_one_by_one = None
@@ -83,54 +86,49 @@ class TestTwoArchitectures(InterfaceContract):
 # --- identities
 
 
-def test_without_the_distillation_the_student_learns_from_public_images_alone(tmp_path):
+def test_without_the_distillation_the_student_learns_from_public_images_alone():
     """Whatever the clients learn; with it, it depends on them."""
 
-    def student(name, *words):
-        return run_helpers.train_run(tmp_path / name, "fedmkd", *QUICK, *words).loop.server["weights"]
+    def student(*words):
+        return trained("fedmkd", *QUICK, *words).loop.server["weights"]
 
-    alone = ("method.distil_weight=0", "training.epochs=2")
-    assert run_helpers.same(student("a", *alone), student("b", alone[0]))
-    assert not run_helpers.same(student("c", alone[1]), student("d"))
+    without, longer = "method.distil_weight=0", "training.epochs=2"
+    assert same(student(without, longer), student(without))
+    assert not same(student(longer), student())
 
 
-def test_without_alignment_clients_are_those_of_the_method_local(tmp_path):
+def test_without_alignment_clients_are_those_of_the_method_local():
     """And what the server does changes nothing at the clients."""
-    words = ("objective=byol", "public.name=client", "optimizer.lr=0.01")
-    ours = run_helpers.train_run(tmp_path / "a", "fedmkd", *QUICK, "method.align_epochs=0", EVERYONE)
-    theirs = run_helpers.train_run(tmp_path / "b", "local", *words, EVERYONE)
+    words = ("objective=byol", "public.name=client", "optimizer.lr=0.01", EVERYONE)
+    ours, theirs = trained("fedmkd", *QUICK, "method.align_epochs=0", EVERYONE), trained("local", *words)
     for client, model in ours.loop.server["clients"].items():
-        assert run_helpers.same(trees.clone(model), trees.select(theirs.loop.client_state[client]["stays"], model))
+        assert same(trees.clone(model), trees.select(theirs.loop.client_state[client]["stays"], model))
 
 
-def test_the_alignment_moves_clients_and_not_the_student_of_the_round(tmp_path):
-    one = ("federation.rounds=1", EVERYONE)
-    aligned = run_helpers.train_run(tmp_path / "a", "fedmkd", *QUICK, *one).loop.server
-    plain = run_helpers.train_run(tmp_path / "b", "fedmkd", *QUICK, *one, "method.align_epochs=0").loop.server
-    assert run_helpers.same(aligned["weights"], plain["weights"])
+def test_the_alignment_moves_clients_and_not_the_student_of_the_round():
+    words = ("fedmkd", *QUICK, "federation.rounds=1", EVERYONE)
+    aligned, plain = (trained(*words, *own).loop.server for own in ((), ("method.align_epochs=0",)))
+    assert same(aligned["weights"], plain["weights"])
     for client in (1, 2, 3):
-        assert run_helpers.difference(aligned["clients"][client], plain["clients"][client]) > 1e-4
+        assert difference(aligned["clients"][client], plain["clients"][client]) > 1e-4
 
 
 def test_a_client_starts_from_its_own_aligned_networks(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedmkd", *QUICK, EVERYONE)
-    seen = run_helpers.collect_visits(
-        run, lambda done: (done.visit.phase.name, done.visit.client.id, trees.clone(done.visit.message), done.message)
-    )
-    run.loop.restore()
-    start = trees.clone(run.loop.server["initial"]["default"])
-    run.loop.run_round(0)
-    assert all(run_helpers.same(received["weights"], start) for name, _, received, _ in seen if name == "fit")
-    after = trees.clone({"clients": run.loop.server["clients"]})["clients"]
-    seen.clear()
-    run.loop.run_round(1)
-    fits = {client: received["weights"] for name, client, received, _ in seen if name == "fit"}
-    assert set(fits) == {1, 2, 3}
-    assert all(run_helpers.same(received, after[client]) for client, received in fits.items())
+    run = build_run(tmp_path, "fedmkd", *QUICK, EVERYONE)
+    loop = run.loop
+    seen = collect_visits(run, lambda done: (done.visit.client.id, trees.clone(done.visit.message)["weights"]), "fit")
+    loop.restore()
+    start = trees.clone(loop.server["initial"]["default"])
+    loop.run_round(0)
+    after = trees.clone(loop.server["clients"])
+    loop.run_round(1)
+    assert all(same(received, start) for _, received in seen[:3])
+    assert {client for client, _ in seen[3:]} == {1, 2, 3}
+    assert all(same(received, after[client]) for client, received in seen[3:])
 
 
-def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")
+def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path, monkeypatch):
+    run = build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")
     loop, starts = run.loop, []
     start_visit = type(loop.method).start_visit
 
@@ -139,109 +137,41 @@ def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path):
         if visit.phase.name == "distil":
             starts.append(trees.clone(method.student()))
 
+    monkeypatch.setattr(type(loop.method), "start_visit", look)
     loop.restore()
     loop.run_round(0)
     first = trees.clone({name: loop.server[name] for name in ("weights", "target", "integration", "queue")})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(loop.method), "start_visit", look)
-        loop.run_round(1)
-    assert run_helpers.same(starts[0], first)
-    parts = ("encoder", "projector")
-    online = {part: first["weights"][part] for part in parts}
-    assert run_helpers.difference(online, {part: first["target"][f"target_{part}"] for part in parts}) > 1e-4
+    loop.run_round(1)
+    assert same(starts[1], first)
+    for part in ("encoder", "projector"):
+        assert difference(first["weights"][part], first["target"][f"target_{part}"]) > 1e-4
     assert int(first["queue"]["filled"]) == min(32, 2 * len(run.data.public))
 
 
-def test_add_ons_of_clients_learn(tmp_path):
+def test_add_ons_of_clients_learn():
     """FedX's predictor travels with a client's networks, and the optimiser has its parameters."""
     term = "method.addons=[{class: methods.fedx.CrossDistillation}]"
-    run = run_helpers.train_run(tmp_path, "fedmkd", *QUICK, term, EVERYONE, "row=fedmkd-fedx")
-    server = run.loop.server
+    server = trained("fedmkd", *QUICK, term, EVERYONE, "row=fedmkd-fedx").loop.server
     for model in server["clients"].values():
-        assert run_helpers.difference(model["fedx"], server["initial"]["default"]["fedx"]) > 1e-3
+        assert difference(model["fedx"], server["initial"]["default"]["fedx"]) > 1e-3
 
 
 # --- the distillation, at the student's seat
 
 
-class TestDistillation:
-    @pytest.fixture
-    def seat(self, tmp_path):
-        """A run's method at the student's seat, before the first step, with three teachers that have trained."""
-        return at_the_seat(tmp_path)
-
-    def test_the_loss_by_hand(self, seat):
-        run, method, server, batch = seat
-        method.queue[:3] = normalize(torch.randn(3, 8), dim=1)
-        method.queue_filled.fill_(3)
-        method.train()
-        before = trees.clone(method.student())
-        found = method.training_step_distil(batch)
-        method.load(before["weights"])
-        out = method.objective(*batch.views)
-        p, images = torch.cat(out.predictions), torch.cat(batch.views)
-        teachers = by_hand(run, server, images)
-        integration = method.integration
-        reduced = [integration.reduce(teacher) for teacher in teachers]
-        mean = attended(
-            torch.stack(teachers, 1), integration.reduce(p), torch.stack(reduced, 1), integration.of_queries,
-            integration.of_keys,
-        )  # fmt: skip
-        distilled = info_nce(mean, p, method.queue, torch.arange(32) < 3, 0.1)
-        byol = byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
-        assert float(found["loss"].detach()) == pytest.approx(float((0.1 * byol + 0.9 * distilled).detach()), rel=1e-5)
-        torch.testing.assert_close(found["push"]["rows"], normalize(p.detach(), dim=1))
-
-    def test_teachers_have_no_gradient_and_student_and_integration_do(self, seat):
-        _, method, _, batch = seat
-        method.train()
-        method.training_step_distil(batch)["loss"].backward()
-        assert all(value.grad is None for value in method.teacher.parameters())
-        for module in (method.objective.encoder, method.objective.predictor, method.integration):
-            assert all(value.grad is not None for value in module.parameters())
-        assert all(value.grad is None for part in method.objective.ema for value in method.part(part).parameters())
-
-    def test_predictions_enter_the_queue_newest_first_and_the_target_follows(self, seat):
-        _, method, _, batch = seat
-        method.train()
-        before = trees.clone({part: method.tensors(part) for part in method.objective.ema})
-        first = method.training_step_distil(batch)
-        method.on_train_batch_end_distil(first, batch)
-        second = method.training_step_distil(batch)
-        with torch.no_grad():
-            for value in method.objective.parameters():
-                value.add_(1.0)
-        method.on_train_batch_end_distil(second, batch)
-        rows = torch.cat([second["push"]["rows"], first["push"]["rows"]])
-        assert torch.equal(method.queue[: len(rows)], rows[:32])
-        assert int(method.queue_filled) == min(32, len(rows))
-        assert run_helpers.difference(before, {part: method.tensors(part) for part in method.objective.ema}) > 1e-3
+def shown(run, *views):
+    """A batch of all public images."""
+    (batch,) = run.data.batches(None, views, 1000, order=None, views=torch.Generator(), device="cpu")
+    return batch
 
 
-def test_with_one_teacher_fixed_predictions_learn_nothing_of_it(tmp_path):
-    """As the authors' code: its weight is 1 whatever the student predicts."""
-    for variant, learns in (("fixed", False), ("trained", True)):
-        words = (f"method.predictions={variant}", "method.distil_weight=1", "partition.clients=2")
-        _, method, server, batch = at_the_seat(tmp_path / variant, *words)
-        assert len(server["trained"]["default"]) == 1
-        method.train()
-        method.queue[:3] = normalize(torch.randn(3, 8), dim=1)
-        method.queue_filled.fill_(3)
-        method.training_step_distil(batch)["loss"].backward()
-        moved = max(float(value.grad.abs().max()) for value in method.objective.encoder.parameters())
-        assert (moved > 1e-6) == learns
+def at_the_seat(folder, *words, rows=0):
+    """(run, its method before the first step of a distillation, the server's state, a batch of public images).
 
-
-def test_with_an_empty_queue_there_is_nothing_to_tell_apart(tmp_path):
-    _, method, _, batch = at_the_seat(tmp_path, "method.distil_weight=1")
-    assert float(method.training_step_distil(batch)["loss"].detach()) == 0
-
-
-def at_the_seat(folder, *words):
-    """(run, its method before the first step of a distillation, the server's state, a batch of public images)."""
-    run = run_helpers.build_run(folder, "fedmkd", *QUICK, EVERYONE, *words)
-    loop, method = run.loop, run.loop.method
-    found = []
+    rows: random ones in the queue.
+    """
+    run = build_run(folder, "fedmkd", *QUICK, EVERYONE, *words)
+    loop, method, found = run.loop, run.loop.method, []
     update_distil = type(method).update_fit
 
     def look(self, server, turn, replies):
@@ -257,10 +187,10 @@ def at_the_seat(folder, *words):
     phase, (client,) = method.plan(0)[1], method.seats(server)
     message = method.send_distil(server, None).to(client.id)
     method.start_visit(Visit(0, 1, phase, client, message, {}, torch.Generator()))
-    (batch,) = run.data.batches(
-        None, ("augment", "augment"), 1000, order=None, views=torch.Generator(), device="cpu"
-    )  # fmt: skip
-    return run, method, server, batch
+    method.train()
+    method.queue[:rows] = normalize(torch.randn(rows, 8), dim=1)
+    method.queue_filled.fill_(rows)
+    return run, method, server, shown(run, "augment", "augment")
 
 
 def by_hand(run, server, images):
@@ -275,34 +205,86 @@ def by_hand(run, server, images):
     return rows
 
 
+def test_the_loss_by_hand_and_its_gradients(tmp_path):
+    """Three teachers have trained; they have no gradient."""
+    run, method, server, batch = at_the_seat(tmp_path, rows=3)
+    before = trees.clone(method.student())
+    found = method.training_step_distil(batch)
+    found["loss"].backward()
+    for module in (method.objective.encoder, method.objective.predictor, method.integration):
+        assert all(value.grad is not None for value in module.parameters())
+    for module in (method.teacher, *(method.part(part) for part in method.objective.ema)):
+        assert all(value.grad is None for value in module.parameters())
+    method.load(before["weights"])
+    out = method.objective(*batch.views)
+    p, images = torch.cat(out.predictions), torch.cat(batch.views)
+    teachers, integration = by_hand(run, server, images), method.integration
+    reduced = torch.stack([integration.reduce(teacher) for teacher in teachers], 1)
+    matrices = (integration.of_queries, integration.of_keys)
+    mean = attended(torch.stack(teachers, 1), integration.reduce(p), reduced, *matrices)
+    distilled = info_nce(mean, p, method.queue, torch.arange(32) < 3, 0.1)
+    byol = byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
+    assert float(found["loss"].detach()) == pytest.approx(float((0.1 * byol + 0.9 * distilled).detach()), rel=1e-5)
+    torch.testing.assert_close(found["push"]["rows"], normalize(p.detach(), dim=1))
+
+
+def test_predictions_enter_the_queue_newest_first_and_the_target_follows(tmp_path):
+    _, method, _, batch = at_the_seat(tmp_path)
+    before = trees.clone({part: method.tensors(part) for part in method.objective.ema})
+    first = method.training_step_distil(batch)
+    method.on_train_batch_end_distil(first, batch)
+    second = method.training_step_distil(batch)
+    with torch.no_grad():
+        for value in method.objective.parameters():
+            value.add_(1.0)
+    method.on_train_batch_end_distil(second, batch)
+    rows = torch.cat([second["push"]["rows"], first["push"]["rows"]])
+    assert torch.equal(method.queue[: len(rows)], rows[:32])
+    assert int(method.queue_filled) == min(32, len(rows))
+    assert difference(before, {part: method.tensors(part) for part in method.objective.ema}) > 1e-3
+
+
+@pytest.mark.parametrize(("variant", "learns"), [("fixed", False), ("trained", True)])
+def test_with_one_teacher_fixed_predictions_learn_nothing_of_it(tmp_path, variant, learns):
+    """As the authors' code: its weight is 1 whatever the student predicts."""
+    words = (f"method.predictions={variant}", "method.distil_weight=1", "partition.clients=2")
+    _, method, server, batch = at_the_seat(tmp_path, *words, rows=3)
+    assert len(server["trained"]["default"]) == 1
+    method.training_step_distil(batch)["loss"].backward()
+    moved = max(float(value.grad.abs().max()) for value in method.objective.encoder.parameters())
+    assert (moved > 1e-6) == learns
+
+
+def test_with_an_empty_queue_there_is_nothing_to_tell_apart(tmp_path):
+    _, method, _, batch = at_the_seat(tmp_path, "method.distil_weight=1")
+    assert float(method.training_step_distil(batch)["loss"].detach()) == 0
+
+
 # --- the alignment
 
 
 def test_the_alignment_by_hand(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedmkd", *QUICK)
-    method = run.loop.method.train()
-    anchors = torch.randn(9, 8)
+    run = build_run(tmp_path, "fedmkd", *QUICK)
+    method, anchors, images = run.loop.method.train(), torch.randn(9, 8), torch.tensor([8, 0, 2, 5])
     method.context = {"anchors": {"z": anchors}}
-    (batch,) = run.data.batches(
-        None, ("augment", "augment"), 1000, order=None, views=torch.Generator(), device="cpu"
-    )  # fmt: skip
-    batch = batch._replace(views=tuple(view[:4] for view in batch.views), index=torch.tensor([8, 0, 2, 5]))
+    batch = shown(run, "augment", "augment")
+    batch = batch._replace(views=tuple(view[:4] for view in batch.views), index=images)
     found = method.training_step_align(batch)["loss"]
     objective = method.objective
     p, q = objective.predictor(objective.embed(torch.cat(batch.views))[1]).split(4)
-    by_hand = sum(byol_regression(rows, anchors[[8, 0, 2, 5]]) for rows in (p, q))
-    assert float(found.detach()) == pytest.approx(float(by_hand.detach()), rel=1e-5)
+    expected = byol_regression(p, anchors[images]) + byol_regression(q, anchors[images])
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-def test_anchors_are_the_trained_students_embeddings_of_plain_images(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedmkd", *QUICK, "federation.rounds=1")
-    seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.visit.message), "align")
+def test_anchors_are_the_trained_students_embeddings_of_plain_images_and_there_is_no_drift(tmp_path):
+    run = build_run(tmp_path, "fedmkd", *QUICK, "federation.rounds=1")
+    seen = collect_visits(run, lambda done: trees.clone(done.visit.message), "align")
     run.loop.fit()
+    assert not has_drift(run.loop)
     method = run.loop.method.eval()
     method.load(run.loop.server["weights"])
-    (batch,) = run.data.batches(None, ("plain",), 1000, order=None, views=torch.Generator(), device="cpu")
     with torch.no_grad():
-        z = method.objective.embed(batch.views[0])[1]
+        z = method.objective.embed(shown(run, "plain").views[0])[1]
     assert len(seen) == 2
     for received in seen:
         torch.testing.assert_close(received["anchors"]["z"], z, atol=1e-5, rtol=1e-4)
@@ -311,9 +293,4 @@ def test_anchors_are_the_trained_students_embeddings_of_plain_images(tmp_path):
 def test_architectures_of_unequal_embeddings_are_refused(tmp_path):
     words = (word.replace("[10,8]", "[10,9]") for word in OTHER)
     with pytest.raises(MethodError, match=r"set heads\.projector"):
-        run_helpers.train_run(tmp_path, "fedmkd", *words, "heads.projector=[]")
-
-
-def test_there_is_no_drift_to_measure(tmp_path):
-    run = run_helpers.train_run(tmp_path, "fedmkd", *QUICK, "federation.rounds=1")
-    assert not has_drift(run.loop)
+        train_run(tmp_path, "fedmkd", *words, "heads.projector=[]")

@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
@@ -7,9 +6,9 @@ import torch
 from methods.fedavg import FedAvg
 from methods.fedu import convolutions, divergence
 from methods.networks import resnet18
-from tests import run_helpers
 from tests.methods import toys
 from tests.methods.contract import WEIGHTS, InterfaceContract
+from tests.run_helpers import difference, same, trained
 
 PREDICTOR = 4 * (8 * 4 + 2 * 4 + 4 * 8 + 8 + 2 * 4)
 """Bytes of BYOL's predictor, 8-4-8 with BatchNorm."""
@@ -41,63 +40,59 @@ class LocalPredictor(FedAvg):
 
 
 def limit(folder, method):
-    return toys.train_run(folder, method, *ALL, objective="byol")
+    return toys.train_run(folder / method.__name__, method, *ALL, objective="byol").loop.server
 
 
-class TestFedU(InterfaceContract):
-    method = "fedu"
+class Moving(InterfaceContract):
+    """FedU and FedEMA."""
+
+    sent = WEIGHTS + PREDICTOR
     refused: ClassVar = {
-        "objective=simclr": "objective=byol",
-        "method.threshold=-1": "at least 0",
         "method.variant=x": "code or paper",
         "encoder.class=tests.methods.toys.linear": "convolutions move, and this encoder has none",
     }
 
-    def bill(self, run):
-        return {("fit", way, "weights"): WEIGHTS + PREDICTOR for way in ("up", "down")}
-
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
-        noted = unbroken.loop.history[-1]["notes"]["divergence"]
-        distances = [
-            float(unbroken.loop.client_state[k]["memory"]["d"]) for k in unbroken.loop.streams.cohort(2, 4, 0.5)
-        ]
-        assert noted == {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
+        loop = unbroken.loop
+        distances = [float(loop.client_state[k]["memory"]["d"]) for k in loop.streams.cohort(2, 4, 0.5)]
+        noted = {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
+        assert loop.history[-1]["notes"]["divergence"] == noted
 
-    def test_an_infinite_threshold_always_takes_the_global_predictor(self, tmp_path):
-        run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=.inf")
-        assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalTarget).loop.server)
-        of_all = run_helpers.trained("fedavg", *ALL, "objective=byol")  # its target is not the client's own
-        assert run_helpers.difference(of_all.loop.server, run.loop.server) > 1e-6
 
-    def test_with_a_threshold_of_zero_it_does_not(self, tmp_path):
-        run = run_helpers.train_run(tmp_path / "a", "fedu", *ALL, "method.threshold=0")
-        assert run_helpers.same(run.loop.server, limit(tmp_path / "b", LocalPredictor).loop.server)
+class TestFedU(Moving):
+    method = "fedu"
+    refused: ClassVar = {
+        **Moving.refused,
+        "objective=simclr": "objective=byol",
+        "method.threshold=-1": "at least 0",
+    }
+
+    def test_an_infinite_threshold_always_takes_the_global_predictor_and_one_of_zero_does_not(self, tmp_path):
+        infinite, zero = (trained("fedu", *ALL, f"method.threshold={given}").loop.server for given in (".inf", "0"))
+        assert same(infinite, limit(tmp_path, LocalTarget))
+        assert same(zero, limit(tmp_path, LocalPredictor))
+        of_all = trained("fedavg", *ALL, "objective=byol").loop.server  # its target is not the client's own
+        assert difference(of_all, infinite) > 1e-6
 
     @pytest.mark.parametrize("variant", ["code", "paper"])
-    def test_in_between_each_client_decides(self, variant, tmp_path):
-        overrides = (*ALL, "schedule.name=constant", f"method.variant={variant}")
-        once = run_helpers.train_run(tmp_path / "once", "fedu", *overrides, "federation.rounds=1").loop
-        names = list(convolutions(once.method.objective.encoder))
-        sent = once.server["weights"]["encoder"]
-        distances = []
-        for client in range(4):
-            stored = once.client_state[client]
-            apart = stored["memory"]["d"]
-            if variant == "paper":
-                apart = divergence({name: stored["stays"]["encoder"][name] for name in names}, sent)
-            distances.append(float(apart))
-        distances.sort()
-        between = (distances[1] + distances[2]) / 2
-        runs = {
-            threshold: run_helpers.train_run(
-                tmp_path / str(threshold), "fedu", *overrides, "federation.rounds=2", f"method.threshold={threshold}"
-            ).loop.server
-            for threshold in (0, between, distances[3] * 1.01, distances[0] * 0.99, ".inf")
-        }
-        assert run_helpers.difference(runs[between], runs[0]) > 1e-6
-        assert run_helpers.difference(runs[between], runs[".inf"]) > 1e-6
-        assert run_helpers.same(runs[distances[3] * 1.01], runs[".inf"])
-        assert run_helpers.same(runs[distances[0] * 0.99], runs[0])
+    def test_in_between_each_client_decides(self, variant):
+        words = ("fedu", *ALL, "schedule.name=constant", f"method.variant={variant}")
+        once = trained(*words, "federation.rounds=1").loop
+        sent, states = once.server["weights"]["encoder"], [once.client_state[client] for client in range(4)]
+        distances = [state["memory"]["d"] for state in states]
+        if variant == "paper":
+            kernels = convolutions(once.method.objective.encoder)
+            own = [{name: state["stays"]["encoder"][name] for name in kernels} for state in states]
+            distances = [divergence(weights, sent) for weights in own]
+        least, lower, upper, most = sorted(map(float, distances))
+        none, some, every, below, above = (
+            trained(*words, "federation.rounds=2", f"method.threshold={threshold}").loop.server
+            for threshold in (".inf", (lower + upper) / 2, 0, least * 0.99, most * 1.01)
+        )
+        assert difference(some, every) > 1e-6
+        assert difference(some, none) > 1e-6
+        assert same(above, none)
+        assert same(below, every)
 
     def test_what_a_client_keeps(self, unbroken):
         memory = unbroken.loop.client_state
@@ -106,16 +101,13 @@ class TestFedU(InterfaceContract):
             assert memory[client]["memory"]["d"] > 0
 
 
-class TestDivergence:
-    def test_the_mean_distance_of_the_tensors(self) -> None:
-        a = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
-        b = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
-        assert float(divergence(a, b)) == 3
-        assert float(divergence(a, a)) == 0
-        assert float(divergence(b, a)) == 3
+def test_the_divergence_is_the_mean_distance_of_the_tensors() -> None:
+    a = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
+    b = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
+    assert [float(divergence(*pair)) for pair in ((a, b), (b, a), (a, a))] == [3, 3, 0]
 
-    def test_a_resnets_convolutions_without_its_shortcuts(self) -> None:
-        weights: Mapping[str, torch.Tensor] = convolutions(resnet18())
-        assert len(weights) == 17
-        assert all("conv" in name for name in weights)
-        assert all(weight.dim() == 4 for weight in weights.values())
+
+def test_a_resnets_convolutions_without_its_shortcuts() -> None:
+    weights = convolutions(resnet18())
+    assert len(weights) == 17
+    assert all("conv" in name and weight.dim() == 4 for name, weight in weights.items())

@@ -4,6 +4,7 @@ X and Y are three images in two dimensions, Y the second view of X; the golden n
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from methods.base import Outputs
 from methods.fedsc import FedSC
 from methods.networks import convnet
 from methods.objectives.spectral import Spectral
-from methods.scaffold import effective_steps
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 Y = torch.tensor([[1.0, 0.5], [-0.2, 1.0], [0.5, 2.0]])
 H, Z = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 0.0, 0.0]])
 U, SCALE = torch.full((1, 4), 0.5), torch.tensor([10.0, 1.0, 1.0, 1.0])
 VARIANTS = ("paper", "code")
+FORMS = ("full", "one-way", "zeroed", "itself")
 
 
 def spectral_original(mu: float) -> Tensor:
@@ -54,10 +55,6 @@ GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
     "uniformity of X": (lambda: maths.uniformity(X), -1.547913),
     "uniformity of Y": (lambda: maths.uniformity(Y), -1.118544),
     "uniformity of both": (lambda: maths.uniformity(torch.cat([X, Y])), -0.949985),
-    "align + uniform": (
-        lambda: maths.alignment(X, Y) + (maths.uniformity(X) + maths.uniformity(Y)) / 2,
-        -1.154896,
-    ),
     "spectral, mu 1": (lambda: spectral_original(1), -1.413975),
     "spectral, mu 4": (lambda: spectral_original(4), -0.438393),
     "FedSC, alpha 1": (lambda: fedsc_loss(1), -1.006365),
@@ -66,17 +63,13 @@ GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
     "DSR, paper": (lambda: maths.dimension_scaling(U, SCALE, "paper"), 20.25),
     "PD, code": (lambda: maths.projector_distillation(H, Z, "code"), 2.838317),
     "PD, paper": (lambda: maths.projector_distillation(H, Z, "paper"), 0.629019),
-    "SCAFFOLD, 1 step": (lambda: effective_steps(0.9, 1), 1),
-    "SCAFFOLD, 10 steps": (lambda: effective_steps(0.9, 10), 41.3811),
-    "SCAFFOLD, 100 steps": (lambda: effective_steps(0.9, 100), 910.0024),
 }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_number(name: str) -> None:
     compute, expected = GOLDEN[name]
-    tolerance = 1e-4 if name.startswith("SCAFFOLD") else 1e-5  # as many digits as the table has
-    assert float(compute()) == pytest.approx(expected, abs=tolerance, rel=0)
+    assert float(compute()) == pytest.approx(expected, abs=1e-5, rel=0)
 
 
 def test_golden_gradient_of_dimension_scaling() -> None:
@@ -172,9 +165,7 @@ def slow_scaling(z: np.ndarray, scale: np.ndarray, variant: str) -> float:
 
 PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "nt_xent": (lambda a, b: maths.nt_xent(a, b, 0.3), slow_nt_xent),
-    **{
-        f"nt_xent, {form}, with a dictionary": with_dictionary(form) for form in ("full", "one-way", "zeroed", "itself")
-    },
+    **{f"nt_xent, {form}, with a dictionary": with_dictionary(form) for form in FORMS},
     "negative_cosine": (
         maths.negative_cosine,
         lambda a, b: -sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a),
@@ -189,15 +180,14 @@ PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "uniformity": (lambda a, b: maths.uniformity(a), lambda a, b: slow_uniformity(a)),
     "uniformity, t 3": (lambda a, b: maths.uniformity(a, t=3), lambda a, b: slow_uniformity(a, 3)),
     "clip_rows": (lambda a, b: maths.clip_rows(a, 1.5).square().sum(), lambda a, b: (slow_clip(a) ** 2).sum()),
-    "correlation": (
-        lambda a, b: (maths.correlation(a) ** 3).sum(),
-        lambda a, b: (slow_correlation(a) ** 3).sum(),
-    ),
-    "distillation, paper": (maths.projector_distillation, slow_distillation),
-    "distillation, code": (
-        lambda h, z: maths.projector_distillation(h, z, "code"),
-        lambda h, z: slow_distillation(h, z, "code"),
-    ),
+    "correlation": (lambda a, b: (maths.correlation(a) ** 3).sum(), lambda a, b: (slow_correlation(a) ** 3).sum()),
+    **{
+        f"distillation, {variant}": (
+            partial(maths.projector_distillation, variant=variant),
+            partial(slow_distillation, variant=variant),
+        )
+        for variant in VARIANTS
+    },
 }
 
 
@@ -260,22 +250,18 @@ def test_one_pair_has_no_negatives() -> None:
     assert float(maths.nt_xent(a, b, 0.5)) == 0
 
 
-@pytest.mark.parametrize("form", ["full", "one-way", "zeroed", "itself"])
+@pytest.mark.parametrize("form", FORMS)
 def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
     a, b = random(2, 6, 5).unbind()
     assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
 
 
-def test_clipping_is_continuous_idempotent_and_leaves_short_rows_alone() -> None:
-    z = random(40, 5)
-    z = torch.cat([z, torch.zeros(1, 5)]).requires_grad_()
+def test_clipping_is_idempotent_and_leaves_short_rows_alone() -> None:
+    z = torch.cat([random(40, 5), torch.zeros(1, 5)]).requires_grad_()
     clipped, short = maths.clip_rows(z, 4.0), z.norm(dim=1) < 2
     assert 0 < int(short.sum()) < len(z) - 1
     assert torch.equal(clipped[short], z[short])
-    torch.testing.assert_close(clipped[~short].norm(dim=1), torch.full((int((~short).sum()),), 2.0))
     torch.testing.assert_close(maths.clip_rows(clipped, 4.0), clipped)
-    around = normalize(random(1, 5), dim=1) * torch.tensor([[2 - 1e-5], [2 + 1e-5]])
-    torch.testing.assert_close(*maths.clip_rows(around, 4.0), atol=2e-5, rtol=0)
     clipped.sum().backward()
     assert z.grad.isfinite().all()
 
@@ -297,17 +283,6 @@ def test_a_basis_of_axes_is_the_axes_and_a_turned_basis_turns_along(variant: str
     torch.testing.assert_close(maths.dimension_scaling(z, torch.diag(scale), variant), plain)
     Q = torch.linalg.qr(random(5, 5, seed=1)).Q
     torch.testing.assert_close(maths.dimension_scaling(z @ Q.T, (Q * scale) @ Q.T, variant), plain)
-
-
-def test_effective_steps_are_those_of_sgd() -> None:
-    """Distance that `torch.optim.SGD` moves one weight under a constant gradient of 1 at learning rate 1."""
-    for momentum in (0.0, 0.5, 0.9):
-        weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
-        optimizer = torch.optim.SGD([weight], lr=1.0, momentum=momentum)
-        for steps in range(1, 30):
-            weight.grad = torch.ones((), dtype=torch.float64)
-            optimizer.step()
-            assert -weight.item() == pytest.approx(effective_steps(momentum, steps), rel=1e-9)
 
 
 @pytest.mark.parametrize(

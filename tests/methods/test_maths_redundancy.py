@@ -49,14 +49,7 @@ def slow_covariance(z: np.ndarray) -> float:
     return sum(matrix[i, j] ** 2 for i in range(d) for j in range(d) if i != j) / d
 
 
-def slow_vicreg(
-    a: np.ndarray,
-    b: np.ndarray,
-    variant: str = "paper",
-    weights: tuple[float, float, float] = (25, 25, 1),
-    gamma: float = 1.0,
-    epsilon: float = 1e-4,
-) -> float:
+def slow_vicreg(a: np.ndarray, b: np.ndarray, variant="paper", weights=(25, 25, 1), gamma=1.0, epsilon=1e-4) -> float:
     invariance = sum(((x - y) ** 2).sum() for x, y in zip(a, b, strict=True)) / len(a)
     variance = slow_variance(a, gamma, epsilon) + slow_variance(b, gamma, epsilon)
     if variant == "code":
@@ -92,11 +85,7 @@ def slow_swav(views: list[np.ndarray], prototypes: np.ndarray, codes: np.ndarray
 
 LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "barlow_twins": (barlow_twins, slow_barlow),
-    "barlow_twins, another weight": (
-        lambda a, b: barlow_twins(a, b, 0.3, 0.1),
-        lambda a, b: slow_barlow(a, b, 0.3, 0.1),
-    ),
-    "barlow_twins, eq. 2 itself": (lambda a, b: barlow_twins(a, b, 1, 0), lambda a, b: slow_barlow(a, b, 1, 0)),
+    "barlow_twins, eq. 2 itself": (lambda a, b: barlow_twins(a, b, 0.3, 0), lambda a, b: slow_barlow(a, b, 0.3, 0)),
     "vicreg, code": (vicreg, lambda a, b: slow_vicreg(a, b, "code")),
     "vicreg, paper": (lambda a, b: vicreg(a, b, variant="paper"), slow_vicreg),
     "vicreg, other settings": (
@@ -124,7 +113,7 @@ def test_value_and_gradients_are_the_papers(name: str) -> None:
 @pytest.mark.parametrize("views", [2, 4])
 def test_swav_and_its_gradients_are_the_papers(views: int) -> None:
     """With four views, two have codes, as under multi-crop."""
-    for seed, (rows, features) in enumerate(SIZES):
+    for seed, (rows, features) in enumerate(SIZES[:2]):
         z, prototypes = doubles(views, rows, features, seed=seed), doubles(7, features, seed=9)
         scores = torch.stack([cosines(view, prototypes) for view in z])
         codes = torch.stack([sinkhorn(scores[view], 0.05, 3, weighted=True) for view in range(2)])
@@ -135,14 +124,8 @@ def test_swav_and_its_gradients_are_the_papers(views: int) -> None:
         value = swav(torch.stack([cosines(view, prototypes) for view in z]), codes)
         value.backward()
         assert value.item() == pytest.approx(slow_swav(x, c, expected), rel=1e-12)
-        for view in range(views):
-
-            def of_one(
-                v: np.ndarray, view: int = view, x: list = x, c: np.ndarray = c, q: np.ndarray = expected
-            ) -> float:
-                return slow_swav([*x[:view], v, *x[view + 1 :]], c, q)
-
-            np.testing.assert_allclose(z.grad[view], numeric_gradient(of_one, x[view]), atol=1e-6, rtol=0)
+        of_views = numeric_gradient(lambda v, c=c, q=expected: slow_swav([*v], c, q), np.stack(x))
+        np.testing.assert_allclose(z.grad, of_views, atol=1e-6, rtol=0)
         of_prototypes = numeric_gradient(lambda v, x=x, q=expected: slow_swav(x, v, q), c)
         np.testing.assert_allclose(prototypes.grad, of_prototypes, atol=1e-6, rtol=0)
 
@@ -173,12 +156,8 @@ def test_constant_features_add_one_to_barlow_and_no_gradient() -> None:
     assert value.item() == pytest.approx(barlow_twins(a, b).item() + 1, rel=1e-12)
     value.backward()
     assert all(z.grad.isfinite().all() for z in with_constant)
-
-
-def test_constant_features_in_single_precision() -> None:
-    """The mean of equal numbers may differ from them by rounding, which epsilon keeps small."""
-    same = torch.full((7, 5), 0.1)
-    assert barlow_twins(same, same).item() == pytest.approx(5, rel=1e-4)
+    single = torch.full((7, 5), 0.1)  # whose mean may differ from it by rounding, which epsilon keeps small
+    assert barlow_twins(single, single).item() == pytest.approx(5, rel=1e-4)
 
 
 def test_collapsed_embeddings_are_assigned_to_all_prototypes_equally() -> None:

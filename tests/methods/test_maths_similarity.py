@@ -4,12 +4,9 @@ import pytest
 import torch
 
 from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
+from tests.methods.test_maths import random
 
 ROW = torch.tensor([[1.0, 0.5, 0.0, -0.5]] * 4)
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def rows_of_sum_one(matrix: torch.Tensor) -> torch.Tensor:
@@ -21,23 +18,15 @@ def test_golden_teacher_rows() -> None:
     torch.testing.assert_close(whole, torch.tensor([0.993262, 0.006693, 0.000045, 0.0]), rtol=0, atol=1e-6)
     half = rows_of_sum_one(ensemble_similarity([dense(*top_similarities(ROW, 0.25))], 0.1))[0]
     torch.testing.assert_close(half, torch.tensor([0.993218, 0.006692, 0.000045, 0.000045]), rtol=0, atol=1e-6)
-
-
-def test_golden_ensembles() -> None:
     first, second = torch.tensor([[1, 0.5, 0.2]] * 3), torch.tensor([[1, 0.1, 0.6]] * 3)
-    sharpened_first = rows_of_sum_one(ensemble_similarity([first, second], 0.1))[0]
-    torch.testing.assert_close(sharpened_first, torch.tensor([0.987404, 0.003387, 0.009208]), rtol=0, atol=1e-6)
-    averaged_first = rows_of_sum_one(ensemble_similarity([(first + second) / 2], 0.1))[0]
-    torch.testing.assert_close(averaged_first, torch.tensor([0.996621, 0.000909, 0.002470]), rtol=0, atol=1e-6)
+    two = rows_of_sum_one(ensemble_similarity([first, second], 0.1))[0]
+    torch.testing.assert_close(two, torch.tensor([0.987404, 0.003387, 0.009208]), rtol=0, atol=1e-6)
 
 
 def test_similarities_are_cosines_whatever_the_rotation() -> None:
     z = random(9, 5)
     S = similarity(z)
-    torch.testing.assert_close(S, S.T)
-    torch.testing.assert_close(S.diagonal(), torch.ones(9))
-    assert float(S.abs().max()) <= 1 + 1e-6
-    assert float(torch.linalg.eigvalsh(S).min()) > -1e-5
+    torch.testing.assert_close(S, torch.nn.functional.cosine_similarity(z[:, None], z[None], dim=2))
     Q = torch.linalg.qr(random(5, 5, seed=1)).Q
     torch.testing.assert_close(similarity(3 * z @ Q), S, rtol=1e-4, atol=1e-5)
 
@@ -62,24 +51,11 @@ def test_nothing_overflows_however_sharp() -> None:
     assert (sharp > 0).all()
 
 
-def test_a_student_that_agrees_has_nothing_to_learn() -> None:
-    z = random(8, 4)
-    targets = ensemble_similarity([similarity(z)], 0.1)
-    assert float(similarity_distillation(z, z, targets, 0.1)) == pytest.approx(0, abs=1e-5)
-    assert float(similarity_distillation(random(8, 4, seed=1), z, targets, 0.1)) > 0.1
-
-
 def test_it_is_kullback_leibler_over_the_anchors() -> None:
     q, anchors, targets = random(5, 4), random(7, 4, seed=1), random(5, 7, seed=2).exp()
     student = (torch.nn.functional.normalize(q) @ torch.nn.functional.normalize(anchors).T / 0.3).log_softmax(dim=1)
     expected = torch.nn.functional.kl_div(student, rows_of_sum_one(targets), reduction="batchmean")
     torch.testing.assert_close(similarity_distillation(q, anchors, targets, 0.3), expected)
-
-
-def test_anchors_that_are_not_there_yet_count_for_nothing() -> None:
-    q, anchors, targets = random(5, 4), random(7, 4, seed=1), random(5, 7, seed=2).exp()
-    targets[:, 4:] = 0
-    torch.testing.assert_close(
-        similarity_distillation(q, anchors, targets, 0.3),
-        similarity_distillation(q, anchors[:4], targets[:, :4], 0.3),
-    )
+    targets[:, 4:] = 0  # anchors that are not there yet
+    fewer = similarity_distillation(q, anchors[:4], targets[:, :4], 0.3)
+    torch.testing.assert_close(similarity_distillation(q, anchors, targets, 0.3), fewer)

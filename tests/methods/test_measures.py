@@ -18,14 +18,12 @@ from benchmark.federation import loop
 from benchmark.federation.updates import combined_entries
 from methods import trees
 from methods.base import MethodError
-from tests import run_helpers
 from tests.methods.contract import InterfaceContract
+from tests.run_helpers import build_run, collect_visits, on_two_ranks, run_until_killed, same, state
 
 MEASURES = {
     "central": (
-        "privacy.mechanism=central",
-        "privacy.clip=0.5",
-        "privacy.noise_multiplier=0.001",
+        *("privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=0.001"),
         "federation.batch_norm=local",
     ),
     "secure": ("privacy.secure_sums=true",),
@@ -55,10 +53,16 @@ def contracts():
 
 OVERRIDES = contracts()
 TRAINED = sorted(set(OVERRIDES) - {"untrained", "flesd-cc", "flesd-two"})  # the last two are FLESD with other settings
-ALONE = [(method, (measure,)) for method in TRAINED for measure in MEASURES if method not in REFUSED[measure]]
-TOGETHER = [
-    (method, tuple(measure for measure in MEASURES if method not in REFUSED[measure] and measure != "int8"))
-    for method in TRAINED
+
+
+def case(method, *measures, long=False):
+    marks = (pytest.mark.long,) if long else ()
+    return pytest.param(method, measures, id="-".join((method, *measures)), marks=marks)
+
+
+CASES = [
+    *(case(m, *(k for k in MEASURES if m not in REFUSED[k] and k != "int8")) for m in TRAINED),
+    *(case(m, measure, long=True) for m in TRAINED for measure in MEASURES if m not in REFUSED[measure]),
 ]
 
 
@@ -67,39 +71,33 @@ TOGETHER = [
 )
 def test_what_does_not_compose_is_refused_in_one_line(measure, method, tmp_path):
     with pytest.raises((ConfigError, MethodError)) as error:
-        run_helpers.build_run(tmp_path, method, *OVERRIDES[method], *MEASURES[measure]).loop.fit()  # FedU2 as it sends
+        build_run(tmp_path, method, *OVERRIDES[method], *MEASURES[measure]).loop.fit()  # FedU2 as it sends
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("method", "measures"),
-    [
-        *(pytest.param(*case, id="-".join((case[0], *case[1]))) for case in TOGETHER),
-        *(pytest.param(*case, id="-".join((case[0], *case[1])), marks=pytest.mark.long) for case in ALONE),
-    ],
-)
+@pytest.mark.parametrize(("method", "measures"), CASES)
 def test_killed_and_resumed_or_on_two_ranks_it_is_the_unbroken_run(method, measures, tmp_path, monkeypatch):
     words = (*OVERRIDES[method], *(word for measure in measures for word in MEASURES[measure]))
-    unbroken = run_helpers.build_run(tmp_path / "unbroken", method, *words)
-    sizes = run_helpers.collect_visits(unbroken, size_by_hand(unbroken, "int8" in measures))
+    unbroken = build_run(tmp_path / "unbroken", method, *words)
+    sizes = collect_visits(unbroken, size_by_hand(unbroken, "int8" in measures))
     unbroken.loop.fit()
-    expected = run_helpers.state(unbroken)
+    expected = state(unbroken)
     phase = unbroken.loop.method.plan(1)[-1]
     if phase.where == "clients":
-        run_helpers.run_until_killed(tmp_path / "killed", method, "visit", 1, phase.name, *words)
-        resumed = run_helpers.build_run(tmp_path / "killed", method, *words)
+        run_until_killed(tmp_path / "killed", method, "visit", 1, phase.name, *words)
+        resumed = build_run(tmp_path / "killed", method, *words)
         if not resumed.loop.method.others:  # networks of several architectures are visited one by one
             resumed.loop.executor = ParallelExecutor(resumed.loop.executor, lanes=3, recorder=None)
         with monkeypatch.context() as patch:
             assign_clients = loop.assign_clients
             patch.setattr(loop, "assign_clients", lambda *args: assign_clients(*args)[::-1])
             resumed.loop.fit()
-        assert run_helpers.same(run_helpers.state(resumed), expected)
-    run_helpers.on_two_ranks(tmp_path / "ranks", method, *words)
-    ranks = run_helpers.build_run(tmp_path / "ranks", method, *words)
+        assert same(state(resumed), expected)
+    on_two_ranks(tmp_path / "ranks", method, *words)
+    ranks = build_run(tmp_path / "ranks", method, *words)
     ranks.loop.restore()
-    assert run_helpers.same(run_helpers.state(ranks), expected)
+    assert same(state(ranks), expected)
     sent = sum(size for (_, _, direction, _), size in unbroken.loop.ledger.lines.items() if direction == "up")
     assert sent == sum(sizes)
     if "dropouts" in measures and len(unbroken.loop.clients) > 1 and sent:
@@ -115,10 +113,9 @@ def size_by_hand(run, int8):
         if phase.where == "server":
             return 0
         for entry, tree in done.message.items():
+            shrinks = int8 and entry in combined_entries(phase)
             for path, leaf in trees.leaves(tree):
-                small = (
-                    int8 and entry in combined_entries(phase) and leaf.is_floating_point() and path not in statistics
-                )
+                small = shrinks and leaf.is_floating_point() and path not in statistics
                 total += leaf.numel() + 4 if small else leaf.numel() * leaf.element_size()
             mean = hasattr(run.loop.uplink.reductions(phase)[entry], "by")
             total += 4 * (mean and run.loop.uplink.masks(phase, entry))  # the weight of a mean

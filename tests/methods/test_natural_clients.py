@@ -20,9 +20,8 @@ class OwnData(InterfaceContract):
     own = FILE
 
     def __init_subclass__(cls):
-        cls.method, cls.falls = cls.like.method, cls.like.falls
+        cls.method, cls.falls, cls.bill = cls.like.method, cls.like.falls, cls.like.bill
         cls.overrides = (*cls.like.overrides, *cls.own)
-        cls.bill = cls.like.bill
         super().__init_subclass__()
 
     def test_clients_have_the_names_they_were_given(self, unbroken):

@@ -8,8 +8,9 @@ from tests import run_helpers
 from tests.device import DeviceTensor, SimulatedGPU
 from tests.gpu_helpers import DISTINCT, EVERYONE, FURTHER, METHODS, PROTOCL, train_on_cpu, train_on_gpu
 
+SHORTER = {"fedsc": ("method.passes=1",)}
 CASES = [
-    pytest.param(case, id=name, marks=() if name in DISTINCT else pytest.mark.long)
+    pytest.param((*case, *SHORTER.get(name, ())), id=name, marks=() if name in DISTINCT else pytest.mark.long)
     for name, case in {**METHODS, **FURTHER}.items()
 ]
 
@@ -57,7 +58,9 @@ def in_its_second_round(run):
         run.loop.fit()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedema", "ssd"])
+@pytest.mark.parametrize(
+    "name", ["ssd", "fedema", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedavg", "scaffold"))]
+)
 def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     words = METHODS[name]
     settings = ("devices=1", "executor=one-by-one", *EVERYONE, *words[1:])

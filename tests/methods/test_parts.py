@@ -7,14 +7,10 @@ import pytest
 import torch
 
 from methods import trees
-from methods.base import (
-    Message,
-    Tree,
-    Visit,
-)
+from methods.base import Message, Tree, Visit
 from methods.networks import convnet
-from tests import run_helpers
 from tests.methods.toys import EVERYONE, FIT, Follow, Toy, prepared, tiny, train_run, visit_of
+from tests.run_helpers import difference, same
 
 # --- what stays with a client
 
@@ -44,21 +40,21 @@ class Homebody(Toy):
 @pytest.mark.parametrize("policy", ["average", "recalibrate"])
 def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path: Path, policy: str) -> None:
     rounds = ("federation.rounds=5", "federation.participation=0.75", f"federation.batch_norm={policy}")
-    run = prepared(tmp_path, Homebody, *rounds)
-    pristine = trees.clone(run.loop.method.projector())
-    run.loop.fit()
-    log = {line[:3]: line[3] for line in run.loop.method.log}
+    loop = prepared(tmp_path, Homebody, *rounds).loop
+    pristine = trees.clone(loop.method.projector())
+    loop.fit()
+    log = {line[:3]: line[3] for line in loop.method.log}
     visits = {client: max(n for k, n, _ in log if k == client) + 1 for client in range(4)}
     assert sum(visits.values()) == 15
     for client, count in visits.items():
-        assert run_helpers.same(log[client, 0, "start"], pristine)
+        assert same(log[client, 0, "start"], pristine)
         for visit in range(1, count):
-            assert run_helpers.same(log[client, visit, "start"], log[client, visit - 1, "end"])
-            assert run_helpers.difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
+            assert same(log[client, visit, "start"], log[client, visit - 1, "end"])
+            assert difference(log[client, visit, "end"], log[client, visit, "start"]) > 0
     for first, second in itertools.combinations(range(4), 2):
-        assert run_helpers.difference(log[first, 0, "end"], log[second, 0, "end"]) > 0
-    assert set(run.loop.server["weights"]) == {"encoder"}
-    assert set(run.loop.ledger.total("up")) == {"weights"} | ({"statistics"} if policy == "recalibrate" else set())
+        assert difference(log[first, 0, "end"], log[second, 0, "end"]) > 0
+    assert set(loop.server["weights"]) == {"encoder"}
+    assert set(loop.ledger.total("up")) == {"weights"} | ({"statistics"} if policy == "recalibrate" else set())
 
 
 def test_a_queue_is_first_in_first_out_with_the_newest_rows_first() -> None:
@@ -86,10 +82,9 @@ def test_a_queue_is_first_in_first_out_with_the_newest_rows_first() -> None:
 def test_a_target_follows_its_source(momentum: float) -> None:
     objective = Follow(convnet(widths=(4,), strides=(2,)), projector=(3, 2), momentum=momentum)
     with torch.no_grad():
-        for parameter in objective.target.parameters():
-            parameter.fill_(1.0)
-        for parameter in objective.projector.parameters():
-            parameter.fill_(2.0)
+        for parts, value in ((objective.target, 1.0), (objective.projector, 2.0)):
+            for parameter in parts.parameters():
+                parameter.fill_(value)
         objective.projector[1].running_mean.fill_(9.0)
     objective.after_step({"bank": torch.zeros(1, 2)})
     assert all(p.eq(momentum * 1 + (1 - momentum) * 2).all() for p in objective.target.parameters())
@@ -99,46 +94,45 @@ def test_a_target_follows_its_source(momentum: float) -> None:
 
 class Followed(Toy):
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        self.log.append((self.tensors("target"), self.tensors("projector"), self.objective.bank_filled.item()))
-        assert run_helpers.same(*self.log[-1][:2])  # a visit starts with a target equal to its source
+        self.log.append(self.objective.bank_filled.item())
+        assert same(self.tensors("target"), self.tensors("projector"))  # as a visit starts
         return super().configure_optimizers()
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        assert run_helpers.difference(self.tensors("target"), self.tensors("projector")) > 0
+        assert difference(self.tensors("target"), self.tensors("projector")) > 0
         assert self.objective.bank_filled == min(25, visit.client.examples)
         return super().reply(visit)
 
 
 def test_targets_start_at_their_source_and_queues_empty_at_each_visit(tmp_path: Path) -> None:
-    log = train_run(tmp_path, Followed, objective=Follow).loop.method.log
-    assert len(log) == 6
-    assert [filled for *_, filled in log] == [0] * 6
+    assert train_run(tmp_path, Followed, objective=Follow).loop.method.log == [0] * 6
 
 
 class Hoarder(Toy):
     stays = ("bank",)
 
+    def note(self, visit: Visit, moment: str) -> None:
+        filled = int(self.objective.bank_filled)
+        self.log.append(((visit.client.id, visit.round, moment), self.objective.bank[:filled].clone()))
+
     def receive(self, visit: Visit) -> None:
         super().receive(visit)
-        bank = self.objective.bank.clone(), int(self.objective.bank_filled)
-        self.log.append((visit.client.id, visit.round, "start", bank))
+        self.note(visit, "start")
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:
-        bank = self.objective.bank.clone(), int(self.objective.bank_filled)
-        self.log.append((visit.client.id, visit.round, "end", bank))
+        self.note(visit, "end")
         return super().reply(visit)
 
 
 def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path: Path) -> None:
-    run = train_run(tmp_path, Hoarder, EVERYONE, objective=Follow)
-    log = {line[:3]: line[3] for line in run.loop.method.log}
+    loop = train_run(tmp_path, Hoarder, EVERYONE, objective=Follow).loop
+    log = dict(loop.method.log)
     for client in range(4):
-        assert log[client, 0, "start"][1] == 0
+        assert len(log[client, 0, "start"]) == 0
         for round in (1, 2):
-            (rows, filled), (before, count) = log[client, round, "start"], log[client, round - 1, "end"]
-            assert filled == count > 0
-            assert torch.equal(rows, before)
-    assert set(run.loop.ledger.total("up")) == {"weights"}
+            assert len(log[client, round, "start"]) > 0
+            assert torch.equal(log[client, round, "start"], log[client, round - 1, "end"])
+    assert set(loop.ledger.total("up")) == {"weights"}
 
 
 # --- the networks as Trees
@@ -147,17 +141,20 @@ def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path: Path) -> No
 def test_weights_statistics_and_trainable_parts() -> None:
     method = tiny()
     method.objective.projector[0].requires_grad_(False)
-    everything, statistics = dict(trees.leaves(method.weights())), dict(trees.leaves(method.statistics()))
+
+    def paths(tree: Tree) -> set[tuple]:
+        return set(dict(trees.leaves(tree)))
+
+    everything = paths(method.weights())
     running = {path for path in everything if path[-1].endswith(("running_mean", "running_var"))}
-    assert statistics.keys() == running
+    assert paths(method.statistics()) == running
     assert len(running) == 2 * 3
     assert not any("num_batches" in path[-1] for path in everything)
-    frozen = {("projector", "0.weight")}
-    assert dict(trees.leaves(method.trainable())).keys() == everything.keys() - running - frozen
+    assert paths(method.trainable()) == everything - running - {("projector", "0.weight")}
     for policy in ("local", "recalibrate"):
         method.batch_norm = policy
-        assert dict(trees.leaves(method.weights())).keys() == everything.keys() - running
-        assert dict(trees.leaves(method.weights(statistics=True))).keys() == everything.keys()
+        assert paths(method.weights()) == everything - running
+        assert paths(method.weights(statistics=True)) == everything
 
 
 def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
@@ -165,7 +162,7 @@ def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
     before = trees.clone(method.weights())
     new = {"projector": {"0.weight": torch.full((5, 6), 2.0), "1.running_var": torch.full((5,), 3.0)}}
     method.load(new)
-    assert run_helpers.same(trees.clone(method.weights()), trees.overlay(before, new))
+    assert same(trees.clone(method.weights()), trees.overlay(before, new))
     new["projector"]["0.weight"].fill_(0)
     assert method.objective.projector[0].weight.eq(2).all()
 
@@ -173,9 +170,9 @@ def test_load_copies_what_is_named_and_leaves_the_rest() -> None:
 def test_export_and_adopt_are_each_others_way_back() -> None:
     method = tiny()
     server = {"weights": trees.clone(method.weights()), "c": {"x": torch.ones(1)}}
-    assert run_helpers.same(method.adopt(server, method.export(server, {})), server)
+    assert same(method.adopt(server, method.export(server, {})), server)
     other = trees.map(torch.zeros_like, server["weights"])
-    assert run_helpers.same(method.adopt(server, {"global": other}), {**server, "weights": other})
+    assert same(method.adopt(server, {"global": other}), {**server, "weights": other})
 
 
 def test_receive_adds_to_a_fresh_context() -> None:
@@ -184,4 +181,4 @@ def test_receive_adds_to_a_fresh_context() -> None:
     method.context = {"stale": {}}
     method.start_visit(visit_of(FIT, {"weights": weights, "hint": {"x": torch.ones(1)}}))
     assert set(method.context) == {"hint"}
-    assert run_helpers.same(trees.clone(method.weights()), weights)
+    assert same(trees.clone(method.weights()), weights)

@@ -6,9 +6,9 @@ import torch
 from methods import trees
 from methods.base import MethodError
 from methods.server import Adam, Momentum, Yogi
-from tests import run_helpers
+from tests.run_helpers import build_run, difference, run_until_killed, same, state, train_run, trained
 
-SGD = ("server_optimizer.class=methods.server.Momentum",)
+SGD = "server_optimizer.class=methods.server.Momentum"
 
 
 def tree(*values: float):
@@ -17,11 +17,10 @@ def tree(*values: float):
 
 def test_momentum_by_hand() -> None:
     server = Momentum(lr=0.5, momentum=0.9)
-    weights, state = tree(1.0, 2.0), server.init(tree(1.0, 2.0))
-    weights, state = server.step(weights, tree(2.0, 2.0), state)
+    weights, velocity = server.step(tree(1.0, 2.0), tree(2.0, 2.0), server.init(tree(1.0, 2.0)))
     torch.testing.assert_close(weights, tree(1.5, 2.0))
-    weights, state = server.step(weights, tree(1.5, 3.0), state)
-    torch.testing.assert_close(state["velocity"], tree(0.9, 1.0))
+    weights, velocity = server.step(weights, tree(1.5, 3.0), velocity)
+    torch.testing.assert_close(velocity["velocity"], tree(0.9, 1.0))
     torch.testing.assert_close(weights, tree(1.95, 2.5))
 
 
@@ -30,54 +29,42 @@ def test_adaptive_steps_by_hand(kind) -> None:
     lr, b1, b2, tau = 0.1, 0.8, 0.9, 0.01
     server = kind(lr=lr, momentum=b1, decay=b2, adaptivity=tau)
     w, m, v = 1.0, 0.0, tau**2
-    weights, state = tree(w), server.init(tree(w))
+    weights, moments = tree(w), server.init(tree(w))
     for delta in (0.5, -0.2, 1e-3, 0.0):
-        weights, state = server.step(weights, trees.add(weights, tree(delta)), state)
+        weights, moments = server.step(weights, trees.add(weights, tree(delta)), moments)
         m = b1 * m + (1 - b1) * delta
         sign = (v > delta**2) - (v < delta**2)
         v = b2 * v + (1 - b2) * delta**2 if kind is Adam else v - (1 - b2) * delta**2 * sign
         w += lr * m / (v**0.5 + tau)
         assert weights["encoder"]["w"].item() == pytest.approx(w, rel=1e-4)
-        assert state["v"]["encoder"]["w"].item() == pytest.approx(v, rel=1e-3)
+        assert moments["v"]["encoder"]["w"].item() == pytest.approx(v, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "ssd", "fedsc", "fedema", "ldawa"])
-def test_momentum_of_zero_is_the_mean(method, tmp_path) -> None:
-    overrides = () if method != "fedsc" else ("method.passes=1",)
-    plain = run_helpers.train_run(tmp_path / "a", method, *overrides)
-    none = run_helpers.train_run(tmp_path / "b", method, *overrides, *SGD, "server_optimizer.momentum=0")
-    server = {key: value for key, value in none.loop.server.items() if key != "optimizer"}
-    assert run_helpers.difference(server, plain.loop.server) < 1e-5
+def test_momentum_of_zero_is_the_mean(method) -> None:
+    words = (method, "federation.rounds=2", *(("method.passes=1",) if method == "fedsc" else ()))
+    plain, none = (trained(*words, *own).loop.server for own in ((), (SGD, "server_optimizer.momentum=0")))
+    assert difference({key: value for key, value in none.items() if key != "optimizer"}, plain) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["Momentum", "Adam", "Yogi"])
 def test_a_run_is_resumed_to_the_same_bits_and_sends_nothing_more(kind, tmp_path) -> None:
-    overrides = (f"server_optimizer.class=methods.server.{kind}",)
-    whole = run_helpers.train_run(tmp_path / "a", "fedavg", *overrides)
-    plain = run_helpers.train_run(tmp_path / "c", "fedavg")
-    assert run_helpers.difference(whole.loop.server["weights"], plain.loop.server["weights"]) > 1e-6
-    assert whole.loop.ledger.lines == plain.loop.ledger.lines
-    run_helpers.run_until_killed(tmp_path / "b", "fedavg", "written", 1, "fit", *overrides)
-    resumed = run_helpers.train_run(tmp_path / "b", "fedavg", *overrides)
-    assert run_helpers.same(run_helpers.state(resumed), run_helpers.state(whole))
+    words = ("fedavg", f"server_optimizer.class=methods.server.{kind}")
+    whole, plain = trained(*words), trained("fedavg").loop
+    assert difference(whole.loop.server["weights"], plain.server["weights"]) > 1e-6
+    assert whole.loop.ledger.lines == plain.ledger.lines
+    run_until_killed(tmp_path, "fedavg", "written", 1, "fit", *words[1:])
+    assert same(state(train_run(tmp_path, *words)), state(whole))
 
 
-def test_running_statistics_take_the_mean(tmp_path) -> None:
-    run = run_helpers.train_run(tmp_path / "a", "fedavg", *SGD, "federation.rounds=1", "server_optimizer.lr=0.25")
-    plain = run_helpers.train_run(tmp_path / "b", "fedavg", "federation.rounds=1")
-    for (path, expected), (_, actual) in zip(
-        trees.leaves(run.loop.server["weights"]), trees.leaves(plain.loop.server["weights"]), strict=True
-    ):
+def test_running_statistics_take_the_mean() -> None:
+    words = ("fedavg", "federation.rounds=1")
+    plain, own = (trained(*words, *more).loop.server["weights"] for more in ((), (SGD, "server_optimizer.lr=0.25")))
+    for (path, expected), (_, actual) in zip(trees.leaves(plain), trees.leaves(own), strict=True):
         assert torch.equal(expected, actual) == ("running" in path[-1])
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("server_optimizer.lr=0", "above 0"),
-        ("server_optimizer.momentum=1", "at least 0 and below 1"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), [("lr=0", "above 0"), ("momentum=1", "at least 0 and below 1")])
 def test_what_cannot_be_is_refused(override, message, tmp_path) -> None:
     with pytest.raises(MethodError, match=message):
-        run_helpers.build_run(tmp_path, "fedavg", *SGD, override)
+        build_run(tmp_path, "fedavg", SGD, f"server_optimizer.{override}")

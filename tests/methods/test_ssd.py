@@ -2,11 +2,17 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import Client, Outputs, Visit
-from tests import run_helpers
+from methods.maths import dimension_scaling, projector_distillation
+from methods.objectives.align_uniform import AlignUniform
+from methods.ssd import SSD
 from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
+from tests.methods.objectives import batch, encoder
+from tests.methods.toys import EVERYONE
+from tests.run_helpers import train_run, trained
 
 
 def at(run, client):
@@ -18,13 +24,20 @@ def at(run, client):
     return method
 
 
+def basis_of(run):
+    return run.loop.server["basis"]["Q"] if "basis" in run.loop.server else torch.eye(8)
+
+
 class TestSSD(MethodContract):
     method = "ssd"
     choices = (
         *("method.dsr_weight=0", "method.pd_weight=0", "method.basis=axis", "method.separation=hard"),
         "method.variant=paper",
     )
-    equals = (("method.dsr_weight=0 method.pd_weight=0", "fedavg objective=align_uniform", "weights"),)
+    equals = (
+        ("method.dsr_weight=0 method.pd_weight=0", "fedavg objective=align_uniform", "weights"),
+        ("method.alpha=1", "ssd method.alpha=1 method.dsr_weight=0", 1e-5),
+    )
     refused: ClassVar = {
         "method.variant=other": "choose code or paper",
         "method.basis=other": "choose qr or axis",
@@ -46,60 +59,43 @@ class TestSSD(MethodContract):
         ("method", "overrides"),
         [("fedprox", ()), ("fedu2", ()), ("scaffold", ()), ("fedavg", ("server_optimizer.class=methods.server.Adam",))],
     )
-    def test_no_projector_goes_with_other_methods_too(self, method, overrides, tmp_path):
-        run = run_helpers.train_run(tmp_path, method, "objective=align_uniform", "objective.projector=[]", *overrides)
-        assert set(run.loop.server["weights"]) == {"encoder"}
-
-    def test_a_stretch_of_one_leaves_training_alone(self, tmp_path):
-        unstretched = run_helpers.train_run(tmp_path / "a", "ssd", "method.alpha=1")
-        none = run_helpers.train_run(tmp_path / "b", "ssd", "method.alpha=1", "method.dsr_weight=0")
-        assert run_helpers.difference(unstretched.loop.server["weights"], none.loop.server["weights"]) < 1e-5
+    def test_no_projector_goes_with_other_methods_too(self, method, overrides):
+        words = ("objective=align_uniform", "objective.projector=[]", "federation.rounds=2", *overrides)
+        assert set(trained(method, *words).loop.server["weights"]) == {"encoder"}
 
     def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
-        loop = unbroken.loop
-        scales = loop.server["scales"]
+        loop, scales = unbroken.loop, unbroken.loop.server["scales"]
         stretched = torch.stack([scales[client] != 1 for client in range(4)])
         assert stretched.sum(dim=1).tolist() == [2, 2, 2, 2]  # floor(8 / 4) each
         assert int(stretched.sum(dim=0).max()) == 1
         assert set(scales[0].unique().tolist()) == {1.0, 10.0}
         for client in range(4):
             assert torch.equal(loop.client_state[client]["memory"]["scale"]["d"], scales[client])
+        rounds = {round for round, _, _, entry in loop.ledger.lines if entry in ("scale", "basis")}
+        assert rounds == {0}  # they are sent once
 
-    def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, tmp_path, unbroken):
+    def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, unbroken):
         Q = unbroken.loop.server["basis"]["Q"]
         torch.testing.assert_close(Q @ Q.T, torch.eye(8), rtol=1e-5, atol=1e-5)
-        axis = run_helpers.train_run(tmp_path, "ssd", "method.basis=axis")
-        assert "basis" not in axis.loop.server
-        assert set(axis.loop.ledger.total("down")) == {"scale", "weights"}
+        axis = trained("ssd", "method.basis=axis").loop
+        assert "basis" not in axis.server
+        assert set(axis.ledger.total("down")) == {"scale", "weights"}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
     def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
-        run = run_helpers.train_run(tmp_path, "ssd", f"method.basis={basis}", "federation.participation=1")
-        Q = run.loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
-        for client in range(4):
-            method, scale = at(run, client), run.loop.server["scales"][client]
-            stretch = method.stretch if basis == "qr" else torch.diag(method.stretch)
-            torch.testing.assert_close(stretch @ Q, Q * scale, rtol=1e-4, atol=1e-5)
-
-    def test_the_scale_is_sent_once(self, unbroken):
-        rounds = {round for round, _, _, entry in unbroken.loop.ledger.lines if entry in ("scale", "basis")}
-        assert rounds == {0}
+        run = train_run(tmp_path, "ssd", f"method.basis={basis}", EVERYONE)
+        for client, scale in run.loop.server["scales"].items():
+            stretch = at(run, client).stretch
+            stretch = stretch if basis == "qr" else torch.diag(stretch)
+            torch.testing.assert_close(stretch @ basis_of(run), basis_of(run) * scale, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
     def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
         """Loss and gradient ignore other clients' dimensions; on a client's own ones the loss is the objective's."""
-        overrides = (
-            "method.separation=hard",
-            "method.pd_weight=0",
-            f"method.basis={basis}",
-            "federation.participation=1",
-        )
-        run = run_helpers.train_run(tmp_path, "ssd", *overrides)
-        loop = run.loop
-        Q = loop.server["basis"]["Q"] if basis == "qr" else torch.eye(8)
-        generator = torch.Generator().manual_seed(0)
-        for client in range(4):
-            mine = loop.server["scales"][client]
+        words = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", EVERYONE)
+        run = train_run(tmp_path, "ssd", *words)
+        Q, generator = basis_of(run), torch.Generator().manual_seed(0)
+        for client, mine in run.loop.server["scales"].items():
             assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2
             method = at(run, client)
             z = tuple(torch.randn(6, 8, generator=generator).requires_grad_() for _ in range(2))
@@ -111,15 +107,22 @@ class TestSSD(MethodContract):
                 assert float((leaf.grad @ Q)[:, mine == 0].abs().max()) < 1e-6
                 assert float((leaf.grad @ Q)[:, mine > 0].abs().max()) > 1e-3
 
-    def test_without_a_projector(self, tmp_path):
-        run = run_helpers.train_run(tmp_path, "ssd", "objective.projector=[]", "method.pd_weight=0")
-        assert run.loop.method.width == run.loop.method.objective.encoder.dim
-        assert set(run.loop.server["weights"]) == {"encoder"}
+    def test_without_distillation_embeddings_have_a_width_of_their_own(self):
+        words = ("ssd", "method.pd_weight=0", "federation.rounds=1")
+        loops = [trained(*words, head).loop for head in ("heads.projector=[12,6]", "objective.projector=[]")]
+        assert [(loop.method.width, loop.method.objective.encoder.dim) for loop in loops] == [(6, 8), (8, 8)]
+        assert set(loops[1].server["weights"]) == {"encoder"}
 
-    def test_without_distillation_embeddings_have_a_width_of_their_own(self, tmp_path):
-        run = run_helpers.train_run(tmp_path, "ssd", "heads.projector=[12,6]", "method.pd_weight=0")
-        assert run.loop.method.width == 6
-        assert run.loop.method.objective.encoder.dim != 6
+
+def test_the_loss_by_hand_with_its_default_weights():
+    """Weight 1 for the scaling of each view's unit rows, on average, and 0.1 for the distillation of all rows."""
+    method = SSD(AlignUniform(encoder(), projector=(5, 6)))
+    method.stretch = torch.tensor([10.0, 1.0, 1.0, 10.0, 1.0, 1.0])
+    out = method.objective(*batch().views)
+    scaling = sum(dimension_scaling(normalize(z, dim=1), method.stretch, "code") for z in out.embeddings) / 2
+    distilled = projector_distillation(torch.cat(out.representations), torch.cat(out.embeddings), "code")
+    expected = method.objective.loss(out, batch()) + scaling + 0.1 * distilled
+    torch.testing.assert_close(method.loss(out, batch()), expected)
 
 
 class TestHardSeparation(InterfaceContract):
@@ -127,6 +130,4 @@ class TestHardSeparation(InterfaceContract):
     method = "ssd"
     overrides = ("method.separation=hard", "method.pd_weight=0")
     falls = False
-
-    def bill(self, run):
-        return TestSSD.bill(self, run)
+    bill = TestSSD.bill

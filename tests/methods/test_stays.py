@@ -1,15 +1,18 @@
 """The setting `method.stays`: parts that stay with each client instead of travelling, under any method."""
 
+from typing import ClassVar
+
 import pytest
 
 from benchmark.audit.privacy_sheet import record_method
 from benchmark.errors import ConfigError
 from methods import trees
 from methods.base import MethodError
-from tests import run_helpers
 from tests.methods.contract import PROJECTOR, STATISTICS, WEIGHTS, InterfaceContract
+from tests.methods.test_flesd import SHORT
+from tests.methods.toys import EVERYONE
+from tests.run_helpers import build_run, collect_visits, difference, execute_run, same, state, trained
 
-EVERYONE = "federation.participation=1"
 HEAD = 4 * (PROJECTOR + 2 * 12)
 """Bytes of the projector, running statistics included."""
 
@@ -21,12 +24,10 @@ class Stays(InterfaceContract):
 
 class TestProjectorStays(Stays):
     overrides = ("method.stays=[projector]",)
-
-    def bill(self, run):
-        return {("fit", way, "weights"): WEIGHTS - HEAD for way in ("up", "down")}
+    sent = WEIGHTS - HEAD
 
     def test_a_client_returns_to_the_projector_it_left(self, tmp_path):
-        run = run_helpers.build_run(tmp_path, self.method, *self.overrides, EVERYONE)
+        run = build_run(tmp_path, self.method, *self.overrides, EVERYONE)
         method, starts = run.loop.method, {}
         receive = type(method).receive
 
@@ -36,26 +37,24 @@ class TestProjectorStays(Stays):
 
         method.receive = noted
         initial = trees.clone({"projector": method.tensors("projector")})
-        ends = run_helpers.collect_visits(
-            run, lambda done: (done.visit.client.id, done.visit.round, trees.clone(done.client_state["stays"]))
-        )
+        ends = collect_visits(run, lambda done: (done.visit, trees.clone(done.client_state["stays"])))
         run.loop.fit()
         assert len(ends) == 12
-        for client, round, left in ends:
+        for visit, left in ends:
+            client, round = visit.client.id, visit.round
             assert set(left) == {"projector"}
-            assert run_helpers.difference(left, starts[client, round]) > 0
-            if round == 0:
-                assert run_helpers.same(starts[client, round], initial)
-            if round < 2:
-                assert run_helpers.same(starts[client, round + 1], left)
+            assert difference(left, starts[client, round]) > 0
+            assert round > 0 or same(starts[client, round], initial)
+            assert round == 2 or same(starts[client, round + 1], left)
 
 
 class TestEncoderStays(Stays):
     overrides = ("method.stays=[encoder]",)
     batch_norm = ("average", "local")
-
-    def bill(self, run):
-        return {("fit", way, "weights"): HEAD for way in ("up", "down")}
+    sent = HEAD
+    refused: ClassVar = {
+        "method.stays=[encoder] federation.batch_norm=recalibrate": "needs a method with one global encoder"
+    }
 
     def test_each_client_has_its_encoder_and_the_common_projector(self, unbroken):
         loop = unbroken.loop
@@ -63,11 +62,11 @@ class TestEncoderStays(Stays):
         assert set(exported) == {f"client{client}" for client in loop.client_state}
         for client in loop.client_state:
             model = exported[f"client{client}"]
-            assert run_helpers.same(model["encoder"], loop.client_state[client]["stays"]["encoder"])
-            assert run_helpers.same(model["projector"], loop.server["weights"]["projector"])
+            assert same(model["encoder"], loop.client_state[client]["stays"]["encoder"])
+            assert same(model["projector"], loop.server["weights"]["projector"])
 
     def test_all_are_evaluated(self, tmp_path):
-        record, run = run_helpers.execute_run(tmp_path, self.method, *self.overrides)
+        record, run = execute_run(tmp_path, self.method, *self.overrides)
         assert set(record["encoders"]) == {f"client{client}" for client in run.loop.client_state}
 
 
@@ -83,79 +82,71 @@ class TestProjectorStaysUnderScaffold(Stays):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedema", "scaffold", "local", "fedsc", "flesd"])
-def test_without_a_part_it_is_the_method(tmp_path, method):
-    small = ("method.anchors=16", "method.distil_epochs=1", "method.distil_batch_size=8") if method == "flesd" else ()
-    given = run_helpers.train_run(tmp_path / "given", method, "method.stays=[]", *small)
-    plain = run_helpers.train_run(tmp_path / "plain", method, *small)
-    assert run_helpers.same(run_helpers.state(given), run_helpers.state(plain))
+def test_without_a_part_it_is_the_method(method):
+    words = (method, "federation.rounds=2", *(SHORT if method == "flesd" else ()))
+    assert same(state(trained(*words, "method.stays=[]")), state(trained(*words)))
 
 
 @pytest.mark.parametrize("part", ["encoder", "projector"])
-def test_one_client_is_local_training(tmp_path, part):
+def test_one_client_is_local_training(part):
     alone = ("partition.clients=1", EVERYONE)
-    split = run_helpers.train_run(tmp_path / "split", "fedavg", f"method.stays=[{part}]", *alone).loop
-    local = run_helpers.train_run(tmp_path / "local", "local", *alone).loop
-    networks = {**split.server["weights"], **split.client_state[0]["stays"]}
-    assert set(split.server["weights"]).isdisjoint(split.client_state[0]["stays"])
-    assert run_helpers.same(networks, local.client_state[0]["stays"])
+    split, local = trained("fedavg", f"method.stays=[{part}]", *alone).loop, trained("local", *alone).loop
+    travelled, stayed = split.server["weights"], split.client_state[0]["stays"]
+    assert set(travelled).isdisjoint(stayed)
+    assert same({**travelled, **stayed}, local.client_state[0]["stays"])
 
 
-def test_in_the_first_round_the_encoder_is_that_of_fedavg(tmp_path):
+def test_in_the_first_round_the_encoder_is_that_of_fedavg():
     once = ("federation.rounds=1", EVERYONE)
-    split = run_helpers.train_run(tmp_path / "split", "fedavg", "method.stays=[projector]", *once).loop
-    whole = run_helpers.train_run(tmp_path / "whole", "fedavg", *once).loop
+    split, whole = trained("fedavg", "method.stays=[projector]", *once).loop, trained("fedavg", *once).loop
     assert set(split.server["weights"]) == {"encoder"}
-    assert run_helpers.same(split.server["weights"]["encoder"], whole.server["weights"]["encoder"])
+    assert same(split.server["weights"]["encoder"], whole.server["weights"]["encoder"])
     average = {"projector": whole.server["weights"]["projector"]}
-    assert all(run_helpers.difference(split.client_state[client]["stays"], average) > 0 for client in range(4))
+    assert all(difference(split.client_state[client]["stays"], average) > 0 for client in range(4))
 
 
-def test_a_decoder_that_stays_is_that_of_the_objective(tmp_path):
+def test_a_decoder_that_stays_is_that_of_the_objective():
     mae = (
-        "objective=masked_reconstruction", "encoder={class: methods.networks.vit_tiny, patch_size: 4}",
+        "objective=masked_reconstruction", "encoder={class: tests.methods.vits.small, depth: 2}",
         "objective.decoder_width=6", "objective.decoder_depth=1", "federation.rounds=2",
     )  # fmt: skip
-    ours = run_helpers.train_run(tmp_path / "ours", "fedavg", *mae, "method.stays=[decoder]")
-    theirs = run_helpers.train_run(tmp_path / "theirs", "fedavg", *mae, "objective.decoder=stays")
-    assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
+    ours, theirs = (trained("fedavg", *mae, own) for own in ("method.stays=[decoder]", "objective.decoder=stays"))
+    assert same(state(ours), state(theirs))
 
 
 @pytest.mark.parametrize(("objective", "hidden"), [("byol", 4), ("simsiam", 64)])
-def test_a_predictor_that_stays_is_not_billed(tmp_path, objective, hidden):
+def test_a_predictor_that_stays_is_not_billed(objective, hidden):
     """Weights of two layers, the second's biases, and four numbers of BatchNorm for each hidden unit."""
-    common = (f"objective={objective}", "federation.rounds=2")
-    split = run_helpers.train_run(tmp_path / "split", "fedavg", *common, "method.stays=[predictor]").loop
-    whole = run_helpers.train_run(tmp_path / "whole", "fedavg", *common).loop
-    assert set(split.ledger.lines) == set(whole.ledger.lines)
-    for line, size in whole.ledger.lines.items():
-        assert split.ledger.lines[line] == size - 2 * 4 * (8 * hidden + 8 * hidden + 8 + 4 * hidden)  # of two clients
+    words = ("fedavg", f"objective={objective}", "federation.rounds=2")
+    split, whole = (trained(*words, *own).loop.ledger.lines for own in (("method.stays=[predictor]",), ()))
+    predictors = 2 * 4 * (8 * hidden + 8 * hidden + 8 + 4 * hidden)  # of two clients
+    assert split == {line: size - predictors for line, size in whole.items()}
 
 
 def test_a_target_starts_at_the_part_that_stayed(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedavg", "objective=byol", "method.stays=[projector]", EVERYONE)
+    run = build_run(tmp_path, "fedavg", "objective=byol", "method.stays=[projector]", EVERYONE)
     method, seen = run.loop.method, []
     start = method.start_targets
 
     def started(known=()):
         start(known)
         pairs = method.objective.ema.items()
-        seen.append(all(run_helpers.same(method.tensors(target), method.tensors(source)) for target, source in pairs))
+        seen.append(all(same(method.tensors(target), method.tensors(source)) for target, source in pairs))
 
     method.start_targets = started
     run.loop.fit()
-    assert len(seen) == 12
-    assert all(seen)
+    assert seen == [True] * 12
 
 
-def test_networks_of_an_addon_may_stay(tmp_path):
-    loop = run_helpers.train_run(tmp_path, "fedx", "method.stays=[fedx]").loop
+def test_networks_of_an_addon_may_stay():
+    loop = trained("fedx", "method.stays=[fedx]").loop
     assert set(loop.server["weights"]) == {"encoder", "projector"}
     assert all(set(loop.client_state[client]["stays"]) == {"fedx"} for client in loop.client_state)
 
 
-def test_a_server_optimiser_steps_what_travels(tmp_path):
-    plain = ("server_optimizer={class: methods.server.Momentum, momentum: 0.0}", "method.stays=[projector]")
-    loop = run_helpers.train_run(tmp_path, "fedavg", *plain).loop
+def test_a_server_optimiser_steps_what_travels():
+    momentum = "server_optimizer={class: methods.server.Momentum, momentum: 0.0}"
+    loop = trained("fedavg", momentum, "method.stays=[projector]", "federation.rounds=1").loop
     assert set(loop.server["optimizer"]["velocity"]) == {"encoder"}
 
 
@@ -167,8 +158,8 @@ def test_the_privacy_sheet_shows_what_stays():
 
 
 def test_a_projector_that_stays_is_not_scored(tmp_path):
-    words = ("method.stays=[projector]", "evaluation.protocols=[all]")
-    scores = run_helpers.execute_run(tmp_path, "fedavg", *words, "federation.rounds=1")[0]["scores"]
+    words = ("method.stays=[projector]", "evaluation.protocols=[all]", "federation.rounds=1")
+    scores = execute_run(tmp_path, "fedavg", *words)[0]["scores"]
     assert "projected/v1" not in scores
     assert "drift/v1" in scores  # of encoders
 
@@ -203,20 +194,15 @@ REFUSED = {
 @pytest.mark.parametrize(("method", "words"), REFUSED)
 def test_what_cannot_stay_is_refused_in_one_line(tmp_path, method, words):
     with pytest.raises(MethodError, match=REFUSED[method, words]) as error:
-        run_helpers.build_run(tmp_path, method, *f"method.stays={words}".split())
+        build_run(tmp_path, method, *f"method.stays={words}".split())
     assert "\n" not in str(error.value)
 
 
 def test_the_setting_is_a_list_of_names(tmp_path):
     with pytest.raises(ConfigError, match="takes a list, each a text"):
-        run_helpers.build_run(tmp_path, "fedavg", "method.stays=projector")
+        build_run(tmp_path, "fedavg", "method.stays=projector")
 
 
-def test_one_encoder_a_client_cannot_be_recalibrated(tmp_path):
-    with pytest.raises(MethodError, match="batch_norm=recalibrate needs a method with one global encoder"):
-        run_helpers.train_run(tmp_path, "fedavg", "method.stays=[encoder]", "federation.batch_norm=recalibrate")
-
-
-def test_all_but_the_encoder_may_stay_under_dino(tmp_path):
+def test_all_but_the_encoder_may_stay_under_dino():
     words = ("objective=dino", "objective.outputs=8", "method.stays=[projector,prototypes,centre]")
-    assert set(run_helpers.train_run(tmp_path, "fedavg", *words).loop.server["weights"]) == {"encoder"}
+    assert set(trained("fedavg", *words, "federation.rounds=1").loop.server["weights"]) == {"encoder"}

@@ -32,14 +32,8 @@ def test_the_published_sizes():
         assert encoder(torch.zeros(1, 3, 224, 224)).shape == (1, encoder.dim)
 
 
-@pytest.mark.parametrize("size", [{"width": 10}, {"depth": 0}, {"heads": 0}, {"width": 0}])
-def test_a_size_that_cannot_be_is_one_line(size):
-    with pytest.raises(MethodError, match=r"encoder: width=\d+ depth=\d+ heads=\d: width is a multiple of heads"):
-        networks.vit(**{"width": 12, "depth": 2, "heads": 3, **size})
-
-
-def test_mean_features_are_those_of_the_patches():
-    network, images = small(features="mean"), torch.randn(2, 3, 8, 8)
+def test_mean_features_are_those_of_the_patches_also_of_grey_images():
+    network, images = small(features="mean", in_channels=1), torch.randn(2, 1, 8, 8)
     torch.testing.assert_close(network(images), network.tokens(images)[:, 1:].mean(1))
 
 
@@ -64,21 +58,22 @@ def test_all_patches_in_another_order_give_the_same_tokens():
     torch.testing.assert_close(turned[:, 1:], whole[:, 1:][:, order[0]])
 
 
-def test_grey_images():
-    assert small(in_channels=1)(torch.zeros(2, 1, 8, 8)).shape == (2, 12)
+SIZE = r"encoder: width=\d+ depth=\d+ heads=\d: width is a multiple of heads"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("build", "arguments", "message"),
     [
-        ({"patch_size": 5}, "encoder.patch_size=5 does not divide images of 32 pixels"),
-        ({"patch_size": 0}, "encoder.patch_size=0 does not divide"),
-        ({"features": "max"}, "encoder.features='max': choose class or mean"),
+        *((networks.vit, size, SIZE) for size in ({"width": 10}, {"depth": 0}, {"heads": 0}, {"width": 0})),
+        (networks.vit, {"patch_size": 5}, r"encoder\.patch_size=5 does not divide images of 32 pixels"),
+        (networks.vit, {"patch_size": 0}, r"encoder\.patch_size=0 does not divide"),
+        (networks.vit, {"features": "max"}, r"encoder\.features='max': choose class or mean"),
+        (networks.mobilenet_v3, {"size": "tiny"}, r"encoder\.size='tiny': choose small or large"),
     ],
 )
-def test_bad_values_are_one_line(arguments, message):
+def test_bad_values_are_one_line(build, arguments, message):
     with pytest.raises(MethodError, match=message):
-        networks.vit_tiny(**arguments)
+        build(**({"width": 12, "depth": 2, "heads": 3} if build is networks.vit else {}) | arguments)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +86,3 @@ def test_bad_values_are_one_line(arguments, message):
 )
 def test_named_networks_of_torchvision(build, arguments, dim):
     assert build(**arguments).dim == dim
-
-
-def test_a_size_of_mobilenet_that_there_is_not():
-    with pytest.raises(MethodError, match=r"encoder\.size='tiny': choose small or large"):
-        networks.mobilenet_v3(size="tiny")

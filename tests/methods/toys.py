@@ -9,17 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmark.experiment.run import Run
-from methods.base import (
-    Batch,
-    Client,
-    FederatedMethod,
-    Mean,
-    Message,
-    Objective,
-    Outputs,
-    Phase,
-    Visit,
-)
+from methods import trees
+from methods.base import Batch, Client, FederatedMethod, Mean, Message, Objective, Outputs, Phase, Visit
 from methods.maths import nt_xent
 from methods.networks import Encoder, convnet, mlp
 from methods.objectives.simclr import SimCLR
@@ -56,6 +47,11 @@ def train_run(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run
     run = prepared(folder, method, *overrides, **kwargs)
     run.loop.fit()
     return run
+
+
+def replies(run: Run, phase: str | None = None) -> list[tuple[Visit, Message]]:
+    """A list that fills during the run with each visit and a copy of its message, of one phase or of all."""
+    return run_helpers.collect_visits(run, lambda done: (done.visit, trees.clone(done.message)), phase)
 
 
 def tiny(**kwargs: Any) -> FederatedMethod:
