@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("datamodules", "eval", "leaderboards", "methods")
 THEIRS = ("datasets", "queue", "random", "wandb")
 """Names that libraries or Python have too; the user's are found after those."""
+FORMS = ("script", "package", "folder")
 
 OWN = """
 import helper
@@ -25,6 +27,7 @@ class Own(FedAvg):
 """
 ANEW = """
 import sys
+del sys.path[0]
 from benchmark.distributed.launch import RankProcesses
 start = RankProcesses.start
 RankProcesses.start = lambda self, count, fork: start(self, count, fork=False)
@@ -32,6 +35,14 @@ from benchmark.__main__ import main
 sys.exit(main())
 """
 """The command, whose second rank is a new process instead of a fork."""
+IMPORTED = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+import fulcrum
+from benchmark import api
+sys.exit(fulcrum.main())
+"""
+"""The command from Python, where a package `benchmark` of the user's is first on the path."""
 
 
 def foreign(folder, name, form):
@@ -44,14 +55,11 @@ def foreign(folder, name, form):
         (folder / name / ("__init__.py" if form == "package" else "train.py")).write_text(text)
 
 
-FORMS = ("script", "package", "folder")
-
-
 @pytest.fixture
 def folder(tmp_path):
-    """A working folder with such files, of each form some, and with modules of the user's that a config names."""
+    """A working folder with such scripts and packages in turn, and with modules of the user's that a config names."""
     for number, name in enumerate((*OURS, *THEIRS)):
-        foreign(tmp_path, name, FORMS[(number + 1) % 3])
+        foreign(tmp_path, name, FORMS[number % 2])
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "helper.py").write_text("")
     return tmp_path
@@ -68,51 +76,36 @@ def python(folder, *words):
     return done.stdout
 
 
-def run(devices=1):
-    common = (f"devices={devices}", "accelerator=cpu", "threads=1", "logger=csv", "data.cache=cache")
+@pytest.mark.parametrize(
+    ("form", "names", "words"),
+    [
+        ("folder", (*OURS, *THEIRS, "benchmark"), ("-m", "benchmark")),
+        ("package", (*OURS, "benchmark"), ("-c", IMPORTED)),
+        pytest.param("script", (*OURS, *THEIRS, "benchmark"), ("-P", "-m", "benchmark"), marks=pytest.mark.long),
+        *(pytest.param(form, (*OURS, *THEIRS), ("-m", "benchmark"), marks=pytest.mark.long) for form in FORMS),
+    ],
+)
+def test_names(tmp_path, form, names, words):
+    """Python itself finds a folder after the suite; of a script or a package `fulcrum` and -P are independent."""
+    for name in names:
+        foreign(tmp_path, name, form)
+    assert "fedavg" in python(tmp_path, *words, "list", "methods")
+
+
+@pytest.mark.ranks
+def test_two_ranks_and_a_resumed_run(folder):
+    """The second is a new process, in a folder that has a package `benchmark` as well; of the resumed run a fork."""
+    (folder / "started.py").write_text(ANEW)
+    foreign(folder, "benchmark", "package")
+    common = ("devices=2", "accelerator=cpu", "threads=1", "logger=csv", "data.cache=cache")
     own = ("method.class=mine.Own", "row=own", "scenario=tiny", "evaluation.protocols=[]")
-    return ("run", TINY, "fedavg", *common, *own)
-
-
-def ranks(folder):
-    return json.loads((folder / "runs/tiny/own/seed0/result.json").read_text())["world_size"]
-
-
-class TestTheCommand:
-    @pytest.mark.parametrize("form", FORMS)
-    def test_names(self, tmp_path, form):
-        for name in (*OURS, *THEIRS):
-            foreign(tmp_path, name, form)
-        assert "fedavg" in python(tmp_path, "-m", "benchmark", "list", "methods")
-
-    @pytest.mark.ranks
-    def test_two_ranks_and_a_resumed_run(self, folder):
-        python(folder, "-m", "benchmark", *run(devices=2))
-        assert ranks(folder) == 2
-        (folder / "runs/tiny/own/seed0/result.json").unlink()
-        python(folder, "-m", "benchmark", "resume", "runs/tiny/own/seed0", "trust=true")
-        assert ranks(folder) == 2
-
-    @pytest.mark.ranks
-    def test_a_rank_that_is_a_new_process(self, folder):
-        """It is started in a folder that has a package `benchmark` as well."""
-        (folder / "started.py").write_text(f"import sys\ndel sys.path[0]\n{ANEW}")
-        foreign(folder, "benchmark", "package")
-        python(folder, "started.py", *run(devices=2))
-        assert ranks(folder) == 2
-
-    @pytest.mark.parametrize(
-        ("form", "words"),
-        [
-            ("folder", ("-m", "benchmark")),
-            ("package", (str(ROOT / "fulcrum.py"),)),
-            ("script", ("-P", "-m", "benchmark")),
-        ],
-    )
-    def test_a_benchmark_of_the_users(self, tmp_path, form, words):
-        """Python itself finds a folder after the suite; of a script or a package `fulcrum` and -P are independent."""
-        foreign(tmp_path, "benchmark", form)
-        assert "fedavg" in python(tmp_path, *words, "list", "methods")
+    result = folder / "runs/tiny/own/seed0/result.json"
+    python(folder, "started.py", "run", TINY, "fedavg", *common, *own)
+    assert json.loads(result.read_text())["world_size"] == 2
+    result.unlink()
+    shutil.rmtree(folder / "benchmark")
+    python(folder, "-m", "benchmark", "resume", "runs/tiny/own/seed0", "trust=true")
+    assert json.loads(result.read_text())["world_size"] == 2
 
 
 class TestFromPython:
@@ -123,15 +116,10 @@ class TestFromPython:
             for file in (folder / f"{name}.py", folder / name / "__init__.py"):
                 file.unlink(missing_ok=True)
         code = (
-            f"from benchmark import api; import beside, sys; config = api.compose({str(TINY)!r}, 'fedavg', "
+            f"from benchmark import api; import beside, sys; config = api.compose({TINY!r}, 'fedavg', "
             "{'method.class': 'mine.Own'}); print(config.method['class'], sys.path[0] == '')"
         )
         assert python(folder, "-c", code) == "mine.Own True\n"
-
-    def test_a_benchmark_of_the_users(self, tmp_path):
-        foreign(tmp_path, "benchmark", "package")
-        code = f"import sys; sys.path.append({str(ROOT)!r}); import fulcrum; from benchmark import api; print(1)"
-        assert python(tmp_path, "-c", code) == "1\n"
 
     def test_a_module_that_was_imported_before_is_named(self, tmp_path):
         (tmp_path / "eval.py").write_text("")

@@ -49,28 +49,25 @@ class Undeclared(FedAvg):
 
 class TestDivergence:
     ALL = ("scenario=all", "federation.participation=1")
+    OVERFLOW = ("training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
 
     def test_an_absurd_learning_rate(self, refused):
         line = refused("run", TINY, "fedavg", "optimizer.lr=1e30", "training.epochs=3")
         assert "the loss of client" in line
         assert "in round 1, phase 'fit'" in line
 
-    def test_memories_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
-        """SCAFFOLD divides by the sum of a client's learning rates, here 0, and keeps the result."""
-        line = refused("run", TINY, "scaffold", "optimizer.lr=0")
-        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
-        assert not list(tmp_path.rglob("state.pt"))
-
-    def test_networks_that_stay_and_are_not_finite(self, refused, tmp_path):
-        """One step overflows the weights, which stay on the client; the loss is finite and the reply is empty."""
-        line = refused("run", TINY, "local", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
-        assert "keeps is not finite in round 1, phase 'fit'; no round is done yet" in line
-        assert not list(tmp_path.rglob("state.pt"))
-
-    def test_replies_that_are_not_finite_under_a_finite_loss(self, refused, tmp_path):
-        line = refused("run", TINY, "fedavg", "training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
-        assert "what the clients replied as 'weights' is not finite in round 1, phase 'fit'" in line
-        assert "no round is done yet" in line
+    @pytest.mark.parametrize(
+        ("method", "words", "line"),
+        [
+            # SCAFFOLD divides by the sum of a client's learning rates, here 0, and keeps the result
+            ("scaffold", ("optimizer.lr=0",), "keeps is not finite"),
+            # one step overflows the weights; the loss is finite. Those of `local` stay, and its reply is empty
+            ("local", OVERFLOW, "keeps is not finite"),
+            ("fedavg", OVERFLOW, "what the clients replied as 'weights' is not finite"),
+        ],
+    )
+    def test_what_is_not_finite_under_a_finite_loss(self, refused, tmp_path, method, words, line):
+        assert re.search(f"{line} in round 1, phase 'fit'.* no round is done yet", refused("run", TINY, method, *words))
         assert not list(tmp_path.rglob("state.pt"))
 
     def test_a_suite_goes_on_and_says_so_at_the_end(self, call, tmp_path):
@@ -153,11 +150,7 @@ def evaluate_and_note(folder):
 class TestOneRunAFolder:
     def test_a_second_process_is_refused_and_takes_nothing_away(self, call, tmp_path):
         """`evaluate` on a running run would delete client state that the checkpoint does not list yet."""
-        overrides = (
-            "method.class=tests.benchmark.cli.test_failures.Meddled",
-            "method.folder=" + str(tmp_path),
-            "row=own",
-        )
+        overrides = (f"method.class={__name__}.Meddled", f"method.folder={tmp_path}", "row=own")
         (tmp_path / "call").write_text("")
         code, _, err = call("run", TINY, "scaffold", *overrides)
         assert code == 0, err
@@ -168,10 +161,8 @@ class TestOneRunAFolder:
         assert call("evaluate", str(folder), "trust=true")[0] == 0
         assert checkpoint(folder)["round"] == 3
 
-    def test_a_finished_run_says_what_it_was_not_asked_for(self, call, tmp_path):
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_a_finished_run_says_what_it_was_not_asked_for(self, folder, call):
         code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[knn/v1,geometry/v1]")
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
         assert code == 0
         assert f"it has no geometry/v1: python -m benchmark evaluate {folder} protocols=geometry/v1" in out
 

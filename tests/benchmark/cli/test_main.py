@@ -4,12 +4,11 @@ import re
 import resource
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 from benchmark.errors import EX_TEMPFAIL
 from benchmark.federation.loop import FederatedLoop
@@ -35,13 +34,10 @@ class TestWords:
 
 
 RUNS = [
-    ("fedavg training.epoch=3", "'training.epoch' (did you mean 'epochs'?)"),
-    ("ssd method.alpa=3", "'method.alpa' (did you mean 'alpha'?)"),
     ("fedvag", "unknown method 'fedvag' (did you mean 'fedavg'?)"),
     ("", "usage: python -m benchmark run SCENARIO METHOD"),
     ("fedavg suite=digits", "not both"),
     ("fedavg seed = 1", "one word with an equals sign, as in seed=1"),
-    ("fedavg seed:1", "one word with an equals sign, as in seed=1"),
     ("fedavg --seed=1", "overrides have no dashes: seed=1"),
     ("fedavg accelerator=gpu", "(did you mean 'cuda'?)"),
     ("fedavg seeds=0,1 seed=2", "give seeds=2 instead of seed=2"),
@@ -84,11 +80,8 @@ RUNS = [
         "encoder.image_size=64: the run's images have a side of 8 pixels",
     ),
     ("fedavg encoder.name=resnet18", "unknown key 'encoder.name'"),
-    ("fedavg encoder.weights=nowhere.pt", "encoder.weights=nowhere.pt: there is no such file"),
     ("fedavg data.root=~nobody-here/x", "data.root=~nobody-here/x: there is no such user"),
     ("fedavg partition='{name: file, path: ~nobody-here/x}'", "partition.path=~nobody-here/x: there is no such user"),
-    ("fedavg schedule.warmup=2", "schedule.warmup=2.0: give a share of the run in [0, 1)"),
-    ("fedavg optimizer.decay_norms_and_biases=false", "there is no weight decay"),
     ("scaffold optimizer='{class: methods.optimizers.LARS}'", "defined for SGD, not LARS"),
     ("fedavg method.addons=[prox]", "give an import path"),
     ("scaffold optimizer.momentum=1", "optimizer.momentum=1: SCAFFOLD needs it below 1"),
@@ -152,8 +145,6 @@ RUNS = [
 ]
 """Words after `run` and the tiny scenario, and what the error says."""
 COMMANDS = [
-    ("run digts fedavg", "unknown scenario 'digts' (did you mean 'digits'?)"),
-    ("run suite=digit", "unknown suite 'digit' (did you mean 'digits'?)"),
     ("run suite=digits method=ssd", "to choose some of a suite's methods, give methods=A,B"),
     ("run fedavg digits", "give the scenario first, digits fedavg"),
     ("tune fedavg digits", "give the scenario first, digits fedavg"),
@@ -222,10 +213,10 @@ class TestMistakes:
         assert line in refused("run", str(file), "fedavg")
 
     @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"5", b"- a", b"seed: ${oc.env:HOME}", b"{}"])
-    @pytest.mark.parametrize("command", ["resume", "evaluate"])
-    def test_a_folders_config_of_something_else(self, refused, tmp_path, content, command):
+    def test_a_folders_config_of_something_else(self, refused, tmp_path, content):
         (tmp_path / "config.yaml").write_bytes(content)
-        line = refused(command, str(tmp_path))
+        line = refused("resume", str(tmp_path))
+        assert refused("evaluate", str(tmp_path)) == line
         assert f"{tmp_path}/config.yaml is not a run's config" in line
         assert "method.class" not in line
 
@@ -260,19 +251,6 @@ class TestMistakes:
         assert str(tmp_path / "data" / "cifar10") in line
         assert "data.download=true" in line
         assert "data.root=" in line
-
-    def test_a_corrupt_image_is_named(self, refused, tmp_path):
-        for split in ("train", "test"):
-            for label in ("cat", "dog"):
-                folder = tmp_path / "pets" / split / label
-                folder.mkdir(parents=True)
-                for k in range(8):
-                    Image.fromarray(np.full((8, 8, 3), 30 * k, np.uint8)).save(folder / f"{k}.png")
-        broken = tmp_path / "pets" / "train" / "dog" / "5.png"
-        broken.write_bytes(broken.read_bytes()[:40])
-        scenario = tmp_path / "mine.yaml"
-        scenario.write_text(yaml.safe_dump({"data": {"name": "pets", "root": str(tmp_path)}}))
-        assert str(broken) in refused("run", str(scenario), "fedavg", "partition.clients=2")
 
     def test_a_batch_no_client_can_fill(self, refused, call):
         """A batch size above every client is refused only for losses that compare the images of a batch."""
@@ -389,11 +367,6 @@ class TestTime:
 class TestOurMistakes:
     @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
     def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
-        def run_round(self, round):
-            raise error
-
-        monkeypatch.setattr(FederatedLoop, "run_round", run_round)
+        monkeypatch.setattr(FederatedLoop, "run_round", Mock(side_effect=error))
         code, _, err = call("run", TINY, "fedavg")
-        assert code == 1
-        assert "Traceback" in err
-        assert "boom" in err
+        assert (code, "Traceback" in err, "boom" in err) == (1, True, True)

@@ -58,22 +58,11 @@ class TestCite:
     def test_the_papers_and_the_suite_are_printed_each_once(self, call):
         code, out, _ = call("cite", "ssd", "fedavg-byol", "fedx/cifar10", "ssd", "methods.server.Yogi")
         assert code == 0
-        assert re.findall(r"^@\w+\{(\w+),$", out, re.MULTILINE) == [
-            "ssd",
-            "fedavg",
-            "byol",
-            "fedx",
-            "fedopt",
-            "fulcrum",
-        ]
+        named = ["ssd", "fedavg", "byol", "fedx", "fedopt", "fulcrum"]
+        assert re.findall(r"^@\w+\{(\w+),$", out, re.MULTILINE) == named
         assert "Fang, Hung-Chieh" in out
-
-    def test_a_method_over_two_papers_has_both(self, call):
-        assert re.findall(r"\{(\w+),$", call("cite", "scaffold-fedx")[1], re.MULTILINE) == [
-            "fedx",
-            "scaffold",
-            "fulcrum",
-        ]
+        both = call("cite", "scaffold-fedx")[1]  # a method over two papers
+        assert re.findall(r"\{(\w+),$", both, re.MULTILINE) == ["fedx", "scaffold", "fulcrum"]
 
     def test_a_baseline_has_none(self, call):
         assert call("cite", "untrained")[1].startswith("% untrained: no paper\n@misc{fulcrum,")
@@ -158,15 +147,10 @@ class TestBoard:
         assert (tmp_path / "runs-board" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
         assert "fedavg" in (tmp_path / "runs-board" / "README.md").read_text()
         assert not [file for file in checkout.rglob("*") if file.is_file()]
-
-    def test_collected_runs_go_into_the_repository_where_that_is_asked_for(self, call, tmp_path, monkeypatch):
-        for folder in (tmp_path / "leaderboards" / "results", tmp_path / "docs"):
-            folder.mkdir(parents=True)
-        (tmp_path / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
-        monkeypatch.chdir(tmp_path)
-        assert call("run", TINY, "fedavg")[0] == 0
-        assert call("board", f"collect={tmp_path / 'runs'}", "into=repository")[0] == 0
-        assert (tmp_path / "leaderboards" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
+        (checkout / "docs").mkdir()
+        (checkout / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
+        assert call("board", f"collect={tmp_path / 'runs'}", "into=repository")[0] == 0  # where that is asked for
+        assert (checkout / "leaderboards" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
 
     def test_where_a_board_cannot_be_is_one_line(self, refused, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -27,18 +27,16 @@ def observed(tmp_path, method, *overrides):
     [
         ("fedavg", {"weights"}),
         ("fedsc", {"R", "weights"}),
-        ("flesd", {"similarity"}),
+        ("flesd method.distil_epochs=1", {"similarity"}),
         ("scaffold", {"delta_w", "delta_c"}),
-        ("orchestra", {"weights", "centroids"}),
-        ("fedema", {"weights"}),
-        ("ldawa", {"weights"}),
-        ("ssd", {"weights"}),
+        ("orchestra method.server_steps=5", {"weights", "centroids"}),
+        *((method, {"weights"}) for method in ("fedema", "ssd")),
+        *(pytest.param(method, {"weights"}, marks=pytest.mark.long) for method in ("ldawa", "calibre")),
         ("fedu2", {"delta", "running"}),
-        ("calibre", {"weights"}),
     ],
 )
 def test_every_client_of_the_cohort_is_seen_beside_one_of_each_class(method, entries, tmp_path):
-    run, seen = observed(tmp_path, method, EVERYONE)
+    run, seen = observed(tmp_path, *method.split(), EVERYONE)
     assert set(seen.replies) == set(seen.references) == entries
     clients = len(run.loop.cohort(0))
     for entry in entries:
@@ -143,9 +141,9 @@ def test_the_servers_own_clients_have_random_numbers_of_their_own(tmp_path):
     assert cosines.abs().max() < 0.9
 
 
-@pytest.mark.parametrize("method", ["ssd", "fedsc", "fedema", "orchestra"])
+@pytest.mark.parametrize("method", ["ssd", "fedsc", "fedema", "orchestra method.server_steps=5"])
 def test_fewer_clients_than_classes_and_a_single_round(method, tmp_path):
-    _, seen = observed(tmp_path, method, "partition.clients=2", "federation.rounds=1", EVERYONE)
+    _, seen = observed(tmp_path, *method.split(), "partition.clients=2", "federation.rounds=1", EVERYONE)
     for entry, references in seen.references.items():
         assert len(references) == 3
         assert len(seen.replies[entry]) == 2
@@ -172,7 +170,7 @@ def test_a_client_of_the_servers_that_diverges_costs_this_score_alone(tmp_path, 
 
 def test_the_server_does_not_distil(tmp_path, monkeypatch):
     """What it does after the last reply is not needed."""
-    run = run_helpers.train_run(tmp_path, "flesd")
+    run = run_helpers.train_run(tmp_path, "flesd", "method.distil_epochs=1", "federation.rounds=1")
     played, run_phase = [], FederatedLoop.run_phase
 
     def watched(self, actor, phase, *arguments):

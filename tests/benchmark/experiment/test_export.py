@@ -40,16 +40,15 @@ SECTIONS = {
 
 def finished(folder: Path, section: str, *overrides: str, method: str = "fedavg") -> Path:
     """The folder of a finished run with this encoder."""
-    words = [
-        f"output={folder}/runs",
-        f"data.cache={folder}/cache",
-        "logger=csv",
-        "accelerator=cpu",
-        "threads=1",
+    words = [f"output={folder}/runs", f"data.cache={folder}/cache", "logger=csv", "accelerator=cpu", "threads=1"]
+    words += [
         "row=it",
         "scenario=tiny",
+        "federation.rounds=1",
+        "training.steps=2",
+        "evaluation.protocols=[geometry/v1]",
+        f"encoder={section}",
     ]
-    words += ["federation.rounds=1", "training.steps=2", "evaluation.protocols=[geometry/v1]", f"encoder={section}"]
     assert main(["run", TINY, method, *words, *overrides]) == 0
     return folder / "runs" / "tiny" / "it" / "seed0"
 
@@ -79,6 +78,14 @@ def ten_images(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
             return images, encoder(images).clone()
 
 
+def check_features(loader: Any, folder: Path, file: Path) -> tuple[Any, dict, torch.Tensor]:
+    """The guide's network and card of the file, whose features of ten images are the run's, and those features."""
+    (images, expected), (network, card) = ten_images(folder), loader(file)
+    with torch.no_grad():
+        torch.testing.assert_close(network(images), expected, rtol=1e-6, atol=1e-6)
+    return network, card, expected
+
+
 @pytest.fixture(scope="module")
 def loader() -> Any:
     """`fulcrum_loader` as the guide has it."""
@@ -92,10 +99,7 @@ def loader() -> Any:
 def test_ten_images_have_the_same_features_by_the_guides_loader(run_folder, loader, tmp_path, kind):
     folder, file = run_folder(kind), tmp_path / "encoder.pt"
     assert main(["export", str(folder), str(file)]) == 0
-    images, expected = ten_images(folder)
-    network, card = loader(file)
-    with torch.no_grad():
-        torch.testing.assert_close(network(images), expected, rtol=1e-6, atol=1e-6)
+    _, card, expected = check_features(loader, folder, file)
     assert expected.std() > 0
     assert expected.shape == (10, card["features"])
 
@@ -170,31 +174,22 @@ def test_the_description_is_complete(run_folder, tmp_path, capsys):
     assert "epsilon" not in capsys.readouterr().out
 
 
-def test_statistics_are_written_as_they_are_evaluated(tmp_path, loader):
-    folder = finished(tmp_path, SECTIONS["convnet"], "federation.batch_norm=local")
+def test_statistics_are_written_as_they_are_evaluated(tmp_path, loader, capsys):
+    """Noise does not cover them, which is told."""
+    noise = ("privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1")
+    folder = finished(tmp_path, SECTIONS["convnet"], "federation.batch_norm=local", *noise)
     assert main(["export", str(folder), str(tmp_path / "encoder.pt")]) == 0
-    images, expected = ten_images(folder)
-    network, _ = loader(tmp_path / "encoder.pt")
-    with torch.no_grad():
-        torch.testing.assert_close(network(images), expected, rtol=1e-6, atol=1e-6)
+    assert "epsilon does not cover this encoder" in capsys.readouterr().out
+    network, *_ = check_features(loader, folder, tmp_path / "encoder.pt")
     means = [value for name, value in network.named_buffers() if name.endswith("running_mean")]
     assert means
     assert all(value.any() for value in means)
 
 
-def test_noise_that_does_not_cover_the_encoder_is_told(tmp_path, capsys):
-    noise = ("privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1")
-    folder = finished(tmp_path, SECTIONS["convnet"], "federation.batch_norm=local", *noise)
-    assert main(["export", str(folder), str(tmp_path / "encoder.pt")]) == 0
-    assert "epsilon does not cover this encoder" in capsys.readouterr().out
-
-
 def test_a_run_of_double_precision_is_written_in_single(tmp_path, loader):
     folder = finished(tmp_path, SECTIONS["convnet"], "training.precision=64-true")
     assert main(["export", str(folder), str(tmp_path / "encoder.pt")]) == 0
-    images, expected = ten_images(folder)
-    with torch.no_grad():
-        torch.testing.assert_close(loader(tmp_path / "encoder.pt")[0](images), expected, rtol=1e-6, atol=1e-6)
+    check_features(loader, folder, tmp_path / "encoder.pt")
 
 
 def test_an_exported_file_is_what_another_run_starts_from(run_folder, tmp_path, capsys):
@@ -250,11 +245,9 @@ class TestMistakes:
         assert err.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_folder_is_no_file(self, run_folder, tmp_path, capsys):
+    def test_where_no_file_can_be_is_named(self, run_folder, tmp_path, capsys):
         assert main(["export", str(run_folder("convnet")), str(tmp_path)]) == 2
         assert f"{tmp_path} is a folder: give the name of a file in it" in capsys.readouterr().err
-
-    def test_a_folder_that_is_missing_is_named(self, run_folder, tmp_path, capsys):
         assert main(["export", str(run_folder("convnet")), str(tmp_path / "nowhere" / "x.pt")]) == 2
         assert f"there is no folder {tmp_path / 'nowhere'}: make it first" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ for name in METHODS:
     if name.startswith("orchestra"):
         SHORT.setdefault(name, []).append("method.server_steps=5")
 
-WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=2")
+WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=1")
 
 
 def with_labels(run, split, labels):
