@@ -42,11 +42,12 @@ def load(root: Path, name: str = "mine", **given: Any) -> sources.Source:
 
 
 @contextmanager
-def refused(match: str, kind: type[DataError] = DataError) -> Iterator[pytest.ExceptionInfo]:
+def refused(match: str | None = None, kind: type[DataError] = DataError) -> Iterator[pytest.ExceptionInfo]:
     """An error of one line."""
     with pytest.raises(kind, match=match) as error:
         yield error
     assert len(str(error.value).splitlines()) == 1
+    assert (isinstance(error.value, DataError), error.value.exit_code) == (True, 2)
 
 
 class Blocks(Dataset):
