@@ -234,7 +234,7 @@ def test_values_that_are_not_given() -> None:
 
 
 def test_the_draws_of_a_seed_are_pinned() -> None:
-    """Committed results depend on them; a public set, a part of the images and a rule draw from streams of their own."""
+    """Committed results depend on them; a public set and a part of the images have streams of their own."""
     labels = np.array([0, 1, 2] * 4)
     rows = np.arange(12)
     assert [part.tolist() for part in partition.iid(labels, 3, seed=0)] == [[2, 4, 7, 9], [0, 3, 5, 11], [1, 6, 8, 10]]
