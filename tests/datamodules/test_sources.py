@@ -1,11 +1,11 @@
 """Sources against the libraries of their data and against small files written here; nothing is decoded twice."""
 
+import errno
 import fcntl
 import gzip
 import hashlib
 import os
 import pickle
-import resource
 import struct
 import subprocess
 import sys
@@ -190,7 +190,7 @@ SPOILS = ("zeros", "empty", "shorter", "longer", "text", "gone", "folder")
 
 @pytest.mark.parametrize(
     ("file", "spoil"),
-    [(file, "flip") for file in DIGITS_FILES]
+    [*((file, "flip") for file in DIGITS_FILES), ("meta.json", "renamed")]
     + [(file, spoil) for file in ("train_images.npy", "meta.json") for spoil in SPOILS],
 )
 def test_a_damaged_cache_is_decoded_again_and_reported(
@@ -202,7 +202,7 @@ def test_a_damaged_cache_is_decoded_again_and_reported(
     content[len(content) // 2] ^= 1
     spoiled = {
         "zeros": bytes(len(content)), "flip": bytes(content), "empty": b"", "shorter": content[:-1],
-        "longer": content + b"0", "text": b"[" * 2000,
+        "longer": content + b"0", "text": b"[" * 2000, "renamed": target.read_bytes().replace(b'"9"', b'"8"'),
     }  # fmt: skip
     target.unlink()
     if spoil == "folder":
@@ -256,15 +256,19 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_key(folders: dict[str
         sources.load("digits", **folders)
 
 
-def test_a_full_disk_while_decoding_is_an_error_of_one_line(folders: dict[str, Path]) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    try:
-        with refused("cannot be written"):
-            sources.load("digits", **folders)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_a_full_disk_while_decoding_is_an_error_of_one_line(folders: dict[str, Path], monkeypatch) -> None:
+    def reserve(number: int) -> None:
+        def fail(*_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", fail)
+
+    reserve(errno.ENOSPC)
+    with refused(r"cannot be written to .* \(No space left on device\)"):
+        sources.load("digits", **folders)
     assert list(folders["cache"].iterdir()) == []
+    reserve(errno.EOPNOTSUPP)  # of a file system that cannot
+    assert len(sources.load("digits", **folders).test.labels) == 359
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "dangling", "loop"])
