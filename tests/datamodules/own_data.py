@@ -1,11 +1,18 @@
-"""Small image folders for tests, and a data set and a partition to name by import path."""
+"""Small image folders for tests, how they are read, and a data set and a partition to name by import path."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 from torch.utils.data import Dataset
+
+from datamodules import sources
+from datamodules.errors import DataError
 
 RNG = np.random.default_rng(0)
 
@@ -27,6 +34,20 @@ def make(root: Path, *levels: str, images: int = 5) -> None:
     for names in itertools.product(*(level.split() for level in levels)):
         for index in range(images):
             save(root.joinpath(*names, f"{index}.png"))
+
+
+def load(root: Path, name: str = "mine", **given: Any) -> sources.Source:
+    """The data set of this name, decoded into a folder beside it."""
+    return sources.load(name, root=root, cache=root / "cache", **given)
+
+
+@contextmanager
+def refused(match: str | None = None, kind: type[DataError] = DataError) -> Iterator[pytest.ExceptionInfo]:
+    """An error of one line."""
+    with pytest.raises(kind, match=match) as error:
+        yield error
+    assert len(str(error.value).splitlines()) == 1
+    assert (isinstance(error.value, DataError), error.value.exit_code) == (True, 2)
 
 
 class Blocks(Dataset):

@@ -15,6 +15,7 @@ from datamodules.federated import CHUNK, Batch, FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
 from datamodules.views import apply, plain
+from tests.datamodules.own_data import refused
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 3, 8, 8), dtype=np.uint8)
@@ -75,8 +76,7 @@ def test_epochs_differ_in_their_order_and_in_the_image_they_leave_out() -> None:
     sequence = batches(2, epochs=3)
     epochs = [indices(sequence[start : start + 4]) for start in (0, 4, 8)]
     assert epochs[0] != epochs[1]
-    left_out = [set(range(33)) - set(positions) for positions in epochs]
-    assert left_out[0] != left_out[1] or left_out[1] != left_out[2]
+    assert len({frozenset(range(33)) - set(positions) for positions in epochs}) > 1
 
 
 def test_images_are_the_clients_own() -> None:
@@ -159,10 +159,6 @@ def test_a_client_too_large_for_the_device_is_read_chunk_by_chunk(monkeypatch: p
     assert all(torch.equal(a.views[1], b.views[1]) for a, b in zip(sequence, whole, strict=True))
 
 
-def test_a_batch_is_at_most_the_whole_client() -> None:
-    assert [len(batch.index) for batch in batches(1, size=64, epochs=2)] == [3, 3]
-
-
 def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
     data = module(public=np.array([9, 4, 4, 60]))
     for client in (0, None):
@@ -200,10 +196,8 @@ def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:
         assert sorted(positions) == list(range(20))
         assert positions != indices(sequence[start : start + 3])
     assert all(len(batch.views[1]) == len(batch.index) for batch in sequence)
-    first = batches(0, epochs=1, names=("plain",), data=data)
-    assert indices(first) == indices(
-        sequence[:3]
-    )  # the first epoch has the same order with and without the second view
+    # the first epoch has the same order with and without the second view
+    assert indices(batches(0, epochs=1, names=("plain",), data=data)) == indices(sequence[:3])
 
 
 def test_look_yields_every_image_unaugmented_in_order() -> None:
@@ -253,15 +247,14 @@ def test_the_public_set() -> None:
     assert indices(batches(None, size=2, order=None, data=data)) == [0, 1, 2, 3, 4]
     for batch in batches(None, size=2, data=data):
         torch.testing.assert_close(batch.views[1], plain(torch.from_numpy(IMAGES[public[batch.index]]), RECIPE))
-    with pytest.raises(PartitionError, match="public images"):
+    with refused("public images", PartitionError):
         batches(None)
 
 
 @pytest.mark.parametrize("images", [[], [5]])
 def test_a_client_with_fewer_than_two_images_is_an_error(images: list[int]) -> None:
-    with pytest.raises(PartitionError, match=f"client 1 holds {len(images)} image.*training needs two") as caught:
+    with refused(f"client 1 holds {len(images)} image.*training needs two", PartitionError):
         FederatedDataModule(SOURCE, [PARTS[0], np.array(images, dtype=int)], RECIPE)
-    assert "\n" not in str(caught.value)
 
 
 # --- under Trainer

@@ -1,18 +1,13 @@
-import subprocess
-import sys
+import importlib
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datamodules import sources
-from datamodules.errors import DataError
+from datamodules import folders, sources
 from datamodules.sources import HELD_OUT
-from tests.datamodules.own_data import make, picture, save
-
-
-def load(tmp_path: Path, name: str = "mine", **given):
-    return sources.load(name, root=tmp_path, cache=tmp_path / "cache", **given)
+from tests.datamodules.own_data import load, make, picture, refused, save
 
 
 def counts(names: np.ndarray | None) -> dict[str, int]:
@@ -44,19 +39,17 @@ class TestLayouts:
         assert counts(mine.test.clients) == {"anna": 1, "bert": 1}
         assert mine.notes == (sources.HELD_OUT,)
 
-    def test_one_folder_of_images(self, tmp_path):
+    def test_without_train_and_test_a_fifth_is_held_out(self, tmp_path):
         make(tmp_path / "mine", images=10)
         mine = load(tmp_path)
         assert (len(mine.train.labels), len(mine.test.labels), mine.labelled) == (8, 2, False)
         assert mine.train.clients is None
         assert not set(mine.train.paths.tolist()) & set(mine.test.paths.tolist())
-
-    def test_classes_without_train_and_test(self, tmp_path):
-        make(tmp_path / "mine", "cat dog", images=10)
-        mine = load(tmp_path)
-        assert mine.classes == ("cat", "dog")
-        assert np.bincount(mine.test.labels).tolist() == [2, 2]
-        assert mine.notes == (sources.HELD_OUT,)
+        make(tmp_path / "other", "cat dog", images=10)
+        other = load(tmp_path, "other")
+        assert other.classes == ("cat", "dog")
+        assert np.bincount(other.test.labels).tolist() == [2, 2]
+        assert other.notes == mine.notes == (HELD_OUT,)
 
     def test_folders_need_not_be_classes(self, tmp_path):
         make(tmp_path / "mine", "train test", "monday tuesday")
@@ -67,29 +60,24 @@ class TestLayouts:
 
     def test_labelled_images_beside_them_are_for_the_protocols(self, tmp_path):
         make(tmp_path / "mine", "train", "anna bert")
-        make(tmp_path / "mine", "probe", "train test", "cat dog")
+        make(tmp_path / "whole", "anna bert")
+        alone = load(tmp_path, "whole", client_folders=True)
+        for name in ("mine", "whole"):
+            make(tmp_path / name, "probe", "train test", "cat dog")
         mine = load(tmp_path, client_folders=True)
         assert not mine.labelled
         assert mine.probe.classes == ("cat", "dog")
         assert len(mine.train.labels) + len(mine.test.labels) == 10
-        make(tmp_path / "whole", "anna bert")
-        make(tmp_path / "whole", "probe", "train test", "cat dog")
         whole = load(tmp_path, "whole", client_folders=True)
         assert counts(whole.train.clients) == {"anna": 5, "bert": 5}  # none is held out, as none would be scored
         assert whole.test.images.shape == (0, *whole.train.images.shape[1:])
         assert (len(whole.test.labels), whole.notes) == (0, ())
         assert whole.probe.labelled
+        asked = load(tmp_path, "whole", client_folders=True, hold_out=True)
+        assert counts(asked.train.clients) == {"anna": 4, "bert": 4}
+        assert (asked.notes, asked.sha256) == ((HELD_OUT,), alone.sha256)
 
-    def test_a_fifth_is_held_out_beside_them_where_it_is_asked_for(self, tmp_path):
-        make(tmp_path / "whole", "anna bert")
-        alone = load(tmp_path, "whole", client_folders=True)
-        make(tmp_path / "whole", "probe", "train test", "cat dog")
-        whole = load(tmp_path, "whole", client_folders=True, hold_out=True)
-        assert counts(whole.train.clients) == {"anna": 4, "bert": 4}
-        assert whole.notes == (HELD_OUT,)
-        assert whole.sha256 == alone.sha256
-
-    def test_images_with_labels_keep_their_held_out_fifth(self, tmp_path):
+    def test_images_with_labels_keep_their_held_out_fifth_beside_them(self, tmp_path):
         make(tmp_path / "whole", "cat dog")
         alone = load(tmp_path, "whole")
         make(tmp_path / "whole", "probe", "train test", "cat dog")
@@ -116,30 +104,34 @@ class TestLayouts:
             ((("train", "cat"), ("train", "anna", "dog")), "lie at several depths"),
             ((("train", "a", "b", "c"),), "lies too deep"),
             ((("train", "cat dog"),), "if the folders in train/ are clients, set partition.name=folders"),
-            ((("train", "cat dog"), ("test", "cat cow")), "class 'cow' is in test and not in train"),
+            ((("train", "cat dog"), ("test", "cat cow")), r"class 'cow' is in test and not in train \(1 such\)"),
+            ((("train", "cat dog"), ("train", "cow/")), r"no image in .*mine/train/cow: fill it"),
+            ((("train/",), ("test", "cat")), r"no image in .*mine/train: the layout"),
         ],
     )
     def test_other_layouts_are_one_line(self, tmp_path, folders, line):
-        for levels in folders:
-            make(tmp_path / "mine", *levels)
-        with pytest.raises(DataError, match=line) as error:
+        for levels in folders:  # one that ends in / is empty
+            if levels[-1].endswith("/"):
+                tmp_path.joinpath("mine", *levels).mkdir(parents=True)
+            else:
+                make(tmp_path / "mine", *levels)
+        with refused(line):
             load(tmp_path)
-        assert "\n" not in str(error.value)
 
     def test_names_and_links_that_cannot_be(self, tmp_path):
         make(tmp_path / "mine", "train", "cat dog")
         (tmp_path / "mine" / "train" / ("x" * 201)).mkdir()
-        with pytest.raises(DataError, match="more than 200"):
+        with refused("more than 200"):
             load(tmp_path)
         (tmp_path / "mine" / "train" / ("x" * 201)).rmdir()
         (tmp_path / "mine" / "train" / "cat" / "up").symlink_to(tmp_path / "mine" / "train")
-        with pytest.raises(DataError, match="a link to a folder that it lies in"):
+        with refused("a link to a folder that it lies in"):
             load(tmp_path)
 
 
 class TestTable:
-    def write(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "mine.csv").write_text(text)
+    def write(self, tmp_path: Path, text: str | bytes) -> None:
+        (tmp_path / "mine.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
         for index in range(6):
             if not (tmp_path / f"{index}.png").exists():
                 save(tmp_path / f"{index}.png")
@@ -178,18 +170,12 @@ class TestTable:
             ("", "no column 'path'"),
             (f"path,client\n0.png,{'x' * 201}", "a name of more than 200 characters"),
             ('path\n"0.png', "is no CSV file in UTF-8"),
+            (b"\xff\xfe\x00\x01", "is no CSV file in UTF-8"),
         ],
     )
     def test_hostile_tables_are_one_line(self, tmp_path, text, line):
         self.write(tmp_path, text)
-        with pytest.raises(DataError, match=line) as error:
-            load(tmp_path)
-        assert "\n" not in str(error.value)
-
-    def test_a_table_that_is_no_text(self, tmp_path):
-        self.write(tmp_path, "")
-        (tmp_path / "mine.csv").write_bytes(b"\xff\xfe\x00\x01")
-        with pytest.raises(DataError, match="is no CSV file in UTF-8"):
+        with refused(line):
             load(tmp_path)
 
 
@@ -209,16 +195,16 @@ class TestLimit:
     @pytest.mark.parametrize("limit", [0, -1, 41, 2.5])
     def test_what_is_no_share_or_number(self, tmp_path, limit):
         make(tmp_path / "mine", "train test", "cat dog", images=20)
-        with pytest.raises(DataError, match="give a share in"):
+        with refused("give a share in"):
             sources.limited(load(tmp_path), limit)
 
 
 def test_images_of_several_sizes_ask_for_one(tmp_path):
     make(tmp_path / "mine", "train test", "cat dog")
     save(tmp_path / "mine" / "test" / "dog" / "9.png", picture((6, 8)))
-    with pytest.raises(DataError, match=r"test/dog/9\.png is 8 x 6; set data\.image_size=N"):
+    with refused(r"test/dog/9\.png is 8 x 6; set data\.image_size=N"):
         load(tmp_path)
-    with pytest.raises(DataError, match=r"set data\.resize"):
+    with refused(r"set data\.resize"):
         load(tmp_path, image_size=4)
     assert load(tmp_path, image_size=4, resize="pad").train.images.shape[1:] == (3, 4, 4)
     assert load(tmp_path, image_size=4, resize="pad", channels=1).train.images.shape[1:] == (1, 4, 4)
@@ -230,7 +216,9 @@ def test_a_truncated_image_is_one_line(tmp_path):
     whole = tmp_path / "whole.tif"
     save(whole)
     (tmp_path / "mine" / "train" / "cat" / "9.tif").write_bytes(whole.read_bytes()[:12])
-    code = f"from datamodules.sources import load; load('mine', root={str(tmp_path)!r}, cache={str(tmp_path / 'c')!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "9.tif" in done.stderr.splitlines()[-1]
-    assert "Warning" not in done.stderr
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.reload(folders)  # it says which warnings are not shown
+        with refused(r"9\.tif"):
+            load(tmp_path)
+    assert not caught

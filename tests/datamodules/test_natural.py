@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules import natural
-from datamodules.errors import DataError, PartitionError
+from datamodules.errors import PartitionError
+from tests.datamodules.own_data import refused
 
 PATHS = np.array([f"{label}/{k}.png" for label in "ab" for k in range(4)])
 
@@ -39,12 +40,9 @@ class TestFile:
 
     def test_images_without_a_client_are_left_out_on_request_only(self, tmp_path):
         text = CSV.rpartition("\n")[0]
-        with pytest.raises(PartitionError, match=r"1 of 8 training images have no client, the first is b/3\.png"):
+        with refused(r"1 of 8 training images have no client, the first is b/3\.png", PartitionError):
             by_file(tmp_path, text)
         assert as_dict(by_file(tmp_path, text, partial=True)) == {"ann": [0, 3, 6], "zoe": [1, 2, 4, 5]}
-
-    def test_one_client_is_a_partition(self, tmp_path):
-        assert as_dict(by_file(tmp_path, CSV.replace("zoe", "ann"))) == {"ann": list(range(8))}
 
     @pytest.mark.parametrize(
         ("text", "line"),
@@ -64,9 +62,8 @@ class TestFile:
         ],
     )
     def test_hostile_tables_are_one_line(self, tmp_path, text, line):
-        with pytest.raises(DataError, match=line) as error:
+        with refused(line):
             by_file(tmp_path, text)
-        assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
         ("content", "line"),
@@ -85,15 +82,14 @@ class TestFile:
         ],
     )
     def test_hostile_json_is_one_line(self, tmp_path, content, line):
-        with pytest.raises(PartitionError, match=line) as error:
+        with refused(line, PartitionError):
             by_file(tmp_path, content, "split.json")
-        assert "\n" not in str(error.value)
 
     def test_a_file_that_is_not_there_and_data_without_files(self, tmp_path):
-        with pytest.raises(PartitionError, match="there is no such file"):
+        with refused("there is no such file", PartitionError):
             natural.by_file(tmp_path / "none.csv", PATHS, 8)
         (tmp_path / "clients.csv").write_text(CSV)
-        with pytest.raises(PartitionError, match="the data have no files: give indices, 0 to 7"):
+        with refused("the data have no files: give indices, 0 to 7", PartitionError):
             natural.by_file(tmp_path / "clients.csv", None, 8)
 
 
@@ -102,10 +98,10 @@ class TestHeldOut:
 
     def test_their_paths_are_passed_over_and_indices_are_refused(self, tmp_path):
         text = CSV + "\nb/9.png,zoe"
-        with pytest.raises(PartitionError, match=r"no training image b/9\.png"):
+        with refused(r"no training image b/9\.png", PartitionError):
             by_file(tmp_path, text)
         assert as_dict(by_file(tmp_path, text, held_out=np.array(["b/9.png"]))) == EXPECTED
-        with pytest.raises(PartitionError, match="0 is an index, and a fifth of the images was held out"):
+        with refused("0 is an index, and a fifth of the images was held out", PartitionError):
             by_file(tmp_path, "index,client\n0,ann", held_out=np.array(["b/9.png"]))
 
 
@@ -115,7 +111,7 @@ class TestFolders:
         assert as_dict(natural.by_folder(clients, "mine")) == {"ann": [1], "bob": [3], "zoe": [0, 2]}
 
     def test_data_that_name_none(self):
-        with pytest.raises(PartitionError, match="data set mine names no clients"):
+        with refused("data set mine names no clients", PartitionError):
             natural.by_folder(None, "mine")
 
     def test_some_of_them_may_be_drawn(self):
@@ -125,7 +121,7 @@ class TestFolders:
         assert as_dict(drawn).items() < as_dict(whole).items()
         assert as_dict(natural.drawn(whole, 3, seed=1)) == as_dict(drawn) != as_dict(natural.drawn(whole, 3, seed=2))
         assert natural.drawn(whole, None, seed=1) is whole
-        with pytest.raises(PartitionError, match=r"partition\.clients=9: there are 8 clients: give"):
+        with refused(r"partition\.clients=9: there are 8 clients: give", PartitionError):
             natural.drawn(whole, 9, seed=1)
 
 
@@ -160,7 +156,7 @@ class TestFunction:
         ],
     )
     def test_what_it_returns_is_checked(self, made, line):
-        with pytest.raises(PartitionError, match=line):
+        with refused(line, PartitionError):
             natural.by_function(lambda labels: made, {}, LABELS, {})
 
     def test_it_cannot_change_the_labels_of_the_run(self):
@@ -173,17 +169,16 @@ class TestFunction:
         assert labels.tolist() == LABELS.tolist()
 
     def test_generators_and_partial_functions_are_functions_too(self):
-        made = natural.by_function(
-            partial(lambda labels, size: (range(k, k + size) for k in (0, 3)), size=3), {}, LABELS, {}
-        )
+        function = partial(lambda labels, size: (range(k, k + size) for k in (0, 3)), size=3)
+        made = natural.by_function(function, {}, LABELS, {})
         assert [part.tolist() for part in made.parts] == [[0, 1, 2], [3, 4, 5]]
 
     def test_what_it_needs_and_there_is_not_is_named(self):
-        with pytest.raises(PartitionError, match=r"needs num_clients: set partition\.clients=N"):
+        with refused(r"needs num_clients: set partition\.clients=N", PartitionError):
             natural.by_function(lambda labels, num_clients: [], {}, LABELS, {"num_clients": None})
 
     def test_its_errors_are_one_line(self):
-        with pytest.raises(PartitionError, match=r"TypeError: .*unexpected keyword argument 'alpha'"):
+        with refused(r"TypeError: .*unexpected keyword argument 'alpha'", PartitionError):
             natural.by_function(lambda labels: [], {"alpha": 1}, LABELS, {})
 
 
@@ -196,7 +191,7 @@ class TestMinSize:
         whole = natural.NamedPartition(parts, tuple(f"c{k:02}" for k in range(len(sizes))))
         kept = [k for k, size in enumerate(sizes) if size >= min_size]
         if not kept:
-            with pytest.raises(PartitionError, match=f"the largest client has {max(sizes)} images: lower it"):
+            with refused(f"the largest client has {max(sizes)} images: lower it", PartitionError):
                 natural.large_enough(whole, min_size)
             return
         made = natural.large_enough(whole, min_size)
@@ -214,7 +209,7 @@ class TestMinSize:
         def split(labels):
             return {"a": [0, 1], "b": [], "c": []}
 
-        with pytest.raises(PartitionError, match=r"2 of 3 clients \(the first: b, c\) have no image"):
+        with refused(r"2 of 3 clients \(the first: b, c\) have no image", PartitionError):
             natural.by_function(split, {}, np.zeros(3, dtype=int), {})
         made = natural.by_function(split, {}, np.zeros(3, dtype=int), {}, allow_empty=True)
         assert natural.large_enough(made, 1).notes[0].startswith("2 of 3 clients, with 0 of 2 images, are left out")

@@ -1,5 +1,6 @@
 """Sources against the libraries of their data and against small files written here; nothing is decoded twice."""
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -20,6 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from datamodules import cache, sources
 from datamodules.sources import DataError, Source
+from tests.datamodules.own_data import picture, refused
 
 RNG = np.random.default_rng(0)
 
@@ -27,12 +29,6 @@ RNG = np.random.default_rng(0)
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Path]:
     return {"root": tmp_path / "data", "cache": tmp_path / "cache"}
-
-
-def smooth(size: tuple[int, int] = (12, 12)) -> np.ndarray:
-    """A random `[H, W, 3]` image that survives lossy formats."""
-    coarse = Image.fromarray(RNG.integers(0, 256, (3, 3, 3), dtype=np.uint8))
-    return np.asarray(coarse.resize(size[::-1], Image.Resampling.BICUBIC))
 
 
 def make_folder(root: Path, name: str = "pets", suffix: str = ".png") -> dict[str, np.ndarray]:
@@ -43,15 +39,9 @@ def make_folder(root: Path, name: str = "pets", suffix: str = ".png") -> dict[st
             (root / name / split / label).mkdir(parents=True)
             for index in numbers:
                 path = f"{split}/{label}/{index}{suffix}"
-                arrays[path] = smooth()
-                Image.fromarray(arrays[path]).save(
-                    root / name / path, **({"lossless": True} if suffix == ".webp" else {})
-                )
+                arrays[path] = picture((12, 12))
+                Image.fromarray(arrays[path]).save(root / name / path, lossless=True)  # WebP's option
     return arrays
-
-
-def expected_arrays(arrays: dict[str, np.ndarray], split: str) -> np.ndarray:
-    return np.stack([arrays[path] for path in sorted(arrays) if path.startswith(split)]).transpose(0, 3, 1, 2)
 
 
 def assert_same(a: Source, b: Source) -> None:
@@ -93,21 +83,16 @@ def test_synthetic_classes_can_be_learned(folders: dict[str, Path]) -> None:
     assert (synthetic.train.images.shape, synthetic.test.images.shape) == ((480, 3, 8, 8), (120, 3, 8, 8))
     assert synthetic.classes == ("0", "1", "2", "3")
     np.testing.assert_array_equal(np.bincount(synthetic.test.labels), [30] * 4)
-    knn = KNeighborsClassifier(5).fit(synthetic.train.images.reshape(480, -1), synthetic.train.labels)
-    assert knn.score(synthetic.test.images.reshape(120, -1), synthetic.test.labels) > 0.9
-    shuffled = KNeighborsClassifier(5).fit(
-        synthetic.train.images.reshape(480, -1), RNG.permutation(synthetic.train.labels)
-    )
-    assert shuffled.score(synthetic.test.images.reshape(120, -1), synthetic.test.labels) < 0.5
+    train, test = (split.images.reshape(len(split.labels), -1) for split in (synthetic.train, synthetic.test))
+    for labels, low, high in ((synthetic.train.labels, 0.9, 1), (RNG.permutation(synthetic.train.labels), 0, 0.5)):
+        assert low < KNeighborsClassifier(5).fit(train, labels).score(test, synthetic.test.labels) <= high
 
 
 def test_synthetic_options(folders: dict[str, Path]) -> None:
-    synthetic = sources.load(
-        "synthetic", **folders, image_size=5, options={"examples": 50, "classes": 2, "channels": 1}
-    )
-    assert (synthetic.train.images.shape, synthetic.test.images.shape) == ((40, 1, 5, 5), (10, 1, 5, 5))
-    hashes = {sources.load("synthetic", **folders, options={"seed": seed, "examples": 50}).sha256 for seed in (0, 1)}
-    assert len(hashes) == 2
+    options = {"examples": 50, "classes": 2, "channels": 1}
+    made = [sources.load("synthetic", **folders, image_size=5, options=options | {"seed": seed}) for seed in (0, 1)]
+    assert (made[0].train.images.shape, made[0].test.images.shape) == ((40, 1, 5, 5), (10, 1, 5, 5))
+    assert made[0].sha256 != made[1].sha256
 
 
 def test_hash_is_of_shapes_and_bytes(folders: dict[str, Path]) -> None:
@@ -126,33 +111,10 @@ def test_folder(folders: dict[str, Path], suffix: str) -> None:
     pets = sources.load("pets", **folders)
     assert pets.classes == ("cat", "dog")
     for split, decoded, labels in (("train", pets.train, [0, 0, 0, 1, 1, 1]), ("test", pets.test, [0, 1])):
-        np.testing.assert_array_equal(decoded.images, expected_arrays(arrays, split))
+        expected = np.stack([arrays[path] for path in sorted(arrays) if path.startswith(split)])
+        np.testing.assert_array_equal(decoded.images, expected.transpose(0, 3, 1, 2))
         np.testing.assert_array_equal(decoded.labels, labels)
         assert (decoded.images.dtype, decoded.labels.dtype) == (np.uint8, np.int64)
-
-
-def test_lossy_and_grey_images_become_rgb(folders: dict[str, Path]) -> None:
-    arrays = make_folder(folders["root"], suffix=".jpg")
-    grey = np.full((12, 12), 77, dtype=np.uint8)
-    Image.fromarray(grey).save(folders["root"] / "pets/train/cat/0.jpg")
-    pets = sources.load("pets", **folders)
-    assert (pets.train.images[0] == 77).all()
-    difference = pets.test.images.astype(int) - expected_arrays(arrays, "test")
-    assert np.abs(difference).mean() < 10
-
-
-def test_image_size_resizes_bilinearly(folders: dict[str, Path]) -> None:
-    arrays = make_folder(folders["root"])
-    odd = smooth((20, 9))
-    Image.fromarray(odd).save(folders["root"] / "pets/test/cat/3.png")
-    arrays["test/cat/3.png"] = odd
-    pets = sources.load("pets", **folders, image_size=6, resize="squash")
-    for split, decoded in (("train", pets.train), ("test", pets.test)):
-        paths = [path for path in sorted(arrays) if path.startswith(split)]
-        for image, path in zip(decoded.images, paths, strict=True):
-            reference = Image.fromarray(arrays[path]).resize((6, 6), Image.Resampling.BILINEAR)
-            np.testing.assert_array_equal(image, np.asarray(reference).transpose(2, 0, 1))
-    assert sources.load("digits", **folders, image_size=10).train.images.shape == (1438, 1, 10, 10)
 
 
 def test_threads_decode_large_images_in_order(folders: dict[str, Path]) -> None:
@@ -195,7 +157,7 @@ def test_a_changed_folder_is_decoded_again(folders: dict[str, Path], change: str
         path.rename(path.with_name("9.png"))
     else:
         times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-        Image.fromarray(smooth() // 2).save(path.with_name("7.png") if change == "add" else path)
+        Image.fromarray(picture((12, 12)) // 16).save(path.with_name("7.png") if change == "add" else path)
         if change == "size":
             os.utime(path, ns=times)
     second = sources.load("pets", **folders)
@@ -215,7 +177,7 @@ def test_a_failed_build_leaves_nothing(folders: dict[str, Path], monkeypatch: py
     assert len(sources.load("pets", **folders).train.labels) == 6
 
 
-DIGITS_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "meta.json")
+DIGITS_FILES = ("train_images.npy", "test_labels.npy", "test_images.npy", "train_labels.npy", "meta.json")
 
 
 def cached(folders: dict[str, Path], pattern: str = "digits-*") -> Path:
@@ -223,8 +185,14 @@ def cached(folders: dict[str, Path], pattern: str = "digits-*") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", DIGITS_FILES)
-@pytest.mark.parametrize("spoil", ["zeros", "flip", "empty", "shorter", "longer", "text", "gone", "folder"])
+SPOILS = ("zeros", "empty", "shorter", "longer", "text", "gone", "folder")
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [*((file, "flip") for file in DIGITS_FILES), ("meta.json", "renamed")]
+    + [(file, spoil) for file in ("train_images.npy", "meta.json") for spoil in SPOILS],
+)
 def test_a_damaged_cache_is_decoded_again_and_reported(
     folders: dict[str, Path], caplog: pytest.LogCaptureFixture, file: str, spoil: str
 ) -> None:
@@ -234,7 +202,7 @@ def test_a_damaged_cache_is_decoded_again_and_reported(
     content[len(content) // 2] ^= 1
     spoiled = {
         "zeros": bytes(len(content)), "flip": bytes(content), "empty": b"", "shorter": content[:-1],
-        "longer": content + b"0", "text": b"[" * 2000,
+        "longer": content + b"0", "text": b"[" * 2000, "renamed": target.read_bytes().replace(b'"9"', b'"8"'),
     }  # fmt: skip
     target.unlink()
     if spoil == "folder":
@@ -284,23 +252,23 @@ def test_unfinished_folders_of_killed_processes_are_removed(folders: dict[str, P
 
 def test_a_folder_that_cannot_be_written_is_named_with_its_key(folders: dict[str, Path]) -> None:
     folders["cache"].write_text("a file")
-    with pytest.raises(DataError, match=r"decoded images cannot be written to .*cache.*set data\.cache=") as error:
+    with refused(r"decoded images cannot be written to .*cache.*set data\.cache="):
         sources.load("digits", **folders)
-    assert "\n" not in str(error.value)
 
 
-def test_a_full_disk_while_decoding_is_an_error_of_one_line(folders: dict[str, Path]) -> None:
-    code = (
-        "import resource, sys; from datamodules import sources; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-        "try: sources.load('digits', root=sys.argv[1], cache=sys.argv[2])\n"
-        "except sources.DataError as error: print(error)"
-    )
-    words = [sys.executable, "-c", code, str(folders["root"]), str(folders["cache"])]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "cannot be written" in done.stdout
-    assert done.stdout.count("\n") == 1
+def test_a_full_disk_while_decoding_is_an_error_of_one_line(folders: dict[str, Path], monkeypatch) -> None:
+    def reserve(number: int) -> None:
+        def fail(*_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", fail)
+
+    reserve(errno.ENOSPC)
+    with refused(r"cannot be written to .* \(No space left on device\)"):
+        sources.load("digits", **folders)
     assert list(folders["cache"].iterdir()) == []
+    reserve(errno.EOPNOTSUPP)  # of a file system that cannot
+    assert len(sources.load("digits", **folders).test.labels) == 359
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "dangling", "loop"])
@@ -334,94 +302,88 @@ def test_a_folder_takes_precedence_over_the_archive_of_its_name(folders: dict[st
     assert sources.load("cifar10", **folders).classes == ("cat", "dog")
 
 
-def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR-10's own layout, in small: rows of 1,024 red, green and blue values, pickled with byte keys."""
+ROWS = {"train": slice(0, 3), "test": slice(3, 5)}
+PLACES = np.array([0, 1, 4, 1, 9])
+"""Labels of the five images of an archive."""
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def write_cifar10(root: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10's own layout, in small: rows of 1,024 red, green and blue values, pickled."""
     from torchvision.datasets import CIFAR10
 
-    folder = root / CIFAR10.base_folder
-    folder.mkdir(parents=True)
-    images, labels = RNG.integers(0, 256, (5, 3, 32, 32), dtype=np.uint8), np.array([3, 1, 4, 1, 9])
-    files = {
-        "data_batch_1": {b"data": images[:3].reshape(3, -1), b"labels": labels[:3].tolist()},
-        "test_batch": {b"data": images[3:].reshape(2, -1), b"labels": labels[3:].tolist()},
-        "batches.meta": {b"label_names": [f"kind {i}" for i in range(10)]},
-    }
     sums = {}
-    for name, content in files.items():
-        text = pickle.dumps({key.decode(): value for key, value in content.items()})
-        (folder / name).write_bytes(text)
-        sums[name] = hashlib.md5(text).hexdigest()
-    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", sums["data_batch_1"]]])
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
+    files = {
+        name: {"data": images[rows].reshape(-1, 3072), "labels": PLACES[rows].tolist()} for name, rows in ROWS.items()
+    }
+    for name, content in (files | {"batches.meta": {"label_names": [f"kind {i}" for i in range(10)]}}).items():
+        text = pickle.dumps(content)
+        (root / CIFAR10.base_folder).mkdir(exist_ok=True)
+        (root / CIFAR10.base_folder / name).write_bytes(text)
+        sums[name] = md5(text)
+    for split in ROWS:
+        monkeypatch.setattr(CIFAR10, f"{split}_list", [[split, sums[split]]])
     monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
-    return images, labels
 
 
-def write_fashion_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
+def write_fashion_mnist(root: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """IDX files: two zeros, the type 8 (uint8), the number of axes, big-endian sizes, bytes."""
     folder = root / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
-    images, labels = RNG.integers(0, 256, (5, 1, 28, 28), dtype=np.uint8), np.array([3, 1, 4, 1, 9])
-    for prefix, rows in (("train", slice(0, 3)), ("t10k", slice(3, 5))):
-        for kind, array in (("images-idx3", images[rows, 0]), ("labels-idx1", labels[rows].astype(np.uint8))):
+    for prefix, rows in (("train", ROWS["train"]), ("t10k", ROWS["test"])):
+        for kind, array in (("images-idx3", images[rows, 0]), ("labels-idx1", PLACES[rows].astype(np.uint8))):
             text = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
             (folder / f"{prefix}-{kind}-ubyte").write_bytes(text)
             (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(text))
-    return images, labels
 
 
-def write_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
+def write_svhn(root: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """MATLAB files of `X: [32, 32, 3, N]` and `y: [N, 1]`, the digit 0 written as 10."""
     from scipy.io import savemat
     from torchvision.datasets import SVHN
 
-    root.mkdir()
-    images, labels = RNG.integers(0, 256, (5, 3, 32, 32), dtype=np.uint8), np.array([0, 1, 4, 1, 9])
     files = {}
-    for split, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
+    for split, rows in ROWS.items():
         path = root / f"{split}.mat"
-        savemat(path, {"X": images[rows].transpose(2, 3, 1, 0), "y": np.where(labels == 0, 10, labels)[rows, None]})
-        files[split] = ["", path.name, hashlib.md5(path.read_bytes()).hexdigest()]
+        savemat(path, {"X": images[rows].transpose(2, 3, 1, 0), "y": np.where(PLACES == 0, 10, PLACES)[rows, None]})
+        files[split] = ["", path.name, md5(path.read_bytes())]
     monkeypatch.setattr(SVHN, "split_list", files)
-    return images, labels
 
 
-def write_stl10(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
+def write_stl10(root: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw bytes `[N, 3, 96, 96]`, each channel column after column, and labels from 1."""
     from torchvision.datasets import STL10
 
     folder = root / STL10.base_folder
-    folder.mkdir(parents=True)
-    images, labels = RNG.integers(0, 256, (5, 3, 96, 96), dtype=np.uint8), np.array([3, 1, 4, 1, 9])
+    folder.mkdir()
     (folder / "class_names.txt").write_text("\n".join(f"kind {i}" for i in range(10)))
-    lists: dict[str, list] = {"train": [], "test": []}
-    for split, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
-        contents = {
-            "X": images[rows].transpose(0, 1, 3, 2).tobytes(),
-            "y": (labels[rows] + 1).astype(np.uint8).tobytes(),
-        }
+    for split, rows in ROWS.items():
+        contents = {"X": images[rows].transpose(0, 1, 3, 2), "y": (PLACES[rows] + 1).astype(np.uint8)}
         for letter, content in contents.items():
-            (folder / f"{split}_{letter}.bin").write_bytes(content)
-            lists[split].append([f"{split}_{letter}.bin", hashlib.md5(content).hexdigest()])
-    monkeypatch.setattr(STL10, "train_list", lists["train"])
-    monkeypatch.setattr(STL10, "test_list", lists["test"])
-    return images, labels
+            (folder / f"{split}_{letter}.bin").write_bytes(content.tobytes())
+        listed = [[f"{split}_{letter}.bin", md5(content.tobytes())] for letter, content in contents.items()]
+        monkeypatch.setattr(STL10, f"{split}_list", listed)
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "classes"),
+    ("name", "write", "shape", "classes"),
     [
-        ("cifar10", write_cifar10, "kind 3"),
-        ("fashion_mnist", write_fashion_mnist, "Dress"),
-        ("svhn", write_svhn, "3"),
-        ("stl10", write_stl10, "kind 3"),
+        ("cifar10", write_cifar10, (5, 3, 32, 32), "kind 3"),
+        ("fashion_mnist", write_fashion_mnist, (5, 1, 28, 28), "Dress"),
+        ("svhn", write_svhn, (5, 3, 32, 32), "3"),
+        ("stl10", write_stl10, (5, 3, 96, 96), "kind 3"),
     ],
 )
-def test_torchvision_archives(folders: dict, monkeypatch: pytest.MonkeyPatch, name: str, write, classes: str) -> None:
-    images, labels = write(folders["root"], monkeypatch)
+def test_torchvision_archives(folders: dict, monkeypatch, name: str, write, shape, classes: str) -> None:
+    images = RNG.integers(0, 256, shape, dtype=np.uint8)
+    folders["root"].mkdir()
+    write(folders["root"], images, monkeypatch)
     source = sources.load(name, **folders)
     np.testing.assert_array_equal(np.concatenate([source.train.images, source.test.images]), images)
-    np.testing.assert_array_equal(np.concatenate([source.train.labels, source.test.labels]), labels)
+    np.testing.assert_array_equal(np.concatenate([source.train.labels, source.test.labels]), PLACES)
     assert (len(source.train.labels), len(source.classes), source.classes[3]) == (3, 10, classes)
 
 
@@ -437,101 +399,28 @@ def test_torchvision_has_all_archives_and_a_failed_download_is_an_error_of_one_l
         sources.load("cifar100", **folders, download=True)
 
 
-def remove_test(folder: Path) -> None:
-    (folder / "test").rename(folder.parent / "elsewhere")
-
-
-def empty_class(folder: Path) -> None:
-    (folder / "train/cat").rename(folder / "cats")
-    (folder / "train/cat").mkdir()
-
-
-def rename_class(folder: Path) -> None:
-    (folder / "test/dog").rename(folder / "test/wolf")
-
-
-def no_class(folder: Path) -> None:
-    for split in ("train", "test"):
-        (folder / split).rename(folder / f"old_{split}")
-        (folder / split).mkdir()
-
-
-@pytest.mark.parametrize("suffix", [".png", ".tiff"])
-def test_16_bit_grey_levels_are_scaled_to_8_bits(folders: dict[str, Path], suffix: str) -> None:
-    make_folder(folders["root"])
-    levels = np.arange(144, dtype=np.uint16).reshape(12, 12) * 455
-    replaced = folders["root"] / "pets" / "train" / "cat" / f"0{suffix}"
-    replaced.with_suffix(".png").unlink()
-    Image.fromarray(levels).save(replaced)
-    image = sources.load("pets", **folders).train.images[0]
-    expected = np.rint(levels / 65535 * 255)
-    np.testing.assert_array_equal(image, np.stack([expected] * 3))
-    assert np.ptp(image) > 250
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_pixels_without_a_known_white_are_refused(folders: dict[str, Path], dtype: type) -> None:
-    make_folder(folders["root"])
-    Image.fromarray(np.ones((12, 12), dtype=dtype)).save(folders["root"] / "pets" / "train" / "cat" / "3.tiff")
-    with pytest.raises(DataError, match=r"cannot read the image .*3\.tiff \(its pixels are numbers of 32 bits"):
-        sources.load("pets", **folders)
-
-
-def corrupt(folder: Path) -> None:
-    (folder / "train/dog/1.png").write_bytes((folder / "train/dog/1.png").read_bytes()[:90])
-
-
-def not_an_image(folder: Path) -> None:
-    (folder / "test/cat/3.png").write_text("<html>404</html>")
-
-
-def other_size(folder: Path) -> None:
-    Image.new("RGB", (13, 12)).save(folder / "test/dog/3.png")
-
-
 @pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (remove_test, r"pets has train/ and no folder test/: the layout is .*pets/\{train,test\}/<class>/<image>"),
-        (empty_class, r"no image in .*pets/train/cat: fill it"),
-        (rename_class, r"class '\w+' is in test and not in train \(1 such\): no probe could learn it"),
-        (no_class, r"no image in .*pets/train: the layout"),
-        (corrupt, r"cannot read the image .*train/dog/1\.png \(.+\): replace or remove it"),
-        (not_an_image, r"cannot read the image .*test/cat/3\.png"),
-        (other_size, r"train/cat/0\.png is 12 x 12 and .*test/dog/3\.png is 13 x 12; set data\.image_size=N"),
-    ],
+    "names", [("train/dog/1",), ("train/cat/1", "train/dog/0", "train/dog/2"), ("train/cat/0", "test/cat/3")]
 )
-def test_broken_folders_are_errors_of_one_line(folders: dict[str, Path], spoil, message: str) -> None:
-    make_folder(folders["root"])
-    spoil(folders["root"] / "pets")
-    with pytest.raises(DataError, match=message) as caught:
-        sources.load("pets", **folders)
-    assert "\n" not in str(caught.value)
-    assert not folders["cache"].exists() or not list(folders["cache"].iterdir())
-
-
-@pytest.mark.parametrize("names", [("train/cat/1", "train/dog/0", "train/dog/2"), ("train/cat/0", "test/cat/3")])
 def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Path], names: tuple[str, ...]) -> None:
     make_folder(folders["root"])
     files = [folders["root"] / "pets" / f"{name}.png" for name in names]
     for file in files:
-        file.write_bytes(b"no image")
-    with pytest.raises(DataError) as caught:
+        file.write_bytes(file.read_bytes()[:90])
+    with refused(rf"cannot read the image {files[0]} \(.+\): replace or remove it") as caught:
         sources.load("pets", **folders)
-    assert str(caught.value).startswith(f"cannot read the image {files[0]} (")
-    assert str(caught.value).endswith(f"; the same holds for {', '.join(map(str, files[1:]))}")
+    others = f"; the same holds for {', '.join(map(str, files[1:]))}" if files[1:] else ""
+    assert str(caught.value).endswith(f"replace or remove it{others}")
     assert not list(folders["cache"].iterdir())
 
 
 def test_of_many_images_that_cannot_be_read_some_are_named(folders: dict[str, Path]) -> None:
+    (folders["root"] / "pets").mkdir(parents=True)
     for index in range(40):
-        file = folders["root"] / "pets" / f"{index:02}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"no image")
-    with pytest.raises(DataError) as caught:
+        (folders["root"] / "pets" / f"{index:02}.png").write_bytes(b"no image")
+    with refused(r", \.\.\.$") as caught:
         sources.load("pets", **folders)
     assert str(caught.value).partition("; the same holds for ")[2].count(".png") == 19
-    assert str(caught.value).endswith(", ...")
 
 
 @pytest.mark.parametrize(
@@ -554,8 +443,6 @@ def test_of_many_images_that_cannot_be_read_some_are_named(folders: dict[str, Pa
             {"name": "photos", "archive": True},
             r"'photos': looked for .*/photos/\{train,test\}/<class>/; set data\.root",
         ),
-        ({"name": "../x"}, r"data\.name='\.\./x' is not a plain name"),
-        ({"name": "digits", "image_size": 0}, r"data\.image_size=0: give a number of pixels, at least 1"),
         (
             {"name": "digits", "options": {"examples": 9}},
             r"'digits' has no option 'examples'; only 'synthetic' has any: examples, cl",
@@ -571,6 +458,5 @@ def test_impossible_requests_are_errors_of_one_line(folders: dict[str, Path], ar
     folders["root"].mkdir(exist_ok=True)
     if arguments.pop("archive", False):
         (folders["root"] / "photos.zip").touch()  # it is no data set, and its name no suggestion
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(message):
         sources.load(**folders | arguments)
-    assert "\n" not in str(caught.value)
