@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import PhaseInputs
+from benchmark.execution.cuda_graphs import RecordedSteps
 from benchmark.execution.parallel import ParallelExecutor, has_random_steps
 from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Batch, Objective, Outputs, Phase, Visit
@@ -38,7 +39,7 @@ def test_networks_that_draw_are_known(make, drops):
     assert has_random_steps(make()) is drops
 
 
-EVERYONE = "federation.participation=1"
+EVERYONE, CPU = "federation.participation=1", torch.device("cpu")
 
 
 def recorded(folder, lanes, *overrides, method="fedavg", recorder=None, prepare=lambda run: None):
@@ -197,6 +198,24 @@ class TestRecordings:
         assert all(lane.fabric is run.loop.fabric for lane in lanes)
         assert len({id(lane.method) for lane in lanes} | {id(run.loop.method)}) == 3
 
+    def test_it_says_why_no_step_was_recorded(self, tmp_path):
+        executor = build_run(tmp_path, "fedavg").loop.executor
+        works = [ParallelExecutor(executor, 1, recorder) for recorder in (None, tape.recorder([]))]
+        assert [work.unrecorded_reason() for work in works] == [
+            "there is nothing to record them with",
+            "no step was made",
+        ]
+
+    @pytest.mark.parametrize(("fails", "recorded", "tries"), [(False, 4, 4), (True, 0, 1)])
+    def test_a_few_shapes_are_recorded_and_none_after_a_failure(self, fails, recorded, tries):
+        """Clients may end in many sizes of short batches, and each recording has memory of its own."""
+        tried = []
+        steps = RecordedSteps(lambda: lambda step: tried.append(step) or (refuse() if fails else step), CPU)
+        steps.rates = [torch.zeros(())]
+        for size in (*range(1, 7), *range(1, 7)):
+            steps.take(torch.ones(size), torch.optim.SGD([torch.ones(1)], lr=0.1), lambda batch: None)
+        assert (sum(map(bool, steps.recorded.values())), len(tried)) == (recorded, tries)
+
     def test_seconds_are_those_of_the_visit(self, tmp_path):
         run = build_run(tmp_path, "fedavg", EVERYONE)
         work = ParallelExecutor(run.loop.executor, 4, None)
@@ -279,7 +298,7 @@ class TestMeasured:
         executors = Named("one", sequential, clock), Named("several", parallel, clock)
         for executor in executors:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
-        measured = AutotunedExecutor(*executors, clock)
+        self.measured = measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
         return [
             list(measured.run(PhaseInputs(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
@@ -349,6 +368,24 @@ class TestMeasured:
         assert {name for name, _ in last} == {"one"}
         assert began["round"] == 3
 
+    def test_only_the_last_trial_counts_by_seconds_an_image(self):
+        """The lanes warm up for two trials of two visits, and have the larger clients afterwards."""
+        seen, sizes = [], {0: 10, 1: 10}
+
+        def several(client):
+            seen.append(client)
+            return 50.0 if len(seen) <= 4 else 0.4 * sizes.get(client, 1)
+
+        ones = lambda client: 1.0 * sizes.get(client, 1)  # noqa: E731
+        *_, last = self.visits(ones, several, [range(2, 8), *[range(2)] * 3], sizes=sizes)
+        assert {name for name, _ in last} == {"several"}
+
+    @pytest.mark.parametrize(("recorded", "rounds", "exact"), [(True, 1, False), (False, 1, True), (True, 0, True)])
+    def test_it_is_exact_until_a_client_is_visited_by_recorded_steps(self, recorded, rounds, exact):
+        self.visits(1.0, 0.4, [range(8)] * rounds)
+        self.measured.parallel.bitwise_exact = not recorded
+        assert self.measured.bitwise_exact is exact
+
     def test_visits_that_do_not_train_stay_with_the_reference(self):
         for visits in self.visits(1.0, 0.1, [range(20)] * 3, Phase("look", work="observe")):
             assert {name for name, _ in visits} == {"one"}
@@ -365,6 +402,7 @@ class TestMeasured:
 def test_the_config_chooses(tmp_path, overrides, expected):
     work = build_run(tmp_path, "fedavg", *overrides).loop.executor
     assert type(work) is expected
+    assert work.bitwise_exact
     if expected is ParallelExecutor:
         assert len(work.lanes) == 3
         assert all(lane.recorder is None for lane in work.lanes)

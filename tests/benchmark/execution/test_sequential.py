@@ -1,6 +1,7 @@
 import math
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,12 +9,13 @@ import torch
 from torch import nn
 
 from benchmark.errors import ConfigError
+from benchmark.execution.batch_norm import Recalibration
 from benchmark.experiment import data
 from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
 from datamodules.partition import Parts
 from methods import trees
-from methods.base import MethodError
+from methods.base import Client, MethodError, Phase
 from methods.fedavg import FedAvg
 from methods.networks import Encoder
 from tests.run_helpers import build_run, same, state, train_run
@@ -142,10 +144,12 @@ class TestLocalWork:
 
     def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=2")
-        seen = defaultdict(list)
+        seen, epochs = defaultdict(list), []
         watch = Watch(run)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].append(len(batch.index)))
+        monkeypatch.setattr(run.loop.method, "start_epoch", lambda *_: epochs.append(len(watch.done)))
         run.loop.fit()
+        assert epochs == sorted([*range(len(self.SIZES))] * 2)
         batches = {2: [2], 8: [8], 9: [8], 10: [8, 2], 16: [8, 8], 17: [8, 8]}
         for position, done in enumerate(watch.done):
             epoch = batches[done.visit.client.examples]
@@ -207,6 +211,14 @@ class TestLocalWork:
             assert done.visit.steps == epochs[done.visit.client.examples] * done.visit.batches
             cost = run.loop.executor.images(done.visit.phase, done.visit.client)
             assert cost == epochs[done.visit.client.examples] * done.visit.client.examples
+
+    def test_the_images_of_a_visit_follow_steps_epochs_and_phase(self, tmp_path):
+        fit, client = Phase("fit"), Client(0, 20)
+        work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.executor
+        phases = [fit, Phase("fit", epochs=2), Phase("look", work="observe"), Phase("say", work="none")]
+        assert [work.images(phase, client) for phase in phases] == [60, 40, 20, 0]
+        work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.executor
+        assert [work.images(fit, Client(0, examples)) for examples in (20, 6)] == [5 * 8, 5 * 6]
 
     def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=10")
@@ -428,6 +440,14 @@ class TestRecalibration:
         mean, second = mean / total, second / total
         np.testing.assert_allclose(weights["backbone.1.running_mean"].numpy(), mean, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(weights["backbone.1.running_var"].numpy(), second - mean**2, rtol=1e-4, atol=1e-6)
+
+    def test_one_image_has_no_variance_and_is_not_measured(self, tmp_path):
+        run = build_run(tmp_path, "fedavg", "federation.batch_norm=recalibrate")
+        layer = run.loop.method.objective.encoder.backbone[1].train()
+        for images, measured in ((1, 0), (2, 1)):
+            batch = SimpleNamespace(views=(torch.rand(images, 3, 8, 8),))
+            assert Recalibration(run.loop.method).observe(batch) == {}
+            assert layer.num_batches_tracked == measured
 
     def test_it_measures_and_changes_nothing_else(self, tmp_path):
         """Recalibration changes neither a client's memory nor a layer's own momentum."""

@@ -88,6 +88,12 @@ def test_sum(fabric):
         np.testing.assert_allclose(leaf.numpy(), weighted_mean(replies, [1] * 4, path, 1), rtol=1e-7)
 
 
+@pytest.mark.parametrize("how", [Mean(), Sum()])
+def test_replies_that_are_one_tensor_are_combined_to_one(fabric, how):
+    packed = trees.flat([(("a",), torch.ones(2)), (("b",), torch.ones(3))])
+    assert trees.span(reduced(fabric, how, [(k, 5, 1, packed.tree(packed.flat)) for k in range(2)])) is not None
+
+
 def test_cat_goes_by_client_id_whoever_came_first(fabric):
     rows = {4: [[4.0, 4.5]], 0: [[0.0, 0.5], [1.0, 1.5]], 2: [[2.0, 2.5]]}
     joined = reduced(fabric, Cat(), [(k, 1, 1, {"rows": torch.tensor(value)}) for k, value in rows.items()])

@@ -1,5 +1,6 @@
 import os
 import resource
+import zipfile
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ def test_there_is_none_at_first(tmp_path):
 
 def test_a_state_comes_back_bit_for_bit(saved):
     assert same(Checkpoint(saved.file.parent, "abc").load(), {**STATE, "config": "abc"})
+    assert zipfile.ZipFile(saved.file).comment.startswith(b"sha256=")
 
 
 def test_a_state_of_an_earlier_version_has_todays_names(saved):
@@ -126,6 +128,11 @@ def test_a_flipped_byte_is_refused_wherever_it_would_change_the_state(saved):
         except CheckpointError:
             refusals += 1
     assert refusals >= (len(content) - checkpoint.SEAL_SIZE) // 4
+
+
+def test_a_seal_that_has_changed_is_no_seal_of_an_earlier_version(saved):
+    saved.file.write_bytes(saved.file.read_bytes().replace(b"sha256=", b"sha255="))
+    assert "its seal has changed" in refused(saved)
 
 
 def test_a_file_without_a_seal_is_of_an_earlier_version(saved):

@@ -4,7 +4,6 @@ import pytest
 
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from methods.base import Client, Phase
-from tests.run_helpers import build_run
 
 FIT, LOOK = Phase("fit"), Phase("look", work="observe")
 ALL = [Client(k, examples) for k, examples in enumerate((40, 10, 10, 20))]
@@ -38,15 +37,3 @@ def test_what_was_measured_decides_and_others_are_guessed_at_its_pace():
 def test_everyone_is_visited_once(ranks):
     parts = shared(VisitCosts(lambda phase, client: client.examples), ranks)
     assert sorted(client for visited in parts for client in visited) == [0, 1, 2, 3]
-
-
-def test_the_images_of_a_visit_follow_steps_epochs_and_phase(tmp_path):
-    work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.executor
-    client = Client(0, 20)
-    assert work.images(FIT, client) == 60
-    assert work.images(Phase("fit", epochs=2), client) == 40
-    assert work.images(LOOK, client) == 20
-    assert work.images(Phase("say", work="none"), client) == 0
-    work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.executor
-    assert work.images(FIT, client) == 5 * 8
-    assert work.images(FIT, Client(0, 6)) == 5 * 6

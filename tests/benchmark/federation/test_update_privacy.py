@@ -8,7 +8,6 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.federation.accountant import Release, epsilon
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.clipping import Clipping
 from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
 from benchmark.rng import Streams
@@ -139,19 +138,20 @@ class TestPoisson:
         combined = made.combined(phase, Replies({}, []), 0, common, 4.0)
         assert combined["weights"]["w"].std().item() == pytest.approx(2 / 4, rel=0.03)
 
-    def test_every_client_is_drawn_by_itself(self):
-        streams = Streams(0)
-        cohorts = [Attendance(participation=0.2, poisson=True).drawn(streams, round, 50) for round in range(2000)]
-        sizes = torch.tensor([len(cohort) for cohort in cohorts], dtype=torch.float64)
-        assert sizes.mean().item() == pytest.approx(10, abs=0.25)
-        assert sizes.var().item() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
-        assert Attendance(participation=1e-9, poisson=True).drawn(streams, 0, 50) == []
-
     def test_an_update_without_a_common_start_is_refused(self):
         made = privacy("central", 1.0, 1.0, sampling=0.5)
         made.check_sent(Phase("fit", uplink={"weights": Mean()}), ONES)
         with pytest.raises(MethodError, match="delta of phase 'fit' is not sent to all clients alike"):
             made.check_sent(FIT, ONES)
+
+    @pytest.mark.parametrize(
+        ("how", "cohort", "why"), [(Sum(), "sampled", "weights is a sum"), (Mean(), "all", "it has all clients")]
+    )
+    def test_what_is_no_mean_of_a_sample_is_refused(self, how, cohort, why):
+        with pytest.raises(MethodError, match=rf"phase 'fit' averages no sample \({why}\): use sampling=fixed"):
+            privacy("central", 1.0, 1.0, sampling=0.5).check_sent(
+                Phase("fit", uplink={"weights": how}, cohort=cohort), ONES
+            )
 
     @pytest.mark.usefixtures("few_orders")
     def test_a_run_charges_every_client_in_every_round_whoever_is_drawn(self, tmp_path):
