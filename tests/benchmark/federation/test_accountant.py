@@ -43,9 +43,7 @@ PFL = [  # (probability, multiplier, releases), and epsilon at 1e-5 by pfl-resea
 
 
 class TestEpsilon:
-    @pytest.mark.parametrize(
-        ("multiplier", "releases"), [(1.3, 1), (1.3, 20), (3.0, 200), (0.7, 3), (8.0, 50), (900.0, 5)]
-    )
+    @pytest.mark.parametrize(("multiplier", "releases"), [(1.3, 1), (1.3, 20), (0.7, 3), (8.0, 50), (900.0, 5)])
     def test_without_sampling_it_is_the_closed_form(self, multiplier, releases):
         exact, released = gaussian_epsilon(multiplier, releases, 1e-5), ((Release(multiplier), releases),)
         assert exact - 1e-6 <= epsilon(released, 1e-5, "pld") <= exact * 1.001 + 1e-3
@@ -57,9 +55,10 @@ class TestEpsilon:
         assert epsilon(released, 1e-5, "pld") == pytest.approx(pld, abs=1e-6)
         assert epsilon(released, 1e-5, "rdp") == pytest.approx(rdp, abs=1e-6)
 
+    @pytest.mark.usefixtures("few_orders")
     @pytest.mark.parametrize("by", ["rdp", "pld"])
     def test_sampling_amplifies_and_a_probability_of_one_does_not(self, by):
-        costs = [epsilon(((Release(2.0, sampling), 10),), 1e-5, by) for sampling in (0.01, 0.1, 0.5, 1.0)]
+        costs = [epsilon(((Release(2.0, sampling), 10),), 1e-5, by) for sampling in (0.01, 0.5, 1.0)]
         assert costs == sorted(costs)
         assert costs[0] < costs[-1] / 10
 
@@ -68,7 +67,7 @@ class TestEpsilon:
         assert epsilon(released, 1e-5, "pld") == epsilon(released, 1e-5, "rdp") > 100
 
     @pytest.mark.parametrize(
-        ("by", "target", "sampling", "count"), [("rdp", 1.0, 0.1, 20), ("pld", 1.0, 0.1, 20), ("rdp", 8.0, 1.0, 5)]
+        ("by", "target", "sampling", "count"), [("rdp", 1.0, 0.1, 20), ("pld", 0.5, 0.1, 20), ("rdp", 8.0, 1.0, 5)]
     )
     @pytest.mark.usefixtures("few_orders")
     def test_noise_is_solved_for_an_epsilon_that_it_never_exceeds(self, by, target, sampling, count):
@@ -79,12 +78,9 @@ class TestEpsilon:
     def test_noise_for_an_epsilon_too_large_to_be_counted_out_is_that_of_renyi_divergences(self):
         assert len({noise_multiplier(101.0, 1e-5, Release, 1, by) for by in ("rdp", "pld")}) == 1
 
-    def test_releases_with_half_the_noise_cost_four_times_as_many(self):
-        assert epsilon(((Release(1.0), 1), (Release(2.0), 4)), 1e-5) == pytest.approx(
-            epsilon(((Release(1.0), 2),), 1e-5), rel=1e-6
-        )
-
-    def test_nothing_released_costs_nothing(self):
+    def test_releases_with_half_the_noise_cost_four_times_as_many_and_none_cost_nothing(self):
+        mixed, one = ((Release(1.0), 1), (Release(2.0), 4)), ((Release(1.0), 2),)
+        assert epsilon(mixed, 1e-5) == pytest.approx(epsilon(one, 1e-5), rel=1e-6)
         assert epsilon((), 1e-5) == 0
 
 
