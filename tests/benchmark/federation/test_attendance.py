@@ -7,8 +7,7 @@ from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.federation.attendance import SPREAD, Attendance
 from benchmark.rng import Streams
-from tests.methods import test_fedsc
-from tests.methods.contract import InterfaceContract
+from tests import run_helpers
 from tests.run_helpers import TINY
 
 STREAMS = Streams(3)
@@ -94,48 +93,18 @@ def test_other_values_are_refused(override, line):
     assert line in str(error.value)
 
 
-class UnderDropout(InterfaceContract):
-    """The contract where clients are away, and half of those that are drawn never reply."""
-
-    variant = True
-    overrides = ("federation.availability=0.8", "federation.dropout=0.5")
-
-    def test_ledger_equals_a_hand_count(self, unbroken):
-        """Replies come from the clients that stay; messages go to all that are drawn."""
-        loop = unbroken.loop
-        lost = [len(loop.cohort(round)) - len(loop.replying(round, loop.cohort(round))) for round in range(loop.rounds)]
-        assert any(lost)
-        for round, missing in enumerate(lost):
-            cohort = len(loop.cohort(round))
-            up, down = (loop.ledger.lines[round, "fit", direction, "weights"] for direction in ("up", "down"))
-            assert 0 < up * cohort == down * (cohort - missing)
-            assert loop.ledger.visits[round] == cohort
-
-
-class TestFedAvg(UnderDropout):
-    method = "fedavg"
-
-
-class TestFedEMA(UnderDropout):
-    method = "fedema"
-
-
-class TestSSD(UnderDropout):
-    method = "ssd"
-    overrides = (*UnderDropout.overrides, "heads.projector=[12,8]")
-
-
-class TestFedSC(UnderDropout):
-    """All clients are asked for their matrix in the first round, also those that never reply to what follows."""
-
-    method = "fedsc"
-
-    def test_ledger_equals_a_hand_count(self, unbroken):
-        loop, bill = unbroken.loop, test_fedsc.TestFedSC.bill(self, unbroken)
-        for round in range(loop.rounds):
-            cohort, replying = loop.cohort(round), loop.replying(round, loop.cohort(round))
-            asked = len(loop.clients if round == 0 else replying)
-            lines = {key[1:]: size for key, size in loop.ledger.lines.items() if key[0] == round}
-            assert lines["correlate", "up", "R"] == asked * bill["correlate", "up", "R"]
-            assert lines["fit", "up", "weights"] == len(replying) * bill["fit", "up", "weights"]
-            assert loop.ledger.visits[round] == len(cohort)
+@pytest.mark.parametrize("method", ["fedavg", "fedsc"])
+def test_messages_go_to_all_that_are_drawn_and_replies_come_from_those_that_stay(method):
+    """FedSC asks all clients for their matrix in the first round, also those that never reply to what follows."""
+    words = ("federation.availability=0.8", "federation.dropout=0.5")
+    loop, plain = (run_helpers.trained(method, *given).loop for given in (words, ()))
+    cohorts = [loop.cohort(round) for round in range(loop.rounds)]
+    staying = [loop.replying(round, cohort) for round, cohort in enumerate(cohorts)]
+    assert list(map(len, staying)) != list(map(len, cohorts))
+    assert loop.ledger.visits == {round: len(cohort) for round, cohort in enumerate(cohorts)}
+    for (round, phase, direction, entry), size in loop.ledger.lines.items():
+        members = visited = 4  # all clients
+        if (phase, round) != ("correlate", 0):
+            first = phase == ("fit" if method == "fedavg" or round == 0 else "correlate")
+            members, visited = 2, len((cohorts if direction == "down" and first else staying)[round])
+        assert size * members == visited * plain.ledger.lines[round, phase, direction, entry]

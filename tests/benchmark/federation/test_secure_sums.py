@@ -10,8 +10,6 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
-from tests.methods import test_fedavg, test_scaffold
-from tests.methods.contract import InterfaceContract
 
 SECURE = "privacy.secure_sums=true"
 FIT = Phase("fit", uplink={"weights": Mean("examples"), "delta": Sum(), "rows": Each()})
@@ -200,25 +198,3 @@ MISTAKES = [
 def test_what_cannot_be_masked_is_refused_in_one_line(method, words, line, tmp_path):
     with pytest.raises((ConfigError, MethodError), match=line):
         run_helpers.build_run(tmp_path, method, *words)
-
-
-class Masked(InterfaceContract):
-    """The contract under masks."""
-
-    variant = True
-    overrides = (SECURE,)
-
-
-class TestFedAvg(Masked):
-    method = "fedavg"
-
-    def bill(self, run):
-        return test_fedavg.TestFedAvg().bill(run) | {("fit", "up", "weights"): test_fedavg.WEIGHTS + 4}
-
-
-class TestScaffold(Masked):
-    method = "scaffold"
-
-    def bill(self, run):
-        plain = test_scaffold.TestScaffold().bill(run)
-        return plain | {("fit", "up", "delta_w"): plain["fit", "up", "delta_w"] + 4}

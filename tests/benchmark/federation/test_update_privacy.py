@@ -309,14 +309,6 @@ class Noisy(InterfaceContract):
     test_batch_norm_policies = None
 
 
-class TestCentral(Noisy):
-    method = "fedavg"
-    overrides = ("privacy.mechanism=central", *Noisy.overrides)
-
-    def bill(self, run):
-        return dict.fromkeys(test_fedavg.TestFedAvg().bill(run), WEIGHTS - 4 * STATISTICS)
-
-
 class TestPoissonAndAdaptive(Noisy, DurabilityContract):
     """The clip moves with the rounds; a round may be of nobody."""
 
@@ -329,7 +321,8 @@ class TestPoissonAndAdaptive(Noisy, DurabilityContract):
     )
 
     def bill(self, run):
-        return TestCentral().bill(run) | {("fit", "up", WITHIN): 4}
+        bill = dict.fromkeys(test_fedavg.TestFedAvg().bill(run), WEIGHTS - 4 * STATISTICS)
+        return bill | {("fit", "up", WITHIN): 4}
 
 
 class TestLocal(Noisy):
