@@ -15,6 +15,7 @@ from benchmark.execution.base import PhaseInputs
 from benchmark.execution.cuda_graphs import RecordedSteps
 from benchmark.execution.parallel import ParallelExecutor, has_random_steps
 from benchmark.execution.sequential import SequentialExecutor
+from methods import trees
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
@@ -111,25 +112,19 @@ class TestRecordings:
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
         run = build_run(tmp_path, "scaffold", EVERYONE)
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder([]))
-        run.loop.restore()
-        run.loop.run_round(0)
-        sent = run.loop.server
-        before = {name: tree.copy() for name, tree in sent["c"].items()}
-        before = {part: {name: leaf.clone() for name, leaf in tree.items()} for part, tree in before.items()}
-        cohort = run.loop.clients
-        phase = run.loop.method.phases[0]
-        inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
-        given = PhaseInputs(run.loop.method, phase, 1, 3, inbox, run.loop.client_state)
-        list(run.loop.executor.run(given, cohort))
+        loop = run.loop
+        loop.executor = ParallelExecutor(loop.executor, 2, tape.recorder([]))
+        loop.restore()
+        loop.run_round(0)
+        sent, before = loop.server, trees.clone(loop.server["c"])
+        inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in loop.clients}
+        given = PhaseInputs(loop.method, loop.method.phases[0], 1, 3, inbox, loop.client_state)
+        list(loop.executor.run(given, loop.clients))
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
         "make",
-        [
-            partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1),
-            partial(torch.optim.Rprop, lr=0.001),
-        ],
+        [partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1), partial(torch.optim.Rprop, lr=0.001)],
         ids=["dampening", "another"],
     )
     def test_other_optimisers_are_not_recorded(self, tmp_path, make):
@@ -158,14 +153,7 @@ class TestRecordings:
 
     @pytest.mark.parametrize(
         ("where", "replayed"),
-        [
-            ("attribute", True),
-            ("_underscore", True),
-            ("list", False),
-            ("mixed", False),
-            ("number", True),
-            ("module", True),
-        ],
+        [*((k, True) for k in ("attribute", "_underscore", "number", "module")), ("list", False), ("mixed", False)],
     )
     def test_whatever_a_visit_leaves_is_seen(self, tmp_path, where, replayed):
         """State that cannot be copied in place prevents recording; a changed number or module is recorded again."""
@@ -175,11 +163,10 @@ class TestRecordings:
         assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
-    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path, plain):
-        run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse)
-        assert difference(run.loop.server, plain.loop.server) < 1e-5
-
-    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch, plain):
+    @pytest.mark.parametrize("fails", ["at once", "half way"])
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is_and_leaves_no_gradients(
+        self, tmp_path, monkeypatch, plain, fails
+    ):
         def record(function):
             with tape.Tape() as begun, monkeypatch.context() as patch:
                 patch.setattr(torch.optim.SGD, "step", refuse)
@@ -188,7 +175,7 @@ class TestRecordings:
                 finally:
                     begun.undo()
 
-        run, _ = recorded(tmp_path, 2, recorder=lambda stream: record)
+        run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse if fails == "at once" else record)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
@@ -313,9 +300,7 @@ class TestMeasured:
             ["several"] * 8,
             ["several"] * 8,
         ]
-
-    def test_the_reference_is_kept_where_it_is_faster(self):
-        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)
+        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)  # the reference, where it is faster
         assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
         assert [name for name, _ in after] == ["one"] * 8
 

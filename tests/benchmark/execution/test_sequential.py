@@ -1,4 +1,5 @@
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -164,53 +165,46 @@ class TestLocalWork:
         images = {done.visit.client.examples: done.images for done in watch.done}
         assert images == {size: size for size in self.SIZES}
 
-    def test_a_loss_of_pairs_cannot_train_on_one_image(self, tmp_path):
-        words = ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1")
-        with pytest.raises(ConfigError, match=r"the loss of AlignUniform is not defined for one image"):
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (
+                ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1"),
+                "the loss of AlignUniform is not defined for one image",
+            ),
+            (("training.smallest_batch=1",), "smallest_batch=1: BatchNorm in the heads cannot train on one"),
+            (("training.most_epochs=4", "training.epochs=5"), "most_epochs=4: give at least training.epochs="),
+            (("training.most_epochs=4", "training.drop_last=true"), "most_epochs=4: give at least training.epochs="),
+            (("schedule.name=cosine_twice", "schedule.per=step"), "cosine_twice: its rate is that of a round"),
+        ],
+    )
+    def test_what_no_visit_can_do_is_refused(self, tmp_path, words, line):
+        with pytest.raises(ConfigError, match=re.escape(line)):
             build_run(tmp_path, "fedavg", *words)
 
     @pytest.mark.parametrize(
-        "override",
-        ["training.epochs=5", "training.drop_last=true"],
+        ("override", "counted"),
+        [("training.drop_last=false", (1, 1, 2, 2, 2, 3)), ("training.drop_last=true", (1, 1, 1, 1, 2, 2))],
     )
-    def test_more_epochs_go_with_no_other_length(self, tmp_path, override):
-        with pytest.raises(ConfigError, match=r"training\.most_epochs=4: give at least training\.epochs="):
-            build_run(tmp_path, "fedavg", "training.most_epochs=4", override)
-
-    def test_a_doubled_cosine_is_by_round(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"cosine_twice: its rate is that of a round"):
-            build_run(tmp_path, "fedavg", "schedule.name=cosine_twice", "schedule.per=step")
-
-    def test_batch_norm_in_the_heads_cannot_train_on_one_image(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"smallest_batch=1: BatchNorm in the heads cannot train on one"):
-            build_run(tmp_path, "fedavg", "training.smallest_batch=1")
-
-    @pytest.mark.parametrize(
-        ("override", "batches"),
-        [
-            ("training.drop_last=false", {2: 1, 8: 1, 9: 2, 10: 2, 16: 2, 17: 3}),
-            ("training.drop_last=true", {2: 1, 8: 1, 9: 1, 10: 1, 16: 2, 17: 2}),
-        ],
-    )
-    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, batches):
+    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, counted):
         """As in released codes, whose weights are the lengths of their loaders."""
         run = self.resized(tmp_path, override)
         watch = Watch(run)
         run.loop.fit()
-        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == batches
+        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == dict(
+            zip(self.SIZES, counted, strict=True)
+        )
 
-    @pytest.mark.parametrize(
-        ("most", "epochs"), [(4, {2: 3, 8: 3, 9: 1, 10: 1, 16: 1, 17: 1}), (2, {2: 2, 8: 2, 9: 1, 10: 1, 16: 1, 17: 1})]
-    )
+    @pytest.mark.parametrize(("most", "epochs"), [(4, (3, 3, 1, 1, 1, 1)), (2, (2, 2, 1, 1, 1, 1))])
     def test_clients_with_few_images_may_train_more_epochs(self, tmp_path, most, epochs):
         """The largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them."""
         run = self.resized(tmp_path, f"training.most_epochs={most}", "training.epochs=1")
-        watch = Watch(run)
+        watch, epochs = Watch(run), dict(zip(self.SIZES, epochs, strict=True))
         run.loop.fit()
         for done in watch.done:
-            assert done.visit.steps == epochs[done.visit.client.examples] * done.visit.batches
-            cost = run.loop.executor.images(done.visit.phase, done.visit.client)
-            assert cost == epochs[done.visit.client.examples] * done.visit.client.examples
+            client = done.visit.client
+            assert done.visit.steps == epochs[client.examples] * done.visit.batches
+            assert run.loop.executor.images(done.visit.phase, client) == epochs[client.examples] * client.examples
 
     def test_the_images_of_a_visit_follow_steps_epochs_and_phase(self, tmp_path):
         fit, client = Phase("fit"), Client(0, 20)
