@@ -1,5 +1,7 @@
 """Who takes part in a round: shares are as stated, every draw repeats, and what is lost is sent and counted alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -42,7 +44,7 @@ def test_a_poisson_sample_draws_every_client_by_itself(share, there):
     sizes = torch.tensor([len(sampled.drawn(STREAMS, round, 50)) for round in range(2000)], dtype=torch.float64)
     assert sizes.mean().item() == pytest.approx(10, abs=0.25)
     assert sizes.var().item() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
-    assert sampled.expected(50) == 10
+    assert (sampled.expected(50), replace(sampled, dropout=0.25).expected(50)) == (10, 7.5)
     assert Attendance(participation=1e-9, poisson=True).drawn(STREAMS, 0, 50) == []
 
 

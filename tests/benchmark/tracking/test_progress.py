@@ -11,7 +11,9 @@ from benchmark.tracking import progress
 from benchmark.tracking.progress import Display
 
 
-@pytest.mark.parametrize(("interval", "also"), [(-1.0, ["run: evaluating global: features 50 %"]), (60.0, [])])
+@pytest.mark.parametrize(
+    ("interval", "also"), [(-1.0, ["run: evaluating global: features 50 %"]), (progress.LINE_INTERVAL, [])]
+)
 def test_where_there_is_no_terminal_a_step_prints_its_name_and_a_long_one_a_line_now_and_then(
     monkeypatch, interval, also
 ):
