@@ -183,9 +183,9 @@ class FederatedLoop:
     @cached_property
     def late(self) -> frozenset[int]:
         """Indices of the clients that miss the deadline, in every round."""
-        if self.attendance.deadline is None:
+        sampled = (phase for _, phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all")
+        if self.attendance.deadline is None or (first := next(sampled, None)) is None:
             return frozenset()
-        first = next(phase for _, phase in self.plan(0) if phase.where == "clients")
         return self.attendance.late(self.streams, [self.executor.images(first, client) for client in self.clients])
 
     @property

@@ -37,6 +37,14 @@ class TestSuite:
             assert record["best"]["round"] == 1
 
 
+TWO_MACHINES = {  # launcher -> what it sets; None: the number of the machine
+    "torchrun": {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": None, "GROUP_RANK": None}
+    | {"TORCHELASTIC_RUN_ID": "x"},
+    "srun": {"SLURM_LOCALID": "0", "SLURM_PROCID": None, "SLURM_NODEID": None, "SLURM_NTASKS": "2"}
+    | {"SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_NAME": "mine", "SLURM_NODELIST": "127.0.0.1"},
+}
+
+
 @pytest.mark.ranks
 class TestLaunchers:
     def test_torchrun(self, tmp_path, unbroken):
@@ -50,21 +58,11 @@ class TestLaunchers:
         assert done.stdout.count("record, scores of every round") == 1
         assert same(job.state, unbroken)
 
-    @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+    @pytest.mark.parametrize("launcher", TWO_MACHINES)
     def test_two_machines_of_one_rank_each(self, tmp_path, unbroken, launcher):
         """Two processes with the environment variables that torchrun or srun sets on two machines."""
-        environment = {
-            "torchrun": [
-                {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": k, "GROUP_RANK": k, "TORCHELASTIC_RUN_ID": "x"}
-                for k in "01"
-            ],
-            "srun": [
-                {"SLURM_LOCALID": "0", "SLURM_PROCID": k, "SLURM_NODEID": k, "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
-                | {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_NAME": "mine", "SLURM_NODELIST": "127.0.0.1"}
-                for k in "01"
-            ],
-        }[launcher]
-        job = Job(tmp_path / "x", "nodes=2", environments=by_hand(*environment))
+        ranks = by_hand(*({key: value or k for key, value in TWO_MACHINES[launcher].items()} for k in "01"))
+        job = Job(tmp_path / "x", "nodes=2", environments=ranks)
         assert job.end() == [0, 0], job.out.read_text()
         assert job.out.read_text().count("record, scores of every round") == 1
         assert same(job.state, unbroken)
@@ -121,47 +119,38 @@ class TestLayout:
 
     @pytest.mark.parametrize(("gpus", "count"), [(1, 1), (2, 2), (8, 4)])
     def test_auto_on_gpus_is_one_each_that_has_a_client(self, launch, monkeypatch, gpus, count):
-        monkeypatch.setattr(launching, "_is_program", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         mine = config("federation.participation=1", "accelerator=cuda")
+        assert RankProcesses().layout(mine) == (1, 1, False)  # a caller from Python keeps its one process
+        assert started_ranks(monkeypatch, config("devices=2")) == 1
+        monkeypatch.setattr(launching, "_is_program", lambda: True)
         assert RankProcesses().layout(mine) == (count, 1, False)
         assert started_ranks(monkeypatch, mine) == count
-
-    def test_a_caller_from_python_keeps_its_one_process(self, launch, monkeypatch):
-        assert RankProcesses().layout(config("partition.clients=1000")) == (1, 1, False)
-        assert started_ranks(monkeypatch, config("devices=2")) == 1
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "expected"),
         [
-            (TORCHRUN, (), (2, 2)),
-            (TORCHRUN, ("devices=2", "nodes=2"), (2, 2)),
-            (TORCHRUN, ("devices=2",), (2, 2)),
-            (SRUN, ("nodes=2",), (3, 2)),
-            (SRUN | TORCHRUN, (), (2, 2)),
-            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, (), (4, 1)),
-            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, ("nodes=2",), (2, 2)),
+            (TORCHRUN, (), (2, 2, True)),
+            (TORCHRUN, ("devices=2", "nodes=2"), (2, 2, True)),
+            (TORCHRUN, ("devices=2",), (2, 2, True)),
+            (SRUN, ("nodes=2",), (3, 2, True)),
+            (SRUN | TORCHRUN, (), (2, 2, True)),
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, (), (4, 1, True)),
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, ("nodes=2",), (2, 2, True)),
+            # a batch script or a shell of SLURM is no launcher
+            ({"SLURM_NTASKS": "1"}, ("devices=2",), (2, 1, False)),
+            ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, ("devices=2",), (2, 1, False)),
+            ({"SLURM_JOB_ID": "7"}, ("devices=2",), (2, 1, False)),
         ],
     )
     def test_what_a_launcher_has_started(self, launch, environment, overrides, expected):
         launch(**environment)
-        assert RankProcesses().layout(config(*overrides)) == (*expected, True)
-
-    @pytest.mark.parametrize(
-        "environment", [{"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_ID": "7"}]
-    )
-    def test_a_batch_script_or_a_shell_of_slurm_is_no_launcher(self, launch, environment):
-        launch(**environment)
-        assert RankProcesses().layout(config("devices=2")) == (2, 1, False)
+        assert RankProcesses().layout(config(*overrides)) == expected
 
     @pytest.mark.parametrize(
         ("environment", "overrides", "line"),
         [
-            (
-                TORCHRUN,
-                ("devices=4",),
-                "devices=4 nodes=2, but 4 ranks were started, 2 on each machine: give devices=2",
-            ),
+            (TORCHRUN, ("devices=4",), "4 nodes=2, but 4 ranks were started, 2 on each machine: give devices=2"),
             (TORCHRUN, ("nodes=1",), "give devices=2 nodes=2, or neither"),
             (SRUN, ("devices=1",), "6 ranks were started, 3 on each machine"),
             ({"SLURM_NTASKS": "2"}, (), "give --ntasks-per-node"),

@@ -65,12 +65,8 @@ class Collectives(Callback):
         gather = dist.all_gather_object
 
         def gather_objects(values, value, *args, **kwargs):
-            held = [
-                leaf
-                for leaf in torch.utils._pytree.tree_leaves(_without_replies(value))
-                if isinstance(leaf, DeviceTensor)
-            ]
-            assert not held, "a tensor of this rank's GPU in an object for the others"
+            leaves = torch.utils._pytree.tree_leaves(_without_replies(value))
+            assert not any(isinstance(leaf, DeviceTensor) for leaf in leaves), "a tensor of this rank's GPU for others"
             self.count("objects", len(pickle.dumps(value)))
             return gather(values, value, *args, **kwargs)
 
@@ -115,12 +111,9 @@ def on_two_gpus(folder: Path, place: str, case: tuple[str, ...]):
     environments, *devices = PLACES[place]
     folder.mkdir()
     words = (*EVERYONE, *case[1:], *devices)
-    children = [
-        run_helpers.in_child(
-            run_helpers.call_by_name, __name__, "train_rank", folder, case[0], words, environment=environment
-        )
-        for environment in run_helpers.by_hand(*environments)
-    ]
+    work = (run_helpers.call_by_name, __name__, "train_rank", folder, case[0], words)
+    ranks = run_helpers.by_hand(*environments)
+    children = [run_helpers.in_child(*work, environment=environment) for environment in ranks]
     assert [run_helpers.finish(child) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)], json.loads((folder / "rank0.json").read_text())
 

@@ -27,26 +27,19 @@ class Clock:
         self.now += 4.0 if self.passes <= 3 else 10.0 if self.passes == 4 else self.after
 
 
-def with_clock(monkeypatch, run, after):
-    clock = Clock(after)
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (1.0, "a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"),
+        (4.0, "a pass takes 4000.0 ms instead of 4000.0 ms: it never pays here"),
+    ],
+)
+def test_it_says_what_it_costs_and_is_used_where_it_pays(tmp_path, monkeypatch, after, said):
+    run, clock = build_run(tmp_path, "fedavg", "training.steps=5"), Clock(after)
     monkeypatch.setattr(compilation, "time", clock)
     monkeypatch.setattr(compilation, "_pass", clock.pass_)
-
-
-def test_it_says_what_it_costs_and_whether_it_pays(tmp_path, monkeypatch):
-    run = build_run(tmp_path, "fedavg", "training.steps=5")
-    with_clock(monkeypatch, run, after=1.0)
-    assert compiled(run)[1] == (
-        "compiled in 10.0 s; a pass takes 1000.0 ms instead of 4000.0 ms: pays back after 3 steps; this run has 60"
-    )
-    assert run.loop.method.objective._compiled_call_impl is not None
-
-
-def test_where_it_never_pays_it_says_so_and_lets_it_be(tmp_path, monkeypatch):
-    run = build_run(tmp_path, "fedavg")
-    with_clock(monkeypatch, run, after=4.0)
-    assert compiled(run)[1].endswith("it never pays here")
-    assert run.loop.method.objective._compiled_call_impl is None
+    assert compiled(run) == (after < 4, f"compiled in 10.0 s; {said}")
+    assert (run.loop.method.objective._compiled_call_impl is not None) == (after < 4)
 
 
 def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):

@@ -1,5 +1,6 @@
 """Flat buffer of a model: the model is unchanged, and the weights it sends are one tensor."""
 
+import pytest
 import torch
 
 from benchmark.execution.flat_parameters import FlatParameters
@@ -58,10 +59,9 @@ def test_learning_moves_the_flat_tensor(tmp_path):
     assert not torch.equal(resident.flat, resident.pristine)
 
 
-def test_without_running_statistics_what_travels_still_is_one_tensor(tmp_path):
-    module = method(tmp_path, "federation.batch_norm=local")
-    FlatParameters(module)
-    assert trees.span(module.weights()) is not None
+@pytest.mark.parametrize("words", [("federation.batch_norm=local",), ("training.precision=64-true",)])
+def test_without_running_statistics_and_in_float64_what_travels_still_is_one_tensor(tmp_path, words):
+    assert trees.span(method(tmp_path, *words).weights()) is not None
 
 
 def test_scalars_do_not_move_weights_off_their_boundaries(tmp_path):

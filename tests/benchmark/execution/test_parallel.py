@@ -12,8 +12,10 @@ from torch import nn
 
 from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import PhaseInputs
+from benchmark.execution.cuda_graphs import RecordedSteps
 from benchmark.execution.parallel import ParallelExecutor, has_random_steps
 from benchmark.execution.sequential import SequentialExecutor
+from methods import trees
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
@@ -38,7 +40,7 @@ def test_networks_that_draw_are_known(make, drops):
     assert has_random_steps(make()) is drops
 
 
-EVERYONE = "federation.participation=1"
+EVERYONE, CPU = "federation.participation=1", torch.device("cpu")
 
 
 def recorded(folder, lanes, *overrides, method="fedavg", recorder=None, prepare=lambda run: None):
@@ -110,25 +112,19 @@ class TestRecordings:
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
         run = build_run(tmp_path, "scaffold", EVERYONE)
-        run.loop.executor = ParallelExecutor(run.loop.executor, 2, tape.recorder([]))
-        run.loop.restore()
-        run.loop.run_round(0)
-        sent = run.loop.server
-        before = {name: tree.copy() for name, tree in sent["c"].items()}
-        before = {part: {name: leaf.clone() for name, leaf in tree.items()} for part, tree in before.items()}
-        cohort = run.loop.clients
-        phase = run.loop.method.phases[0]
-        inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in cohort}
-        given = PhaseInputs(run.loop.method, phase, 1, 3, inbox, run.loop.client_state)
-        list(run.loop.executor.run(given, cohort))
+        loop = run.loop
+        loop.executor = ParallelExecutor(loop.executor, 2, tape.recorder([]))
+        loop.restore()
+        loop.run_round(0)
+        sent, before = loop.server, trees.clone(loop.server["c"])
+        inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in loop.clients}
+        given = PhaseInputs(loop.method, loop.method.phases[0], 1, 3, inbox, loop.client_state)
+        list(loop.executor.run(given, loop.clients))
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
         "make",
-        [
-            partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1),
-            partial(torch.optim.Rprop, lr=0.001),
-        ],
+        [partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1), partial(torch.optim.Rprop, lr=0.001)],
         ids=["dampening", "another"],
     )
     def test_other_optimisers_are_not_recorded(self, tmp_path, make):
@@ -157,14 +153,7 @@ class TestRecordings:
 
     @pytest.mark.parametrize(
         ("where", "replayed"),
-        [
-            ("attribute", True),
-            ("_underscore", True),
-            ("list", False),
-            ("mixed", False),
-            ("number", True),
-            ("module", True),
-        ],
+        [*((k, True) for k in ("attribute", "_underscore", "number", "module")), ("list", False), ("mixed", False)],
     )
     def test_whatever_a_visit_leaves_is_seen(self, tmp_path, where, replayed):
         """State that cannot be copied in place prevents recording; a changed number or module is recorded again."""
@@ -174,11 +163,10 @@ class TestRecordings:
         assert difference(run.loop.server, plain.loop.server) < 1e-5
         assert bool(tapes) == replayed
 
-    def test_a_step_that_cannot_be_recorded_runs_as_it_is(self, tmp_path, plain):
-        run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse)
-        assert difference(run.loop.server, plain.loop.server) < 1e-5
-
-    def test_a_recording_that_fails_half_way_leaves_no_gradients(self, tmp_path, monkeypatch, plain):
+    @pytest.mark.parametrize("fails", ["at once", "half way"])
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is_and_leaves_no_gradients(
+        self, tmp_path, monkeypatch, plain, fails
+    ):
         def record(function):
             with tape.Tape() as begun, monkeypatch.context() as patch:
                 patch.setattr(torch.optim.SGD, "step", refuse)
@@ -187,7 +175,7 @@ class TestRecordings:
                 finally:
                     begun.undo()
 
-        run, _ = recorded(tmp_path, 2, recorder=lambda stream: record)
+        run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse if fails == "at once" else record)
         assert difference(run.loop.server, plain.loop.server) < 1e-5
 
     def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
@@ -196,6 +184,24 @@ class TestRecordings:
         lanes = ParallelExecutor(run.loop.executor, 2, None).lanes
         assert all(lane.fabric is run.loop.fabric for lane in lanes)
         assert len({id(lane.method) for lane in lanes} | {id(run.loop.method)}) == 3
+
+    def test_it_says_why_no_step_was_recorded(self, tmp_path):
+        executor = build_run(tmp_path, "fedavg").loop.executor
+        works = [ParallelExecutor(executor, 1, recorder) for recorder in (None, tape.recorder([]))]
+        assert [work.unrecorded_reason() for work in works] == [
+            "there is nothing to record them with",
+            "no step was made",
+        ]
+
+    @pytest.mark.parametrize(("fails", "recorded", "tries"), [(False, 4, 4), (True, 0, 1)])
+    def test_a_few_shapes_are_recorded_and_none_after_a_failure(self, fails, recorded, tries):
+        """Clients may end in many sizes of short batches, and each recording has memory of its own."""
+        tried = []
+        steps = RecordedSteps(lambda: lambda step: tried.append(step) or (refuse() if fails else step), CPU)
+        steps.rates = [torch.zeros(())]
+        for size in (*range(1, 7), *range(1, 7)):
+            steps.take(torch.ones(size), torch.optim.SGD([torch.ones(1)], lr=0.1), lambda batch: None)
+        assert (sum(map(bool, steps.recorded.values())), len(tried)) == (recorded, tries)
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
         run = build_run(tmp_path, "fedavg", EVERYONE)
@@ -279,7 +285,7 @@ class TestMeasured:
         executors = Named("one", sequential, clock), Named("several", parallel, clock)
         for executor in executors:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
-        measured = AutotunedExecutor(*executors, clock)
+        self.measured = measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
         return [
             list(measured.run(PhaseInputs(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
@@ -294,9 +300,7 @@ class TestMeasured:
             ["several"] * 8,
             ["several"] * 8,
         ]
-
-    def test_the_reference_is_kept_where_it_is_faster(self):
-        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)
+        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)  # the reference, where it is faster
         assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
         assert [name for name, _ in after] == ["one"] * 8
 
@@ -349,6 +353,24 @@ class TestMeasured:
         assert {name for name, _ in last} == {"one"}
         assert began["round"] == 3
 
+    def test_only_the_last_trial_counts_by_seconds_an_image(self):
+        """The lanes warm up for two trials of two visits, and have the larger clients afterwards."""
+        seen, sizes = [], {0: 10, 1: 10}
+
+        def several(client):
+            seen.append(client)
+            return 50.0 if len(seen) <= 4 else 0.4 * sizes.get(client, 1)
+
+        ones = lambda client: 1.0 * sizes.get(client, 1)  # noqa: E731
+        *_, last = self.visits(ones, several, [range(2, 8), *[range(2)] * 3], sizes=sizes)
+        assert {name for name, _ in last} == {"several"}
+
+    @pytest.mark.parametrize(("recorded", "rounds", "exact"), [(True, 1, False), (False, 1, True), (True, 0, True)])
+    def test_it_is_exact_until_a_client_is_visited_by_recorded_steps(self, recorded, rounds, exact):
+        self.visits(1.0, 0.4, [range(8)] * rounds)
+        self.measured.parallel.bitwise_exact = not recorded
+        assert self.measured.bitwise_exact is exact
+
     def test_visits_that_do_not_train_stay_with_the_reference(self):
         for visits in self.visits(1.0, 0.1, [range(20)] * 3, Phase("look", work="observe")):
             assert {name for name, _ in visits} == {"one"}
@@ -365,6 +387,7 @@ class TestMeasured:
 def test_the_config_chooses(tmp_path, overrides, expected):
     work = build_run(tmp_path, "fedavg", *overrides).loop.executor
     assert type(work) is expected
+    assert work.bitwise_exact
     if expected is ParallelExecutor:
         assert len(work.lanes) == 3
         assert all(lane.recorder is None for lane in work.lanes)

@@ -1,6 +1,8 @@
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,12 +10,13 @@ import torch
 from torch import nn
 
 from benchmark.errors import ConfigError
+from benchmark.execution.batch_norm import Recalibration
 from benchmark.experiment import data
 from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
 from datamodules.partition import Parts
 from methods import trees
-from methods.base import MethodError
+from methods.base import Client, MethodError, Phase
 from methods.fedavg import FedAvg
 from methods.networks import Encoder
 from tests.run_helpers import build_run, same, state, train_run
@@ -142,10 +145,12 @@ class TestLocalWork:
 
     def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=2")
-        seen = defaultdict(list)
+        seen, epochs = defaultdict(list), []
         watch = Watch(run)
         each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].append(len(batch.index)))
+        monkeypatch.setattr(run.loop.method, "start_epoch", lambda *_: epochs.append(len(watch.done)))
         run.loop.fit()
+        assert epochs == sorted([*range(len(self.SIZES))] * 2)
         batches = {2: [2], 8: [8], 9: [8], 10: [8, 2], 16: [8, 8], 17: [8, 8]}
         for position, done in enumerate(watch.done):
             epoch = batches[done.visit.client.examples]
@@ -160,53 +165,54 @@ class TestLocalWork:
         images = {done.visit.client.examples: done.images for done in watch.done}
         assert images == {size: size for size in self.SIZES}
 
-    def test_a_loss_of_pairs_cannot_train_on_one_image(self, tmp_path):
-        words = ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1")
-        with pytest.raises(ConfigError, match=r"the loss of AlignUniform is not defined for one image"):
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (
+                ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1"),
+                "the loss of AlignUniform is not defined for one image",
+            ),
+            (("training.smallest_batch=1",), "smallest_batch=1: BatchNorm in the heads cannot train on one"),
+            (("training.most_epochs=4", "training.epochs=5"), "most_epochs=4: give at least training.epochs="),
+            (("training.most_epochs=4", "training.drop_last=true"), "most_epochs=4: give at least training.epochs="),
+            (("schedule.name=cosine_twice", "schedule.per=step"), "cosine_twice: its rate is that of a round"),
+        ],
+    )
+    def test_what_no_visit_can_do_is_refused(self, tmp_path, words, line):
+        with pytest.raises(ConfigError, match=re.escape(line)):
             build_run(tmp_path, "fedavg", *words)
 
     @pytest.mark.parametrize(
-        "override",
-        ["training.epochs=5", "training.drop_last=true"],
+        ("override", "counted"),
+        [("training.drop_last=false", (1, 1, 2, 2, 2, 3)), ("training.drop_last=true", (1, 1, 1, 1, 2, 2))],
     )
-    def test_more_epochs_go_with_no_other_length(self, tmp_path, override):
-        with pytest.raises(ConfigError, match=r"training\.most_epochs=4: give at least training\.epochs="):
-            build_run(tmp_path, "fedavg", "training.most_epochs=4", override)
-
-    def test_a_doubled_cosine_is_by_round(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"cosine_twice: its rate is that of a round"):
-            build_run(tmp_path, "fedavg", "schedule.name=cosine_twice", "schedule.per=step")
-
-    def test_batch_norm_in_the_heads_cannot_train_on_one_image(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"smallest_batch=1: BatchNorm in the heads cannot train on one"):
-            build_run(tmp_path, "fedavg", "training.smallest_batch=1")
-
-    @pytest.mark.parametrize(
-        ("override", "batches"),
-        [
-            ("training.drop_last=false", {2: 1, 8: 1, 9: 2, 10: 2, 16: 2, 17: 3}),
-            ("training.drop_last=true", {2: 1, 8: 1, 9: 1, 10: 1, 16: 2, 17: 2}),
-        ],
-    )
-    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, batches):
+    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, counted):
         """As in released codes, whose weights are the lengths of their loaders."""
         run = self.resized(tmp_path, override)
         watch = Watch(run)
         run.loop.fit()
-        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == batches
+        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == dict(
+            zip(self.SIZES, counted, strict=True)
+        )
 
-    @pytest.mark.parametrize(
-        ("most", "epochs"), [(4, {2: 3, 8: 3, 9: 1, 10: 1, 16: 1, 17: 1}), (2, {2: 2, 8: 2, 9: 1, 10: 1, 16: 1, 17: 1})]
-    )
+    @pytest.mark.parametrize(("most", "epochs"), [(4, (3, 3, 1, 1, 1, 1)), (2, (2, 2, 1, 1, 1, 1))])
     def test_clients_with_few_images_may_train_more_epochs(self, tmp_path, most, epochs):
         """The largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them."""
         run = self.resized(tmp_path, f"training.most_epochs={most}", "training.epochs=1")
-        watch = Watch(run)
+        watch, epochs = Watch(run), dict(zip(self.SIZES, epochs, strict=True))
         run.loop.fit()
         for done in watch.done:
-            assert done.visit.steps == epochs[done.visit.client.examples] * done.visit.batches
-            cost = run.loop.executor.images(done.visit.phase, done.visit.client)
-            assert cost == epochs[done.visit.client.examples] * done.visit.client.examples
+            client = done.visit.client
+            assert done.visit.steps == epochs[client.examples] * done.visit.batches
+            assert run.loop.executor.images(done.visit.phase, client) == epochs[client.examples] * client.examples
+
+    def test_the_images_of_a_visit_follow_steps_epochs_and_phase(self, tmp_path):
+        fit, client = Phase("fit"), Client(0, 20)
+        work = build_run(tmp_path, "fedavg", "training.epochs=3").loop.executor
+        phases = [fit, Phase("fit", epochs=2), Phase("look", work="observe"), Phase("say", work="none")]
+        assert [work.images(phase, client) for phase in phases] == [60, 40, 20, 0]
+        work = build_run(tmp_path / "steps", "fedavg", "training.steps=5").loop.executor
+        assert [work.images(fit, Client(0, examples)) for examples in (20, 6)] == [5 * 8, 5 * 6]
 
     def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
         run = self.resized(tmp_path, "training.epochs=10")
@@ -428,6 +434,14 @@ class TestRecalibration:
         mean, second = mean / total, second / total
         np.testing.assert_allclose(weights["backbone.1.running_mean"].numpy(), mean, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(weights["backbone.1.running_var"].numpy(), second - mean**2, rtol=1e-4, atol=1e-6)
+
+    def test_one_image_has_no_variance_and_is_not_measured(self, tmp_path):
+        run = build_run(tmp_path, "fedavg", "federation.batch_norm=recalibrate")
+        layer = run.loop.method.objective.encoder.backbone[1].train()
+        for images, measured in ((1, 0), (2, 1)):
+            batch = SimpleNamespace(views=(torch.rand(images, 3, 8, 8),))
+            assert Recalibration(run.loop.method).observe(batch) == {}
+            assert layer.num_batches_tracked == measured
 
     def test_it_measures_and_changes_nothing_else(self, tmp_path):
         """Recalibration changes neither a client's memory nor a layer's own momentum."""

@@ -55,9 +55,10 @@ def weighted_mean(replies, weights, path, divisor=None):
         (Mean(lambda server, message: server["scale"] * message["x"]["b"].abs()), None, None),
         (Mean("examples", over="clients"), SIZES, 4),
         (Mean(lambda server, message: message["x"]["b"].abs(), over="clients"), None, 4),
+        (Sum(), [1, 1, 1, 1], 1),
     ],
 )
-def test_mean(fabric, how, weights, divisor):
+def test_means_and_sums(fabric, how, weights, divisor):
     replies = four_replies()
     given = weights or [abs(float(tree["b"])) for *_, tree in replies]
     mean = reduced(fabric, how, replies, {"scale": torch.tensor(1.0)})
@@ -81,11 +82,10 @@ def test_mean_by_a_tree_of_weights(fabric, over, divided):
         np.testing.assert_allclose(leaf.numpy(), expected, rtol=1e-7)
 
 
-def test_sum(fabric):
-    replies = four_replies()
-    total = reduced(fabric, Sum(), replies)
-    for path, leaf in trees.leaves(total):
-        np.testing.assert_allclose(leaf.numpy(), weighted_mean(replies, [1] * 4, path, 1), rtol=1e-7)
+@pytest.mark.parametrize("how", [Mean(), Sum()])
+def test_replies_that_are_one_tensor_are_combined_to_one(fabric, how):
+    packed = trees.flat([(("a",), torch.ones(2)), (("b",), torch.ones(3))])
+    assert trees.span(reduced(fabric, how, [(k, 5, 1, packed.tree(packed.flat)) for k in range(2)])) is not None
 
 
 def test_cat_goes_by_client_id_whoever_came_first(fabric):
@@ -100,21 +100,13 @@ def test_each_keeps_every_reply_under_its_client(fabric):
     assert same(kept, {1: {"R": torch.full((2,), 1)}, 3: {"R": torch.full((4,), 3)}})
 
 
-def test_replies_name_their_clients_and_lack_what_nobody_sent(fabric):
-    totals = Aggregation({"x": Mean(), "y": Cat(), "z": Each(), "s": Sum()})
-    for client in (5, 2):
-        totals.add(visit(client, 1), {"x": {"w": torch.ones(1)}}, {})
+def test_replies_name_their_clients_lack_what_nobody_sent_and_average_what_some_send_over_those(fabric):
+    totals = Aggregation(dict.fromkeys("xy", Mean("clients", over="clients")) | {"c": Cat(), "e": Each(), "s": Sum()})
+    totals.add(visit(5, 1), {"x": {"w": torch.tensor([1.0])}, "y": {"w": torch.tensor([4.0])}}, {})
+    totals.add(visit(2, 1), {"x": {"w": torch.tensor([3.0])}}, {})
     merged = totals.merged(fabric, [totals.staged(fabric)])
     assert merged.clients == (2, 5)
-    assert set(merged) == {"x"}
-
-
-def test_an_entry_only_some_send_is_the_mean_of_those(fabric):
-    totals = Aggregation({"x": Mean("clients", over="clients"), "y": Mean("clients", over="clients")})
-    totals.add(visit(0, 1), {"x": {"w": torch.tensor([1.0])}, "y": {"w": torch.tensor([4.0])}}, {})
-    totals.add(visit(1, 1), {"x": {"w": torch.tensor([3.0])}}, {})
-    merged = totals.merged(fabric, [totals.staged(fabric)])
-    assert (merged["x"]["w"].item(), merged["y"]["w"].item()) == (2.0, 4.0)
+    assert {entry: tree["w"].item() for entry, tree in merged.items()} == {"x": 2.0, "y": 4.0}
 
 
 def test_an_undeclared_entry_is_refused_by_name():
@@ -137,10 +129,14 @@ def test_another_architecture_is_refused(how, other):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("how", [Mean(), Sum(), Cat(), Each()])
-def test_dtypes_are_kept(fabric, how, dtype):
-    value = reduced(fabric, how, [(k, k + 1, 1, {"w": torch.ones(2, dtype=dtype)}) for k in (0, 1)])
-    assert {leaf.dtype for _, leaf in trees.leaves(value)} == {dtype}
+@pytest.mark.parametrize("how", [Mean(), Mean(lambda server, message: message["x"]), Sum(), Cat(), Each()])
+def test_a_live_reply_may_change_once_it_is_added_and_is_taken_in_its_dtype_without_gradient(fabric, how, dtype):
+    live = torch.nn.Parameter(torch.ones(1, 2, dtype=dtype))
+    totals = Aggregation({"x": how})
+    totals.add(visit(0, 1), {"x": {"w": live}}, {})
+    live.data.fill_(9)
+    ((_, leaf),) = trees.leaves(totals.merged(fabric, [totals.staged(fabric)])["x"])
+    assert (leaf.tolist(), leaf.dtype, leaf.requires_grad) == ([[1.0, 1.0]], dtype, False)
 
 
 @pytest.mark.parametrize("how", [Mean("examples"), Mean("clients"), Mean(lambda server, message: 0.3), Sum()])
@@ -159,49 +155,21 @@ def test_the_order_of_clients_shows_in_no_bit(fabric, how):
     assert torch.equal(*(reduced(fabric, how, order)["w"] for order in (replies, shuffled)))
 
 
-@pytest.mark.parametrize("how", [Mean(), Sum(), Cat(), Each()])
-def test_a_live_reply_may_change_once_it_is_added(fabric, how):
-    live = torch.ones(1, 2)
-    totals = Aggregation({"x": how})
-    totals.add(visit(0, 1), {"x": {"w": live}}, {})
-    live.fill_(9)
-    ((_, leaf),) = trees.leaves(totals.merged(fabric, [totals.staged(fabric)])["x"])
-    assert leaf.tolist() == [[1.0, 1.0]]
-
-
-@pytest.mark.parametrize("how", [Mean(), Mean(lambda server, message: message["x"]), Sum(), Cat(), Each()])
-def test_a_parameter_is_taken_without_its_gradient(fabric, how):
-    ((_, leaf),) = trees.leaves(reduced(fabric, how, [(0, 1, 1, {"w": torch.nn.Parameter(torch.ones(2))})]))
-    assert not leaf.requires_grad
-
-
-def batches(gather, *values):
+@pytest.mark.parametrize(
+    ("how", "values", "gathered"),
+    [
+        (Sum(), ([1.0, 2.0], [3.0, 5.0], [0.5, 0.0]), [4.5, 7.0]),
+        *((Cat(last), ([1, 2, 3], [4], [5]), [1, 2, 3, 4, 5][-(last or 9) :]) for last in (None, 2, 4, 9)),
+        (Cat(last=2), ([1, 2, 3],), [2, 3]),
+    ],
+)
+def test_batches_add_up_or_are_lined_up_and_the_last_rows_kept(how, values, gathered):
     observed = {}
     for value in values:
-        observed = gather_batches(observed, {"x": {"w": torch.tensor(value)}}, gather)
-    return observed["x"]["w"].tolist()
-
-
-def test_batches_add_up():
-    assert batches({"x": Sum()}, [1.0, 2.0], [3.0, 5.0], [0.5, 0.0]) == [4.5, 7.0]
-
-
-@pytest.mark.parametrize(
-    ("last", "rows"), [(None, [1, 2, 3, 4, 5]), (2, [4, 5]), (4, [2, 3, 4, 5]), (9, [1, 2, 3, 4, 5])]
-)
-def test_batches_are_lined_up_and_the_last_rows_kept(last, rows):
-    assert batches({"x": Cat(last)}, [1, 2, 3], [4], [5]) == rows
-
-
-def test_a_single_batch_longer_than_what_is_kept_is_cut():
-    assert batches({"x": Cat(last=2)}, [1, 2, 3]) == [2, 3]
-
-
-def test_the_first_batch_is_copied():
-    live = torch.ones(2)
-    observed = gather_batches({}, {"x": {"w": live}}, {"x": Sum()})
-    live.zero_()
-    assert observed["x"]["w"].tolist() == [1.0, 1.0]
+        live = torch.tensor(value)
+        observed = gather_batches(observed, {"x": {"w": live}}, {"x": how})
+        live.zero_()
+    assert observed["x"]["w"].tolist() == gathered
 
 
 @pytest.mark.parametrize("observed", [{}, {"y": {}}, {"x": {"w": torch.ones(1)}, "y": {"w": torch.ones(1)}}])

@@ -1,5 +1,7 @@
 """Who takes part in a round: shares are as stated, every draw repeats, and what is lost is sent and counted alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,10 +9,7 @@ from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.federation.attendance import SPREAD, Attendance
 from benchmark.rng import Streams
-from methods import trees
 from tests import run_helpers
-from tests.methods import test_fedsc
-from tests.methods.contract import WEIGHTS, InterfaceContract
 from tests.run_helpers import TINY
 
 STREAMS = Streams(3)
@@ -39,6 +38,16 @@ def test_only_clients_that_are_there_are_drawn(share):
     assert all(cohort == sorted(set(cohort)) for cohort in drawn)
 
 
+@pytest.mark.parametrize(("share", "there"), [(0.2, 1.0), (0.4, 0.5)])
+def test_a_poisson_sample_draws_every_client_by_itself(share, there):
+    sampled = Attendance(share, there, poisson=True)
+    sizes = torch.tensor([len(sampled.drawn(STREAMS, round, 50)) for round in range(2000)], dtype=torch.float64)
+    assert sizes.mean().item() == pytest.approx(10, abs=0.25)
+    assert sizes.var().item() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
+    assert (sampled.expected(50), replace(sampled, dropout=0.25).expected(50)) == (10, 7.5)
+    assert Attendance(participation=1e-9, poisson=True).drawn(STREAMS, 0, 50) == []
+
+
 def test_so_many_never_reply():
     drawn = list(range(0, 1000, 2))
     replying = [Attendance(dropout=0.3).replying(STREAMS, round, drawn) for round in range(20)]
@@ -64,6 +73,7 @@ def test_slow_and_large_clients_miss_the_deadline():
     assert abs(len(late) - 1000 * share) < 4 * (1000 * share) ** 0.5
     assert late == Attendance(deadline=2).late(STREAMS, EQUAL)
     assert Attendance(deadline=4).late(STREAMS, EQUAL) < late
+    assert len(Attendance(deadline=1).late(STREAMS, [50] * 1001)) == 500  # the median client is in time
     large = [5000 if k in (1, 7) else 50 for k in range(1000)]
     assert {1, 7} <= Attendance(deadline=8).late(STREAMS, large)
     assert set(Attendance(deadline=2).replying(STREAMS, 0, range(1000), late)) == set(range(1000)) - late
@@ -85,77 +95,18 @@ def test_other_values_are_refused(override, line):
     assert line in str(error.value)
 
 
-def test_the_deadline_is_of_the_images_of_a_visit(tmp_path):
-    """Where all visits have the same number of steps, a client's number of images does not make it late."""
-    words = ("federation.deadline=1.2", "partition.alpha=0.3", "training.batch_size=4")
-    by_epoch = run_helpers.build_run(tmp_path / "epoch", "fedavg", *words).loop
-    by_step = run_helpers.build_run(tmp_path / "step", "fedavg", *words, "training.steps=1").loop
-    assert by_step.late == Attendance(deadline=1.2).late(by_step.streams, [4] * 4)
-    assert by_epoch.late == Attendance(deadline=1.2).late(by_epoch.streams, [c.examples for c in by_epoch.clients])
-
-
-def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
-    words = ("federation.participation=1", "federation.dropout=0.5", "federation.rounds=4")
-    run = run_helpers.build_run(tmp_path, "scaffold", *words)
-    loop, visited = run.loop, run_helpers.collect_visits(run, lambda done: (done.visit.round, done.visit.client.id))
-    loop.restore()
-    lost = 0
-    for round in range(4):
-        memory = {client.id: trees.clone(loop.client_state.get(client.id, {})) for client in loop.clients}
-        line = loop.run_round(round)
-        cohort = {loop.clients[k].id for k in loop.replying(round, loop.cohort(round))}
-        assert {client for when, client in visited if when == round} == cohort
-        assert line.get("lost", 0) == 4 - len(cohort)
-        assert line["bytes_down"]["weights"] == 4 * WEIGHTS
-        assert line["bytes_up"]["delta_w"] == len(cohort) * WEIGHTS
-        for client in memory.keys() - cohort:
-            assert run_helpers.same(loop.client_state.get(client, {}), memory[client])
-        lost += line.get("lost", 0)
-    assert 0 < lost < 16
-
-
-class UnderDropout(InterfaceContract):
-    """The contract where clients are away, and half of those that are drawn never reply."""
-
-    variant = True
-    overrides = ("federation.availability=0.8", "federation.dropout=0.5")
-
-    def test_ledger_equals_a_hand_count(self, unbroken):
-        """Replies come from the clients that stay; messages go to all that are drawn."""
-        loop = unbroken.loop
-        lost = [len(loop.cohort(round)) - len(loop.replying(round, loop.cohort(round))) for round in range(loop.rounds)]
-        assert any(lost)
-        for round, missing in enumerate(lost):
-            cohort = len(loop.cohort(round))
-            up, down = (loop.ledger.lines[round, "fit", direction, "weights"] for direction in ("up", "down"))
-            assert 0 < up * cohort == down * (cohort - missing)
-            assert loop.ledger.visits[round] == cohort
-
-
-class TestFedAvg(UnderDropout):
-    method = "fedavg"
-
-
-class TestFedEMA(UnderDropout):
-    method = "fedema"
-
-
-class TestSSD(UnderDropout):
-    method = "ssd"
-    overrides = (*UnderDropout.overrides, "heads.projector=[12,8]")
-
-
-class TestFedSC(UnderDropout):
-    """All clients are asked for their matrix in the first round, also those that never reply to what follows."""
-
-    method = "fedsc"
-
-    def test_ledger_equals_a_hand_count(self, unbroken):
-        loop, bill = unbroken.loop, test_fedsc.TestFedSC.bill(self, unbroken)
-        for round in range(loop.rounds):
-            cohort, replying = loop.cohort(round), loop.replying(round, loop.cohort(round))
-            asked = len(loop.clients if round == 0 else replying)
-            lines = {key[1:]: size for key, size in loop.ledger.lines.items() if key[0] == round}
-            assert lines["correlate", "up", "R"] == asked * bill["correlate", "up", "R"]
-            assert lines["fit", "up", "weights"] == len(replying) * bill["fit", "up", "weights"]
-            assert loop.ledger.visits[round] == len(cohort)
+@pytest.mark.parametrize("method", ["fedavg", "fedsc"])
+def test_messages_go_to_all_that_are_drawn_and_replies_come_from_those_that_stay(method):
+    """FedSC asks all clients for their matrix in the first round, also those that never reply to what follows."""
+    words = ("federation.availability=0.8", "federation.dropout=0.5")
+    loop, plain = (run_helpers.trained(method, *given).loop for given in (words, ()))
+    cohorts = [loop.cohort(round) for round in range(loop.rounds)]
+    staying = [loop.replying(round, cohort) for round, cohort in enumerate(cohorts)]
+    assert list(map(len, staying)) != list(map(len, cohorts))
+    assert loop.ledger.visits == {round: len(cohort) for round, cohort in enumerate(cohorts)}
+    for (round, phase, direction, entry), size in loop.ledger.lines.items():
+        members = visited = 4  # all clients
+        if (phase, round) != ("correlate", 0):
+            first = phase == ("fit" if method == "fedavg" or round == 0 else "correlate")
+            members, visited = 2, len((cohorts if direction == "down" and first else staying)[round])
+        assert size * members == visited * plain.ledger.lines[round, phase, direction, entry]

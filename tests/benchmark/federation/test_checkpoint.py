@@ -1,5 +1,6 @@
 import os
 import resource
+import zipfile
 
 import pytest
 import torch
@@ -40,8 +41,11 @@ def test_there_is_none_at_first(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_comes_back_bit_for_bit(saved):
+def test_a_state_comes_back_bit_for_bit_also_one_without_a_seal_of_an_earlier_version(saved):
     assert same(Checkpoint(saved.file.parent, "abc").load(), {**STATE, "config": "abc"})
+    assert zipfile.ZipFile(saved.file).comment.startswith(b"sha256=")
+    torch.save({**STATE, "config": "abc"}, saved.file)
+    assert same(saved.load(), {**STATE, "config": "abc"})
 
 
 def test_a_state_of_an_earlier_version_has_todays_names(saved):
@@ -52,31 +56,21 @@ def test_a_state_of_an_earlier_version_has_todays_names(saved):
     assert state["account"] == {"releases": [], "covers": []}
 
 
-def test_the_newer_state_replaces_the_older(saved):
-    saved.save({**STATE, "round": 4})
-    assert saved.load()["round"] == 4
-    assert [file.name for file in saved.file.parent.iterdir()] == ["state.pt"]
+@pytest.mark.parametrize("moment", ["while writing", "before the rename"])
+def test_a_crash_leaves_the_old_one(saved, monkeypatch, moment):
+    def half(state, stream):
+        stream.write(b"half of it")
+        pull()
 
-
-def test_a_crash_before_the_rename_leaves_the_old_one(saved, monkeypatch):
-    monkeypatch.setattr(checkpoint.os, "replace", pull)
+    module, name, crash = (checkpoint.torch, "save", half) if "writing" in moment else (checkpoint.os, "replace", pull)
+    monkeypatch.setattr(module, name, crash)
     with pytest.raises(PulledPlug):
         saved.save({**STATE, "round": 4})
     assert saved.load()["round"] == 3
     monkeypatch.undo()
     saved.save({**STATE, "round": 5})
     assert saved.load()["round"] == 5
-
-
-def test_a_crash_while_writing_leaves_the_old_one(saved, monkeypatch):
-    def half(state, stream):
-        stream.write(b"half of it")
-        pull()
-
-    monkeypatch.setattr(checkpoint.torch, "save", half)
-    with pytest.raises(PulledPlug):
-        saved.save({**STATE, "round": 4})
-    assert saved.load()["round"] == 3
+    assert [file.name for file in saved.file.parent.iterdir()] == ["state.pt"]
 
 
 def test_the_file_is_on_disk_before_it_is_renamed(saved, monkeypatch):
@@ -104,16 +98,13 @@ def test_a_changed_config_is_refused(saved):
     assert "row=NAME" in line
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", "cut"])
-def test_a_broken_file_is_one_line(saved, content):
-    saved.file.write_bytes(saved.file.read_bytes()[:-200] if content == "cut" else content)
+@pytest.mark.parametrize("content", [b"", b"garbage", "cut", {"state_dict": {}}, [1, 2], torch.ones(2)])
+def test_a_broken_file_or_one_of_another_make_is_one_line(saved, content):
+    if isinstance(content, bytes | str):
+        saved.file.write_bytes(saved.file.read_bytes()[:-200] if content == "cut" else content)
+    else:
+        torch.save(content, saved.file)
     assert f"delete {saved.file.parent}" in refused(saved)
-
-
-@pytest.mark.parametrize("content", [{"state_dict": {}}, [1, 2], torch.ones(2)])
-def test_a_file_of_another_make_is_one_line(saved, content):
-    torch.save(content, saved.file)
-    refused(saved)
 
 
 def test_a_flipped_byte_is_refused_wherever_it_would_change_the_state(saved):
@@ -128,9 +119,9 @@ def test_a_flipped_byte_is_refused_wherever_it_would_change_the_state(saved):
     assert refusals >= (len(content) - checkpoint.SEAL_SIZE) // 4
 
 
-def test_a_file_without_a_seal_is_of_an_earlier_version(saved):
-    torch.save({**STATE, "config": "abc"}, saved.file)
-    assert same(saved.load(), {**STATE, "config": "abc"})
+def test_a_seal_that_has_changed_is_no_seal_of_an_earlier_version(saved):
+    saved.file.write_bytes(saved.file.read_bytes().replace(b"sha256=", b"sha255="))
+    assert "its seal has changed" in refused(saved)
 
 
 @pytest.mark.parametrize("field", ["round", "server", "history", "memory", "ledger"])

@@ -35,40 +35,21 @@ def test_nobody_remembers_anything_at_first(memory):
     assert not memory.folder.exists()
 
 
-def test_a_tree_comes_back_bit_for_bit(memory):
-    memory.stage({7: memory.write(7, 0, "fit", TREE)})
-    assert same(memory[7], TREE)
-    assert memory[7]["stays"]["head"]["w"].dtype == torch.bfloat16
-
-
-def test_a_written_file_counts_only_once_it_is_staged(memory):
-    keep(memory, 0, k1=1.0)
-    name = memory.write(1, 1, "fit", leaf(2.0))
+def test_a_written_file_counts_only_once_it_is_staged_and_the_old_one_stays_until_the_commit(memory):
+    keep(memory, 0, k1=1.0, k2=1.0)
+    memory.commit()
+    index, name = dict(memory.index), memory.write(1, 1, "fit", leaf(2.0))
     assert memory[1]["memory"]["w"] == 1.0
     memory.stage({1: name})
     assert memory[1]["memory"]["w"] == 2.0
-
-
-def test_a_staged_file_leaves_the_old_one_until_it_is_committed(memory):
-    keep(memory, 0, k1=1.0, k2=1.0)
-    memory.commit()
-    index = dict(memory.index)
-    keep(memory, 1, k1=2.0)
     assert len(files(memory)) == 3  # after a crash here every file of the old index exists
     memory.restore(index)
     assert memory[1]["memory"]["w"] == 1.0
     keep(memory, 1, k1=2.0)
+    memory.stage({1: memory.write(1, 1, "later", leaf(3.0))})  # of a later phase of the round
     memory.commit()
     assert files(memory) == sorted(memory.index.values())
-    assert (memory[1]["memory"]["w"], memory[2]["memory"]["w"]) == (2.0, 1.0)
-
-
-def test_a_later_phase_of_a_round_replaces_an_earlier_one(memory):
-    memory.stage({1: memory.write(1, 0, "assign", leaf(1.0))})
-    memory.stage({1: memory.write(1, 0, "fit", leaf(2.0))})
-    memory.commit()
-    assert memory[1]["memory"]["w"] == 2.0
-    assert len(files(memory)) == 1
+    assert (memory[1]["memory"]["w"], memory[2]["memory"]["w"]) == (3.0, 1.0)
 
 
 def test_a_client_that_keeps_nothing_is_forgotten(memory):
@@ -95,25 +76,13 @@ def test_restoring_clears_what_a_broken_round_left(memory):
     assert 2 not in index  # a checkpoint's index is copied, not shared
 
 
-def test_only_the_asked_for_client_is_read(memory):
-    keep(memory, 0, k1=1.0, k2=2.0, k3=3.0)
-    for client in (1, 3):
+def test_clients_come_in_order_of_id_and_only_the_asked_for_is_read(memory):
+    keep(memory, 0, k10=1.0, k9=2.0)
+    keep(memory, 1, k1=3.0)
+    for client in (1, 10):
         (memory.folder / memory.index[client]).write_bytes(b"not to be opened")
-    assert (len(memory), list(memory)) == (3, [1, 2, 3])
-    assert memory[2]["memory"]["w"] == 2.0
-
-
-def test_asking_whether_a_client_is_known_reads_nothing(memory):
-    keep(memory, 0, k1=1.0)
-    (memory.folder / memory.index[1]).write_bytes(b"not to be opened")
-    assert 1 in memory
-    assert 2 not in memory
-
-
-def test_clients_come_in_order_of_id(memory):
-    keep(memory, 0, k10=1.0, k9=1.0)
-    keep(memory, 1, k1=1.0)
-    assert list(memory) == [1, 9, 10]
+    assert (len(memory), list(memory), 1 in memory, 2 in memory) == (3, [1, 9, 10], True, False)
+    assert memory[9]["memory"]["w"] == 2.0
 
 
 class Harm:
@@ -129,10 +98,12 @@ def test_nothing_is_unpickled(memory):
         memory[1]
 
 
-def test_kept_shows_the_parts_that_stay_and_nothing_else(memory):
+def test_a_tree_comes_back_bit_for_bit_and_its_parts_that_stay_alone(memory):
     memory.stage({4: memory.write(4, 0, "fit", TREE), 2: memory.write(2, 0, "fit", leaf(1.0))})
     kept = LocalParts(memory)
     assert (list(kept), len(kept)) == ([2, 4], 2)
+    assert same(memory[4], TREE)
+    assert memory[4]["stays"]["head"]["w"].dtype == torch.bfloat16
     assert same(kept[4], TREE["stays"])
     assert kept[2] == {}
 
@@ -161,7 +132,6 @@ def test_a_state_of_an_earlier_version_has_no_hash_in_its_name(memory):
     torch.save(TREE, memory.folder / "client1-round0-fit.pt")
     memory.restore({1: "client1-round0-fit.pt"})
     assert same(memory[1], TREE)
-    torch.save([1], memory.folder / "client1-round0-fit.pt")
     (memory.folder / "client1-round0-fit.pt").write_bytes(b"")
     with pytest.raises(CheckpointError):
         memory[1]

@@ -10,8 +10,6 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
-from tests.methods import test_fedavg, test_scaffold
-from tests.methods.contract import InterfaceContract
 
 SECURE = "privacy.secure_sums=true"
 FIT = Phase("fit", uplink={"weights": Mean("examples"), "delta": Sum(), "rows": Each()})
@@ -23,8 +21,8 @@ def reply(client):
     return {name: {"w": torch.randn(N, generator=drawn)} for name in FIT.uplink}
 
 
-def visit(client):
-    return Visit(0, 3, FIT, Client(client, 10 + client), {}, {}, torch.Generator())
+def visit(client, examples=None):
+    return Visit(0, 3, FIT, Client(client, examples or 10 + client), {}, {}, torch.Generator())
 
 
 def cohort(clients, largest=8.0, seed=0):
@@ -61,46 +59,42 @@ class TestSums:
         plain = sum(reply(client)["delta"]["w"].double() for client in clients)
         assert (combined["delta"]["w"] - plain).abs().max() <= masked.step * len(clients) / 2 + 1e-5
 
+    def opened(self, masked, uplink, replies):
+        """What is combined of one entry's replies of clients 0, 1, ..."""
+        (entry,) = uplink
+        received = [masked.sent(visit(client), {entry: tree}, uplink)[entry] for client, tree in enumerate(replies)]
+        total = trees.map(lambda *leaves: sum(leaves), *received)
+        return masked.combined(Replies({entry: total}, range(len(replies))), uplink)[entry]
+
     @pytest.mark.parametrize("clients", [1, 2, 3, 4, 7, 10])
     def test_the_largest_numbers_of_all_clients_do_not_overflow(self, clients):
-        masked = cohort(range(clients), largest=2.0)
-        full = {"delta": {"w": torch.tensor([2.0, -2.0])}}
-        received = [masked.sent(visit(client), full, FIT.uplink)["delta"] for client in range(clients)]
-        total = trees.map(lambda *leaves: sum(leaves), *received)
-        combined = masked.combined(Replies({"delta": total}, range(clients)), FIT.uplink)
-        assert combined["delta"]["w"].tolist() == pytest.approx([2.0 * clients, -2.0 * clients])
-
-    def test_equal_weights_at_their_limit_do_not_overflow(self):
-        uplink = {"weights": Mean("clients")}
-        masked = cohort(range(10), largest=1.0)
-        half = {"weights": {"w": torch.tensor([0.5, -0.25])}}
-        received = [masked.sent(visit(client), half, uplink)["weights"] for client in range(10)]
-        total = trees.map(lambda *leaves: sum(leaves), *received)
-        combined = masked.combined(Replies({"weights": total}, range(10)), uplink)
-        assert combined["weights"]["w"].tolist() == pytest.approx([0.5, -0.25])
+        full, half = ([{"w": torch.tensor(values)}] * clients for values in ([2.0, -2.0], [0.5, -0.25]))
+        combined = self.opened(cohort(range(clients), largest=2.0), {"delta": Sum()}, full)
+        assert combined["w"].tolist() == pytest.approx([2.0 * clients, -2.0 * clients])
+        mean = self.opened(cohort(range(clients), largest=1.0), {"weights": Mean("clients")}, half)
+        assert mean["w"].tolist() == pytest.approx([0.5, -0.25])  # of equal weights at their limit
 
     def test_masks_do_not_depend_on_how_a_reply_was_put_together(self):
-        masked = cohort(range(2))
         trained = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
-        turned = {"b": torch.tensor([3.0]), "a": torch.tensor([1.0, 2.0])}
-        first, second = (
-            masked.sent(visit(client), {"delta": tree}, FIT.uplink)["delta"]
-            for client, tree in enumerate((trained, turned))
-        )
-        total = trees.map(lambda mine, other: mine + other, first, second)
-        combined = masked.combined(Replies({"delta": total}, range(2)), FIT.uplink)["delta"]
+        combined = self.opened(cohort(range(2)), {"delta": Sum()}, [trained, dict(reversed(trained.items()))])
         assert [*combined["a"].tolist(), *combined["b"].tolist()] == pytest.approx([2.0, 4.0, 6.0])
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_what_is_not_finite_is_no_number_under_a_mask(self, value):
-        broken = {"delta": {"w": torch.tensor([1.0, value])}}
-        with pytest.raises(DivergedError, match="'delta' is not finite in round 1"):
-            cohort(range(2)).sent(visit(0), broken, FIT.uplink)
-
-    def test_a_weight_above_the_largest_is_refused(self):
-        heavy = Visit(0, 3, FIT, Client(0, 51), {}, {}, torch.Generator())
-        with pytest.raises(MethodError, match="weighs more in 'weights' than was agreed on"):
-            cohort(range(2)).sent(heavy, {"weights": {"w": torch.zeros(1)}}, FIT.uplink)
+    @pytest.mark.parametrize(
+        ("error", "examples", "message", "line"),
+        [
+            *(
+                (DivergedError, 10, {"delta": torch.tensor([1.0, value])}, "'delta' is not finite in round 1")
+                for value in (float("nan"), float("inf"))
+            ),
+            (MethodError, 51, {"weights": torch.zeros(1)}, "weighs more in 'weights' than was agreed on"),
+            (MethodError, 10, {"delta": torch.tensor([0.0, -9.0])},
+             "sends 9 in w of 'delta', and no number may be larger than privacy.range=8"),
+        ],
+    )  # fmt: skip
+    def test_what_no_mask_can_hide_is_refused(self, error, examples, message, line):
+        reply = {entry: {"w": leaf} for entry, leaf in message.items()}
+        with pytest.raises(error, match=line):
+            cohort(range(2)).sent(visit(0, examples), reply, FIT.uplink)
 
     def test_what_is_needed_one_by_one_is_sent_as_it_is(self):
         sent = cohort(range(4)).sent(visit(0), reply(0), FIT.uplink)
@@ -171,34 +165,24 @@ class TestSecrecy:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsc"])
-    def test_a_round_ends_where_the_plain_one_does(self, method, tmp_path):
-        words = ("federation.rounds=1", "federation.participation=1")
+    @pytest.mark.parametrize(
+        ("method", "words", "bound"),
+        [
+            *((name, ("federation.rounds=1",), 2e-6) for name in ("fedavg", "scaffold", "fedsc")),
+            ("fedavg", ("federation.rounds=3", "federation.dropout=0.4"), 1e-4),
+            ("fedavg", ("federation.rounds=1", "federation.batch_norm=local", "privacy.mechanism=central",
+                        "privacy.clip=0.5", "privacy.noise_multiplier=0.1"), 2e-6),
+        ],
+        ids=["fedavg", "scaffold", "fedsc", "clients-that-never-reply-are-taken-out", "noise-of-the-opened-sum"],
+    )  # fmt: skip
+    def test_it_ends_where_the_plain_one_does(self, method, words, bound, tmp_path):
+        words = ("federation.participation=1", *words)
         plain = run_helpers.train_run(tmp_path / "plain", method, *words)
-        masked = run_helpers.train_run(tmp_path / "masked", method, *words, SECURE)
-        gap = trees.subtract(masked.loop.server["weights"], plain.loop.server["weights"])
-        assert max(float(leaf.abs().max()) for _, leaf in trees.leaves(gap)) < 2e-6
+        record, masked = run_helpers.execute_run(tmp_path / "masked", method, *words, SECURE)
+        assert run_helpers.difference(masked.loop.server["weights"], plain.loop.server["weights"]) < bound
         assert not run_helpers.same(run_helpers.state(plain), run_helpers.state(masked))
-
-    def test_the_record_names_them(self, tmp_path):
-        record, _ = run_helpers.execute_run(tmp_path, "fedavg", "federation.rounds=1", SECURE)
-        assert record["privacy"] == {"secure_sums": True}
-
-    def test_clients_that_never_reply_are_taken_out(self, tmp_path):
-        words = ("federation.rounds=3", "federation.participation=1", "federation.dropout=0.4")
-        plain = run_helpers.train_run(tmp_path / "plain", "fedavg", *words)
-        masked = run_helpers.train_run(tmp_path / "masked", "fedavg", *words, SECURE)
-        assert any(line.get("lost") for line in masked.loop.history)
-        gap = trees.subtract(masked.loop.server["weights"], plain.loop.server["weights"])
-        assert max(float(leaf.abs().max()) for _, leaf in trees.leaves(gap)) < 1e-4
-
-    def test_noise_is_added_to_the_opened_sum(self, tmp_path):
-        words = ("privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=0.1")
-        rest = ("federation.batch_norm=local", "federation.rounds=1")
-        plain = run_helpers.train_run(tmp_path / "plain", "fedavg", *words, *rest)
-        masked = run_helpers.train_run(tmp_path / "masked", "fedavg", *words, *rest, SECURE)
-        gap = trees.subtract(masked.loop.server["weights"], plain.loop.server["weights"])
-        assert max(float(leaf.abs().max()) for _, leaf in trees.leaves(gap)) < 2e-6
+        assert any(line.get("lost") for line in masked.loop.history) == ("federation.dropout=0.4" in words)
+        assert record["privacy"]["secure_sums"]
 
 
 MISTAKES = [
@@ -214,32 +198,3 @@ MISTAKES = [
 def test_what_cannot_be_masked_is_refused_in_one_line(method, words, line, tmp_path):
     with pytest.raises((ConfigError, MethodError), match=line):
         run_helpers.build_run(tmp_path, method, *words)
-
-
-def test_a_number_beyond_the_range_is_named():
-    with pytest.raises(
-        MethodError, match=r"sends 3.*in w of 'delta', and no number may be larger than privacy.range=1"
-    ):
-        cohort(range(2), largest=1.0).sent(visit(0), reply(0), FIT.uplink)
-
-
-class Masked(InterfaceContract):
-    """The contract under masks."""
-
-    variant = True
-    overrides = (SECURE,)
-
-
-class TestFedAvg(Masked):
-    method = "fedavg"
-
-    def bill(self, run):
-        return test_fedavg.TestFedAvg().bill(run) | {("fit", "up", "weights"): test_fedavg.WEIGHTS + 4}
-
-
-class TestScaffold(Masked):
-    method = "scaffold"
-
-    def bill(self, run):
-        plain = test_scaffold.TestScaffold().bill(run)
-        return plain | {("fit", "up", "delta_w"): plain["fit", "up", "delta_w"] + 4}

@@ -62,27 +62,18 @@ def test_an_unfinished_run_has_its_rounds_and_no_scores(folders, capsys, tmp_pat
     printed = text(capsys)
     assert f"1 of {read_run(folders[2]).config.federation.rounds}" in printed
     assert f"figure: {tmp_path / 'figures' / 'compare.png'}" in printed
-    with Image.open(tmp_path / "figures" / "compare.png") as image:
-        assert image.width > image.height
-
-
-def test_runs_without_any_round_make_a_figure_that_says_so(folders, tmp_path):
     empty = [replace(read_run(folder), history=[], record={}, points=[]) for folder in folders[:2]]
-    draw(empty, ["a", "b"], tmp_path / "empty.png")
-    draw([read_run(folder) for folder in folders[:2]], ["a", "b"], tmp_path / "full.png")
-    with Image.open(tmp_path / "empty.png") as one, Image.open(tmp_path / "full.png") as other:
-        assert one.size[0] < other.size[0]
+    draw(empty, ["a", "b"], tmp_path / "empty.png")  # runs without any round
+    with Image.open(tmp_path / "empty.png") as one, Image.open(tmp_path / "figures" / "compare.png") as other:
+        assert other.width > other.height
+        assert one.width < other.width
 
 
-def test_a_name_has_what_tells_runs_apart(folders):
+def test_a_name_has_what_tells_runs_apart_and_the_figure_lies_in_the_folder_that_holds_all(folders):
     first, second, third = (read_run(folder) for folder in folders)
     assert names([first, second]) == ["fedavg", "fedprox+mu=0.5"]
     assert names([first, third]) == ["fedavg seed 0", "fedavg seed 1"]
     assert names([first, first]) == [str(first.folder)] * 2
-
-
-def test_the_figure_lies_in_the_folder_that_holds_all_runs(folders):
-    first, second, third = (read_run(folder) for folder in folders)
     assert common_folder([first, third]).resolve() == folders[0].parent.resolve()
     assert common_folder([first, second]).resolve() == folders[0].parent.parent.resolve()
 

@@ -27,11 +27,7 @@ def painted(name):
 
 
 @pytest.mark.parametrize(
-    ("panels", "drawn"),
-    [
-        ("geometry", [plots.BLUE, plots.RUST, plots.GREEN]),
-        ("costs", [plots.RUST]),
-    ],
+    ("panels", "drawn"), [("geometry", [plots.BLUE, plots.RUST, plots.GREEN]), ("costs", [plots.RUST])]
 )
 @pytest.mark.parametrize("curve", [CURVE, CURVE[:1]], ids=["rounds", "one"])
 def test_what_the_monitor_saw_is_drawn(panels, drawn, curve, tmp_path):
@@ -48,33 +44,24 @@ def test_the_plane_goes_from_the_first_round_to_the_last(tmp_path):
     assert (tmp_path / "b.png").read_bytes() != (tmp_path / "c.png").read_bytes()
 
 
-def test_nothing_sent_is_no_axis_of_bytes(tmp_path):
-    plots.lines("costs", [{**point, "bytes": 0} for point in CURVE], tmp_path / "a.png", "t")
-    assert painted(plots.GREY) in colours(tmp_path / "a.png")  # a text in the place of the axis
+def test_costs_are_of_the_monitor_or_the_effective_rank_where_there_are_no_labels(tmp_path):
+    def costs(name, change):
+        plots.lines("costs", [{**point, **change(point)} for point in CURVE], tmp_path / f"{name}.png", "t")
+        return (tmp_path / f"{name}.png").read_bytes()
 
-
-def test_images_without_labels_have_their_effective_rank_in_place_of_the_monitor(tmp_path):
+    plain = costs("plain", lambda point: {})
+    assert plain == costs("rank", lambda point: {"effective_rank": 1.0})
+    assert plain != costs("other", lambda point: {"monitor": 90 - point["monitor"]})
+    costs("unsent", lambda point: {"bytes": 0})
+    assert painted(plots.GREY) in colours(tmp_path / "unsent.png")  # a text in the place of the axis
     unlabelled = [{key: value for key, value in point.items() if key != "monitor"} for point in CURVE]
     plots.lines("costs", unlabelled, tmp_path / "a.png", "t")
     assert painted(plots.BLUE) in colours(tmp_path / "a.png")
     assert painted(plots.RUST) not in colours(tmp_path / "a.png")
-    for name, points in (("b", CURVE), ("c", [{**point, "effective_rank": 1.0} for point in CURVE])):
-        plots.lines("costs", points, tmp_path / f"{name}.png", "t")
-    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "c.png").read_bytes()  # it is the monitor's with labels
-
-
-def test_other_numbers_are_another_picture(tmp_path):
-    plots.lines("costs", CURVE, tmp_path / "a.png", "t")
-    plots.lines("costs", [{**point, "monitor": 90 - point["monitor"]} for point in CURVE], tmp_path / "b.png", "t")
-    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
 
 
 def test_every_encoder_has_its_spectrum_and_a_collapsed_one_too(tmp_path):
-    values = {
-        "client0": torch.tensor([4.0, 2.0, 1.0]),
-        "client1": torch.tensor([3.0, 0.0, 0.0]),
-        "flat": torch.zeros(3),
-    }
+    values = {"a": torch.tensor([4.0, 2.0, 1.0]), "b": torch.tensor([3.0, 0.0, 0.0]), "flat": torch.zeros(3)}
     plots.spectra(values, tmp_path / "a.png", "t")
     assert {painted(f"C{k}") for k in range(3)} <= colours(tmp_path / "a.png")
 

@@ -11,8 +11,13 @@ from benchmark.tracking import progress
 from benchmark.tracking.progress import Display
 
 
-def test_a_long_step_prints_a_line_now_and_then_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(progress, "LINE_INTERVAL", -1.0)
+@pytest.mark.parametrize(
+    ("interval", "also"), [(-1.0, ["run: evaluating global: features 50 %"]), (progress.LINE_INTERVAL, [])]
+)
+def test_where_there_is_no_terminal_a_step_prints_its_name_and_a_long_one_a_line_now_and_then(
+    monkeypatch, interval, also
+):
+    monkeypatch.setattr(progress, "LINE_INTERVAL", interval)
     console = Console(file=io.StringIO(), width=200)
     with Display(console) as display:
         display.begin("run")
@@ -20,18 +25,7 @@ def test_a_long_step_prints_a_line_now_and_then_where_there_is_no_terminal(monke
             steps("features")
             steps.progress(0.5)
             steps.progress(1.0)
-    assert console.file.getvalue().splitlines() == [
-        "run: evaluating global: features",
-        "run: evaluating global: features 50 %",
-    ]
-
-
-def test_a_short_step_prints_its_name_alone():
-    console = Console(file=io.StringIO(), width=200)
-    with Display(console) as display, display.counting("evaluating global", 1) as steps:
-        steps("knn/v1")
-        steps.progress(0.5)
-    assert console.file.getvalue().count("\n") == 1
+    assert console.file.getvalue().splitlines() == ["run: evaluating global: features", *also]
 
 
 def test_the_bar_moves_within_a_step():

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,32 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wandb.proto import wandb_internal_pb2
 
+from benchmark.cli.main import main
 from benchmark.tracking import wandb_files
+from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.wandb_run import STEP, WandbRun
 from tests.benchmark.tracking.test_wandb_dashboard import entries, items
-from tests.run_helpers import TINY
-
-KILLED = """
-import os, signal, sys
-from benchmark.cli.main import main
-from benchmark.tracking.callbacks import RoundLog
-log, first = RoundLog.on_round_end, {first}
-def on_round_end(self, loop, line):
-    if not {logged} and line["round"] == first:  # its checkpoint is on disk, its row is not
-        os.kill(os.getpid(), signal.SIGKILL)
-    log(self, loop, line)
-    if {logged} and line["round"] == first:
-        os.kill(os.getpid(), signal.SIGKILL)
-RoundLog.on_round_end = on_round_end
-sys.exit(main({words}))
-"""
+from tests.run_helpers import TINY, finish, in_child
 
 
-def python(tmp_path, *arguments):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    environment |= {"WANDB_MODE": "offline", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "WANDB_SILENT": "true"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+def killed_after(round, logged, words):
+    """The command, which kills itself when a round's checkpoint is on disk: before its row is logged, or after it."""
+    log = RoundLog.on_round_end
+
+    def on_round_end(self, loop, line):
+        if logged or line["round"] != round:
+            log(self, loop, line)
+        if line["round"] == round:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    RoundLog.on_round_end = on_round_end
+    main(words)
+
+
+def command(words):
+    sys.exit(main(words))
 
 
 def rows(folder):
@@ -52,25 +49,22 @@ def rows(folder):
 
 def test_each_round_is_in_one_row_with_growing_steps(tmp_path):
     """Killed between two rounds, and between a checkpoint and its row."""
-    words = ["run", TINY, "fedavg", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}"]
-    words += ["threads=1", "accelerator=cpu", "federation.rounds=4", "devices=1", "logger=wandb"]
-    for first, logged in ((2, True), (3, False)):
-        died = python(tmp_path, "-c", KILLED.format(first=first, logged=logged, words=words))
-        assert died.returncode == -signal.SIGKILL, died.stderr
+    environment = {"WANDB_MODE": "offline", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "WANDB_SILENT": "true"}
+    here = ["threads=1", "devices=1"]
+    words = ["run", TINY, "fedavg", f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", *here]
+    words += ["accelerator=cpu", "federation.rounds=4", "logger=wandb"]
+    for kill in ((2, True, words), (3, False, words)):
+        assert finish(in_child(killed_after, *kill, environment=environment)) == -signal.SIGKILL
     (folder,) = tmp_path.glob("runs/*/*/seed0")
-    done = python(tmp_path, "-m", "benchmark", "resume", str(folder), "threads=1", "devices=1")
-    assert done.returncode == 0, done.stderr
-    found = rows(folder)
-    steps = [step for step, _ in found]
-    assert steps == sorted(set(steps))
-    assert [(step, row[STEP]) for step, row in found if "train/loss" in row] == [(n, n) for n in (1, 2, 3, 4)]
-    assert [row[STEP] for _, row in found if STEP in row] == [1, 2, 3, 4]  # the figures have no round
-    assert len({file.parent.name[-12:] for file in folder.glob("wandb/offline-run-*/*.wandb")}) == 1
-    again = python(tmp_path, "-m", "benchmark", "evaluate", str(folder), "protocols=geometry/v1", "threads=1")
-    assert again.returncode == 0, again.stderr
-    more = [step for step, _ in rows(folder)]
-    assert more == sorted(set(more))
-    assert [row[STEP] for _, row in rows(folder) if STEP in row] == [1, 2, 3, 4]
+    for more in (["resume", str(folder), *here], ["evaluate", str(folder), "protocols=geometry/v1", "threads=1"]):
+        assert finish(in_child(command, more, environment=environment)) == 0
+        found = rows(folder)
+        steps = [step for step, _ in found]
+        assert steps == sorted(set(steps))
+        assert [(step, row[STEP]) for step, row in found if "train/loss" in row] == [(n, n) for n in (1, 2, 3, 4)]
+        assert [row[STEP] for _, row in found if STEP in row] == [1, 2, 3, 4]  # the figures have no round
+        if more[0] == "resume":
+            assert len({file.parent.name[-12:] for file in folder.glob("wandb/offline-run-*/*.wandb")}) == 1
 
 
 @pytest.fixture(scope="module")
