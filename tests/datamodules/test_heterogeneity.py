@@ -120,16 +120,14 @@ def test_the_explanation_beside_the_table_names_every_number_that_is_off() -> No
     assert all(number in text for number in exact)
 
 
-LABELS = np.array([5] * 700 + [8] * 7 + [9] * 300)
-PARTS = [np.arange(7, 707), np.arange(0), np.concatenate([np.arange(7), np.arange(707, 1007)])]
-
-
 def test_report_by_hand() -> None:
     """7 of 700 examples are 1 %, 7 of 307 are more; the empty client counts as a client."""
-    np.testing.assert_array_equal(heterogeneity.counts(LABELS, PARTS), [[693, 7, 0], [0, 0, 0], [7, 0, 300]])
+    labels = np.array([5] * 700 + [8] * 7 + [9] * 300)
+    parts = [np.arange(7, 707), np.arange(0), np.concatenate([np.arange(7), np.arange(707, 1007)])]
+    np.testing.assert_array_equal(heterogeneity.counts(labels, parts), [[693, 7, 0], [0, 0, 0], [7, 0, 300]])
     expected = {"classes": 4 / 3, "classes_1pct": 4 / 3, "size_min": 0, "size_median": 307, "size_max": 700}
-    assert heterogeneity.report(LABELS, PARTS) == pytest.approx(expected)
-    assert heterogeneity.report(LABELS, [np.arange(6, 707)])["classes_1pct"] == 1  # 7 of 701 are less
+    assert heterogeneity.report(labels, parts) == pytest.approx(expected)
+    assert heterogeneity.report(labels, [np.arange(6, 707)])["classes_1pct"] == 1  # 7 of 701 are less
 
 
 def test_bubble_areas_are_counts(tmp_path: Path) -> None:
