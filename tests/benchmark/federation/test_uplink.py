@@ -11,43 +11,36 @@ from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from methods.base import Client, Mean, MethodError, Phase, Visit
 
-FIT = Phase("fit", uplink={"weights": Mean("clients")})
+FIT, CLIENT = Phase("fit", uplink={"weights": Mean("clients")}), Client(0, 10)
 START, REPLY = {"weights": {"w": torch.zeros(2)}}, {"weights": {"w": torch.tensor([3.0, 4.0])}}
+MASKS = SecureSums(8.0, {"clients": 1}, torch.float32, Streams(0))
 
 
 def sent(uplink, message=REPLY):
-    client = Client(0, 10)
-    visit = Visit(0, 3, FIT, client, START, {}, torch.Generator())
-    return uplink.of_phase(FIT, 0, [client], START).sent(VisitResult(visit, message, {}, 1.0, 8, 0.1), {})
+    visit = Visit(0, 3, FIT, CLIENT, START, {}, torch.Generator())
+    return uplink.of_phase(FIT, 0, [CLIENT], START).sent(VisitResult(visit, message, {}, 1.0, 8, 0.1), {})
 
 
 def updates(mechanism, clipping="flat", noise=1.0):
     return UpdatePrivacy(mechanism, Clipping(clipping, 1.0), noise, Streams(0))
 
 
-def masks():
-    return SecureSums(8.0, {"clients": 1}, torch.float32, Streams(0))
-
-
 def test_a_client_clips_its_reply_and_adds_its_own_noise():
-    clipped = sent(Uplink(updates("central"))).received["weights"]["w"]
+    given = [updates("central"), updates("local"), updates("local", noise=0.0)]
+    clipped, noisy, silent = (sent(Uplink(made)).received["weights"]["w"] for made in given)
     torch.testing.assert_close(clipped, torch.tensor([0.6, 0.8]))
-    noisy = sent(Uplink(updates("local"))).received["weights"]["w"]
-    assert (noisy - clipped).abs().min() > 0.01
-    silent = sent(Uplink(updates("local", noise=0.0))).received["weights"]["w"]
     torch.testing.assert_close(silent, clipped)
+    assert (noisy - clipped).abs().min() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("uplink", "key"), [(Uplink(updates("central")), "mechanism"), (Uplink(None, None, masks()), "secure_sums")]
-)
-def test_a_reply_without_what_all_are_counted_for_is_refused(uplink, key):
-    with pytest.raises(MethodError, match=f"privacy.{key}: client 0 sends no weights in phase 'fit'"):
-        sent(uplink, {})
+def test_a_reply_without_what_all_are_counted_for_is_refused():
+    for uplink, key in ((Uplink(updates("central")), "mechanism"), (Uplink(None, None, MASKS), "secure_sums")):
+        with pytest.raises(MethodError, match=f"privacy.{key}: client 0 sends no weights in phase 'fit'"):
+            sent(uplink, {})
 
 
 def test_an_adaptive_clip_is_masked_and_billed_too():
-    way = sent(Uplink(updates("central", "adaptive"), None, masks()))
+    way = sent(Uplink(updates("central", "adaptive"), None, MASKS))
     assert way.nbytes == {"weights": 2 * 4 + 4, WITHIN: 4}
     assert set(way.message) == set(way.received) == {"weights", WITHIN}
     assert way.received["weights"]["sum"]["w"].dtype == torch.int64
