@@ -1,4 +1,4 @@
-"""Masked sums: equal to plain ones but for rounding, and no masked message tells anything by itself."""
+"""Masked sums equal plain ones but for rounding, no masked message tells anything by itself; the way of a reply."""
 
 import itertools
 
@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from benchmark.errors import ConfigError, DivergedError
+from benchmark.execution.base import VisitResult
 from benchmark.federation.aggregation import Aggregation
+from benchmark.federation.clipping import Clipping
 from benchmark.federation.secure_sums import MODULUS, MaskedCohort, SecureSums
+from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
+from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
@@ -175,3 +179,37 @@ class TestRuns:
 def test_what_cannot_be_masked_is_refused_in_one_line(method, words, line, tmp_path):
     with pytest.raises((ConfigError, MethodError), match=line):
         run_helpers.build_run(tmp_path, method, SECURE, *words)
+
+
+class TestUplink:
+    """Noise is added by its client before the reply is masked, a clip bounds it, and nothing is missing."""
+
+    MASKS = SecureSums(8.0, {"clients": 1}, torch.float32, Streams(0))
+
+    def sent(self, updates, masks=None, message=None):
+        phase, client = Phase("fit", uplink={"weights": Mean("clients")}), Client(0, 10)
+        start, reply = ({"weights": {"w": torch.tensor(values)}} for values in ([0.0, 0.0], [3.0, 4.0]))
+        visit = Visit(0, 3, phase, client, start, {}, torch.Generator())
+        result = VisitResult(visit, reply if message is None else message, {}, 1.0, 8, 0.1)
+        return Uplink(updates, None, masks).of_phase(phase, 0, [client], start).sent(result, {})
+
+    def updates(self, mechanism, clipping="flat", noise=1.0):
+        return UpdatePrivacy(mechanism, Clipping(clipping, 1.0), noise, Streams(0))
+
+    def test_a_client_clips_its_reply_and_adds_its_own_noise(self):
+        given = [self.updates("central"), self.updates("local"), self.updates("local", noise=0.0)]
+        clipped, noisy, silent = (self.sent(made).received["weights"]["w"] for made in given)
+        torch.testing.assert_close(clipped, torch.tensor([0.6, 0.8]))
+        torch.testing.assert_close(silent, clipped)
+        assert (noisy - clipped).abs().min() > 0.01
+
+    def test_a_reply_without_what_all_are_counted_for_is_refused(self):
+        for updates, masks, key in ((self.updates("central"), None, "mechanism"), (None, self.MASKS, "secure_sums")):
+            with pytest.raises(MethodError, match=f"privacy.{key}: client 0 sends no weights in phase 'fit'"):
+                self.sent(updates, masks, message={})
+
+    def test_an_adaptive_clip_is_masked_and_billed_too(self):
+        way = self.sent(self.updates("central", "adaptive"), self.MASKS)
+        assert way.nbytes == {"weights": 2 * 4 + 4, WITHIN: 4}
+        assert set(way.message) == set(way.received) == {"weights", WITHIN}
+        assert way.received["weights"]["sum"]["w"].dtype == torch.int64
