@@ -22,22 +22,12 @@ from tests import tape
 from tests.run_helpers import build_run, difference, same, state, train_run, trained
 
 
-@pytest.mark.parametrize(
-    ("make", "drops"),
-    [
-        (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
-        (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
-        (lambda: torchvision.models.resnet18(), False),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
-        (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
-        (lambda: nn.Sequential(nn.Dropout(0.0)), False),
-        (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),
-        (lambda: nn.RReLU(), True),
-    ],
-)
-def test_networks_that_draw_are_known(make, drops):
-    assert has_random_steps(make()) is drops
+def test_networks_that_draw_are_known():
+    vit, convnext = partial(timm.create_model, "vit_tiny_patch16_224", depth=2), torchvision.models.convnext_tiny
+    drawing = [convnext(), vit(drop_path_rate=0.1)]  # ConvNeXt's stochastic depth has a rate of 0.1
+    drawing += [nn.MultiheadAttention(4, 2, dropout=0.1), nn.Sequential(nn.AlphaDropout(0.1)), nn.RReLU()]
+    others = [convnext(stochastic_depth_prob=0.0), vit(), torchvision.models.resnet18(), nn.Sequential(nn.Dropout(0.0))]
+    assert [*map(has_random_steps, drawing), *map(has_random_steps, others)] == [True] * 5 + [False] * 4
 
 
 EVERYONE, CPU = "federation.participation=1", torch.device("cpu")
@@ -253,23 +243,17 @@ class TestMeasured:
     def test_the_faster_is_kept(self):
         rounds = self.visits(1.0, 0.4, [range(8)] * 4)
         assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
-        assert [[name for name, _ in visits] for visits in rounds] == [
-            ["one"] * 4 + ["several"] * 2 + ["one"] * 2,
-            ["several"] * 2 + ["one"] * 6,
-            ["several"] * 8,
-            ["several"] * 8,
-        ]
+        one, several = ["one"], ["several"]
+        first = [one * 4 + several * 2 + one * 2, several * 2 + one * 6]
+        assert [[name for name, _ in visits] for visits in rounds] == [*first, several * 8, several * 8]
         *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)  # the reference, where it is faster
         assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
         assert [name for name, _ in after] == ["one"] * 8
 
     def test_small_cohorts_are_tried_over_rounds_and_fewer_clients_than_lanes_too(self):
-        rounds = self.visits(1.0, 0.4, [range(3)] * 6)
-        assert [[name for name, _ in visits] for visits in rounds] == [
-            *[["one"] * 3] * 2,
-            *[["several"] * 2 + ["one"]] * 2,
-            *[["several"] * 3] * 2,
-        ]
+        rounds, (one, several) = self.visits(1.0, 0.4, [range(3)] * 6), (["one"], ["several"])
+        expected = [one * 3, one * 3, several * 2 + one, several * 2 + one, several * 3, several * 3]
+        assert [[name for name, _ in visits] for visits in rounds] == expected
         rounds = self.visits(1.0, 0.4, [range(1)] * 7)
         assert [name for visits in rounds for name, _ in visits] == ["one", "one", *["several"] * 5]
 
