@@ -2,7 +2,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -78,11 +77,18 @@ def launched():
     return fabric
 
 
-def reduce_on_ranks(fabric: Fabric, folder: Path, mine: tuple[tuple[int, ...], ...]) -> dict:
-    module = fabric.setup_module(torch.nn.Linear(2, 1))
+SHARES = [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))]
+"""Clients of both ranks."""
+
+
+def reduce_on_ranks(fabric: Fabric, folder: Path) -> dict:
+    module, rank = fabric.setup_module(torch.nn.Linear(2, 1)), fabric.global_rank
+    with pytest.raises(MethodError, match="shape"):
+        combined(fabric, [rank], other_shape)
     return {
-        "merged": combined(fabric, mine[fabric.global_rank], reply),
-        "gathered": gather(fabric, {"rank": fabric.global_rank}),
+        "order": combined(fabric, [rank], other_order),
+        "merged": [combined(fabric, mine[rank], reply) for mine in SHARES],
+        "gathered": gather(fabric, {"rank": rank}),
         "server": broadcast(fabric, lambda: SERVER),
         "nothing": broadcast(fabric, dict),
         "synchronised": any(isinstance(layer, DistributedDataParallel) for layer in module.modules()),
@@ -99,13 +105,6 @@ def other_shape(client):
     return {"mean": {"w": torch.ones(6).view((2, 3) if client else (3, 2))}}
 
 
-def mix_on_ranks(fabric: Fabric, folder: Path) -> dict:
-    got = {"order": combined(fabric, [fabric.global_rank], other_order)}
-    with pytest.raises(MethodError) as error:
-        combined(fabric, [fabric.global_rank], other_shape)
-    return {**got, "shape": str(error.value)}
-
-
 class UnsendableError(Exception):
     """An error that cannot be unpickled: its constructor takes other arguments than `args` holds."""
 
@@ -113,15 +112,25 @@ class UnsendableError(Exception):
         super().__init__(f"{what}: {why}")
 
 
-def fail_on_ranks(fabric: Fabric, folder: Path, mine: tuple[Exception | str | None, ...]) -> dict:
-    rank, got = fabric.global_rank, None
-    try:
-        with raise_on_all_ranks(fabric):
-            if mine[rank] is not None:
-                raise UnsendableError(mine[rank], rank) if isinstance(mine[rank], str) else mine[rank]
-    except Exception as error:
-        got = (type(error).__name__, str(error))
-    return {"caught": got, "still": gather(fabric, rank)}
+FAILURES = [  # the errors of both ranks
+    (None, None), (None, MethodError("b")), (MethodError("a"), None), (ValueError("a"), MethodError("b")),
+    (None, UnsendableError("half", 1)),
+]  # fmt: skip
+
+
+def fail_on_ranks(fabric: Fabric, folder: Path) -> list:
+    """What each rank catches; collectives still work afterwards."""
+    caught: list = []
+    for mine in FAILURES:
+        try:
+            with raise_on_all_ranks(fabric):
+                if mine[fabric.global_rank] is not None:
+                    raise mine[fabric.global_rank]
+            caught.append(None)
+        except Exception as error:
+            caught.append((type(error).__name__, str(error)))
+        assert gather(fabric, fabric.global_rank) == [0, 1]
+    return caught
 
 
 def fill_on_ranks(fabric: Fabric, folder: Path) -> dict:
@@ -153,11 +162,11 @@ def wait_on_ranks(fabric: Fabric, folder: Path) -> list[int]:
     return gather(fabric, fabric.global_rank)
 
 
-def work_on_rank(folder: Path, function: Callable, connect: float | None, *args: Any) -> None:
+def work_on_rank(folder: Path, function: Callable, connect: float | None) -> None:
     if connect is not None:
         strategy.CONNECT_TIMEOUT = timedelta(seconds=connect)
     fabric = launched()
-    torch.save(function(fabric, folder, *args), folder / f"rank{fabric.global_rank}.pt")
+    torch.save(function(fabric, folder), folder / f"rank{fabric.global_rank}.pt")
     fabric.strategy.processes.close()  # in order: a slower rank would take this one for dead
 
 
@@ -168,10 +177,10 @@ def look_for_the_other(folder: Path) -> None:
     (folder / "said").write_text(str(error.value))
 
 
-def on_two_ranks(folder, function, *args, connect=None):
+def on_two_ranks(folder, function, connect=None):
     """What `function` returned on each of two ranks over gloo, which have `connect` seconds to find each other."""
     environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
-    work = (work_on_rank, folder, function, connect, *args)
+    work = (work_on_rank, folder, function, connect)
     children = [run_helpers.in_child(*work, environment=environment) for environment in environments]
     assert [run_helpers.finish(child, 60) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
@@ -179,46 +188,29 @@ def on_two_ranks(folder, function, *args, connect=None):
 
 @pytest.mark.ranks
 class TestTwoRanks:
-    @pytest.mark.parametrize("mine", [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))])
-    def test_every_reduction_equals_one_rank(self, tmp_path, mine):
-        """The reductions are the same if one rank has no client."""
-        clients = sorted(mine[0] + mine[1])
-        alone = combined(Fabric(accelerator="cpu", devices=1), clients, reply)
-        for got in on_two_ranks(tmp_path, reduce_on_ranks, mine):
-            assert "nobody" not in alone
-            assert same(got["merged"], alone)
-            assert list(got["merged"]["each"]) == clients
+    def test_every_reduction_equals_one_rank(self, tmp_path):
+        """Also if one rank has no client. Leaves go by name; another shape is refused wherever it was trained."""
+        fabric = Fabric(accelerator="cpu", devices=1)
+        with pytest.raises(MethodError, match="shape"):
+            combined(fabric, [0, 1], other_shape)
+        for got in on_two_ranks(tmp_path, reduce_on_ranks):
+            assert same(got["order"], combined(fabric, [0, 1], other_order))
+            for merged, mine in zip(got["merged"], SHARES, strict=True):
+                clients = sorted(mine[0] + mine[1])
+                assert same(merged, combined(fabric, clients, reply))
+                assert list(merged["each"]) == clients
+                assert "nobody" not in merged
             outlines = [[(x.dtype, x.shape) for _, x in trees.leaves(tree)] for tree in (got["server"], SERVER)]
             assert outlines[0] == outlines[1]
             assert same(got["server"], SERVER)
             assert (got["gathered"], got["nothing"], got["synchronised"]) == ([{"rank": 0}, {"rank": 1}], {}, False)
 
-    def test_leaves_go_by_name_and_another_architecture_is_refused_wherever_it_was_trained(self, tmp_path):
-        alone = Fabric(accelerator="cpu", devices=1)
-        with pytest.raises(MethodError, match="shape"):
-            combined(alone, [0, 1], other_shape)
-        for got in on_two_ranks(tmp_path, mix_on_ranks):
-            assert same(got["order"], combined(alone, [0, 1], other_order))
-            assert "shape" in got["shape"]
-
-    @pytest.mark.parametrize(
-        ("mine", "caught"),
-        [
-            ((None, None), None),
-            ((None, MethodError("b")), ("MethodError", "b")),
-            ((MethodError("a"), None), ("MethodError", "a")),
-            ((ValueError("a"), MethodError("b")), ("ValueError", "a")),
-        ],
-    )
-    def test_what_one_raises_all_raise(self, tmp_path, mine, caught):
-        """If several ranks fail, the first rank's error counts; collectives still work afterwards."""
-        assert on_two_ranks(tmp_path, fail_on_ranks, mine) == [{"caught": caught, "still": [0, 1]}] * 2
-
-    def test_an_error_that_cannot_travel_comes_as_its_traceback(self, tmp_path):
-        first, second = on_two_ranks(tmp_path, fail_on_ranks, (None, "half"))
-        assert second["caught"] == ("UnsendableError", "half: 1")
-        assert first["caught"][0] == "RuntimeError"
-        assert "UnsendableError: half: 1" in first["caught"][1]
+    def test_what_one_raises_all_raise(self, tmp_path):
+        """If several ranks fail, the first rank's error counts; one that cannot travel comes as its traceback."""
+        (*first, traceback), (*second, unsendable) = on_two_ranks(tmp_path, fail_on_ranks)
+        assert first == second == [None, ("MethodError", "b"), ("MethodError", "a"), ("ValueError", "a")]
+        assert (unsendable, traceback[0]) == (("UnsendableError", "half: 1"), "RuntimeError")
+        assert "UnsendableError: half: 1" in traceback[1]
 
     def test_they_wait_for_each_other_as_long_as_it_takes(self, tmp_path):
         assert on_two_ranks(tmp_path, wait_on_ranks, connect=1) == [[0, 1], [0, 1]]
