@@ -14,21 +14,7 @@ from methods import maths
 from methods.fedu2 import unified
 from methods.ldawa import layer_weights
 from methods.objectives.protocl import NARROWEST, relative_concentration
-from tests.methods.test_maths import VARIANTS, X, Y, cosine, numeric_gradient, random, softmax
-
-GOLDEN = {
-    "decorrelation of Y": (lambda: maths.decorrelation(Y), 0.073831),
-    "relational, paper": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "paper"), 0.026460),
-    "relational, code": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "code"), 0.027938),
-    "global contrast, code": (lambda: maths.global_contrastive(X, Y, 0.5, "code"), 1.168602),
-}
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_number(name: str) -> None:
-    compute, expected = GOLDEN[name]
-    assert float(compute()) == pytest.approx(expected, abs=1e-5, rel=0)
-
+from tests.methods.test_maths import VARIANTS, cosine, numeric_gradient, random, softmax
 
 # --- FedX
 
@@ -65,15 +51,6 @@ def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None
             return slow_relational(*(v if i == argument else plain[i] for i in range(3)), 0.3, variant)
 
         np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[argument]), atol=2e-5, rtol=1e-4)
-
-
-def test_equal_views_have_no_relational_loss_and_no_gradient() -> None:
-    a, ref = random(8, 5).requires_grad_(), random(6, 5, seed=3)
-    for variant in VARIANTS:
-        value = maths.relational(a, a, ref, 0.1, variant)
-        value.backward()
-        assert float(value) == pytest.approx(0, abs=1e-6)
-        torch.testing.assert_close(a.grad, torch.zeros_like(a), atol=1e-6, rtol=0)
 
 
 def test_global_contrast_is_equation_9() -> None:
@@ -120,11 +97,8 @@ def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
     reference = KMeans(4, init=start.numpy(), n_init=1, max_iter=50, tol=0).fit(x.numpy())
     np.testing.assert_allclose(centres, reference.cluster_centers_, atol=1e-4)
     assert nearest.tolist() == reference.labels_.tolist()
-
-
-def test_k_means_keeps_a_centre_without_rows() -> None:
     centres, nearest = maths.k_means(torch.ones(6, 2), 3, torch.Generator().manual_seed(0))
-    assert torch.equal(centres, torch.ones(3, 2))
+    assert torch.equal(centres, torch.ones(3, 2))  # a centre without rows is kept
     assert nearest.tolist() == [0] * 6
 
 
@@ -193,12 +167,8 @@ def test_sliced_wasserstein_is_its_definition() -> None:
     assert value.item() == pytest.approx(slow_sliced(*plain), rel=1e-4)
     gradient = numeric_gradient(lambda v: slow_sliced(v, *plain[1:]), plain[0])
     np.testing.assert_allclose(z.grad, gradient, atol=2e-4, rtol=1e-3)
-
-
-def test_sliced_wasserstein_is_finite_at_a_tangent_point() -> None:
-    """There the gradient of the angle is infinite."""
     samples, tangents, directions = random(32, 8), random(16, 8, seed=1), random(16, 6, 8, seed=2)
-    points = tangents[:8].clone().requires_grad_()
+    points = tangents[:8].clone().requires_grad_()  # where the gradient of the angle is infinite
     maths.sliced_wasserstein(points, samples[:8], tangents, directions).backward()
     assert points.grad.isfinite().all()
 
@@ -216,26 +186,21 @@ def slowest(G: np.ndarray) -> float:
     return min(run.fun for run in runs)
 
 
-@pytest.mark.parametrize(("n", "dim"), [(1, 3), (2, 5), (3, 2), (5, 40), (10, 4), (20, 10)])
-def test_min_norm_meets_the_conditions_of_optimality_and_scipy(n: int, dim: int) -> None:
-    for seed in range(3):
-        u = random(n, dim, seed=seed).double() + 0.5
-        G = u @ u.T
-        w = maths.min_norm(G)
-        assert float(w.min()) >= 0
-        assert float(w.sum()) == pytest.approx(1, abs=1e-12)
-        least, slope = float(w @ G @ w), G @ w
-        assert float(slope.min()) >= least - 1e-6  # optimality: no vector lowers the norm further
-        assert float((slope * (w > 0)).max()) <= least + 1e-6  # complementary slackness
-        assert least == pytest.approx(slowest(G.numpy()), abs=1e-6)
+SHAPES = ((1, 3), (2, 5), (3, 2), (5, 40), (10, 4), (20, 10))
+DRAWN = [random(*shape, seed=seed) + 0.5 for shape in SHAPES for seed in range(3)]
+KNOWN = [torch.eye(2), torch.eye(5), torch.tensor([[2.0], [1.0]]), torch.tensor([[1.0], [-1.0]])]
 
 
-def test_min_norm_of_known_vectors() -> None:
-    torch.testing.assert_close(maths.min_norm(torch.eye(2)), torch.full((2,), 0.5, dtype=torch.float64))
-    torch.testing.assert_close(maths.min_norm(torch.eye(5)), torch.full((5,), 0.2, dtype=torch.float64))
-    assert maths.min_norm(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).tolist() == [0, 1]  # one is twice the other
-    opposite = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    assert float(maths.min_norm(opposite) @ opposite.double() @ maths.min_norm(opposite)) == pytest.approx(0, abs=1e-12)
+@pytest.mark.parametrize("u", [*DRAWN, *KNOWN])
+def test_min_norm_meets_the_conditions_of_optimality_and_scipy(u: Tensor) -> None:
+    G = u.double() @ u.double().T
+    w = maths.min_norm(G)
+    assert float(w.min()) >= 0
+    assert float(w.sum()) == pytest.approx(1, abs=1e-12)
+    least, slope = float(w @ G @ w), G @ w
+    assert float(slope.min()) >= least - 1e-6  # optimality: no vector lowers the norm further
+    assert float((slope * (w > 0)).max()) <= least + 1e-6  # complementary slackness
+    assert least == pytest.approx(slowest(G.numpy()), abs=1e-6)
 
 
 def test_a_unified_update() -> None:
@@ -255,26 +220,17 @@ def test_a_unified_update() -> None:
 # --- L-DAWA
 
 
-def tree(**layers: Tensor) -> dict[str, dict[str, Tensor]]:
-    return {"encoder": layers}
+def test_layer_weights_are_cosines_to_the_global_layer_and_never_exceed_one() -> None:
+    reference = {"w": torch.tensor([1.0, 0.0]), "mean": torch.tensor([1.0, 1.0]), "scalar": torch.tensor(2.0)}
+    trained = {name: reference[name] for name in ("w", "scalar")}
 
+    def weights(*w: float) -> dict[str, float]:
+        sent = {"w": torch.tensor(w), "mean": torch.tensor([-5.0, 5.0]), "scalar": torch.tensor(-1.0)}
+        return {name: float(leaf) for name, leaf in layer_weights(sent, reference, trained).items()}
 
-def test_layer_weights_are_cosines_to_the_global_layer() -> None:
-    reference = tree(w=torch.tensor([1.0, 0.0]), mean=torch.tensor([1.0, 1.0]), scalar=torch.tensor(2.0))
-    trained = tree(w=reference["encoder"]["w"], scalar=reference["encoder"]["scalar"])
-
-    def weights(w: list[float]) -> dict[str, float]:
-        sent = tree(w=torch.tensor(w), mean=torch.tensor([-5.0, 5.0]), scalar=torch.tensor(-1.0))
-        return {name: float(leaf) for name, leaf in layer_weights(sent, reference, trained)["encoder"].items()}
-
-    assert weights([1.0, 1.0])["w"] == pytest.approx(math.sqrt(0.5))
-    assert weights([0.0, 1.0])["w"] == 0
-    assert weights([-3.0, 0.0])["w"] == -1
-    assert weights([7.0, 0.0]) == {"w": 1, "mean": 1, "scalar": 1}
-    assert weights([0.0, 0.0])["w"] == 1
-
-
-def test_layer_weights_never_exceed_one() -> None:
+    for w, expected in (((1.0, 1.0), math.sqrt(0.5)), ((0.0, 1.0), 0), ((-3.0, 0.0), -1), ((0.0, 0.0), 1)):
+        assert weights(*w)["w"] == pytest.approx(expected)
+    assert weights(7.0, 0.0) == {"w": 1, "mean": 1, "scalar": 1}
     for seed in range(20):
-        w = random(1000, seed=seed)
-        assert 1 - 1e-6 < float(layer_weights(tree(w=3 * w), tree(w=w), tree(w=w))["encoder"]["w"]) <= 1
+        w = {"w": random(1000, seed=seed)}
+        assert 1 - 1e-6 < float(layer_weights({"w": 3 * w["w"]}, w, w)["w"]) <= 1
