@@ -8,18 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from datamodules.federated import Batch
+from methods import maths
 from methods.base import Objective, Outputs
-from methods.maths import (
-    alignment,
-    barlow_twins,
-    clip_rows,
-    correlation,
-    negative_cosine,
-    nt_xent,
-    spectral_contrastive,
-    uniformity,
-    vicreg,
-)
 from methods.objectives.align_uniform import AlignUniform
 from methods.objectives.barlow_twins import BarlowTwins
 from methods.objectives.dino import DINO
@@ -56,7 +46,7 @@ class TestAlignUniform(ObjectiveContract):
 
     def expected(self, out: Outputs) -> Tensor:
         a, b = out.embeddings
-        return alignment(a, b) + 0.3 * (uniformity(a) + uniformity(b)) / 2
+        return maths.alignment(a, b) + 0.3 * (maths.uniformity(a) + maths.uniformity(b)) / 2
 
 
 class TestBarlowTwins(ObjectiveContract):
@@ -64,14 +54,14 @@ class TestBarlowTwins(ObjectiveContract):
     refused = (("redundancy_weight", -1, "give a number of at least 0"),)
 
     def expected(self, out: Outputs) -> Tensor:
-        return barlow_twins(*out.embeddings, 0.3)
+        return maths.barlow_twins(*out.embeddings, 0.3)
 
 
 class TestSimCLR(ObjectiveContract):
     objective, settings, contrastive = SimCLR, {"temperature": 0.2}, True
 
     def expected(self, out: Outputs) -> Tensor:
-        return nt_xent(*out.embeddings, 0.2)
+        return maths.nt_xent(*out.embeddings, 0.2)
 
     def test_a_head_without_norm(self) -> None:
         plain_head = self.build(head_norm=False).projector
@@ -85,7 +75,7 @@ class TestSimSiam(ObjectiveContract):
 
     def expected(self, out: Outputs) -> Tensor:
         (p1, p2), (z1, z2) = out.predictions, (z.detach() for z in out.embeddings)
-        return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
+        return (maths.negative_cosine(p1, z2) + maths.negative_cosine(p2, z1)) / 2
 
     def test_targets_are_the_embeddings_and_predictions_those_of_the_predictor(self) -> None:
         objective = self.build().eval()
@@ -93,11 +83,7 @@ class TestSimSiam(ObjectiveContract):
         for z, p, t in zip(out.embeddings, out.predictions, out.targets, strict=True):
             assert torch.equal(t, z)
             torch.testing.assert_close(p, objective.predictor(z))
-
-    def test_the_projector_ends_in_a_plain_batch_norm(self) -> None:
-        last = self.build().projector[-1]
-        assert isinstance(last, torch.nn.BatchNorm1d)
-        assert not last.affine
+        assert [*objective.projector[-1].named_parameters()] == []  # it ends in a plain BatchNorm
 
 
 class TestSpectral(ObjectiveContract):
@@ -105,7 +91,7 @@ class TestSpectral(ObjectiveContract):
     refused = (("negatives", "all", "choose pairs or correlation"),)
 
     def expected(self, out: Outputs) -> Tensor:
-        return spectral_contrastive(*out.embeddings) / 0.4
+        return maths.spectral_contrastive(*out.embeddings) / 0.4
 
     def test_embeddings_are_the_projectors_clipped_rows(self) -> None:
         objective = self.build().eval()
@@ -113,7 +99,7 @@ class TestSpectral(ObjectiveContract):
         bound = raw.norm(dim=1).median().item()  # some are clipped, some are not
         objective.mu = bound**2
         z = torch.cat(objective(*batch().views).embeddings)
-        torch.testing.assert_close(z, clip_rows(raw, bound**2))
+        torch.testing.assert_close(z, maths.clip_rows(raw, bound**2))
         assert not torch.allclose(z, raw)
         assert z.norm(dim=1).max().item() == pytest.approx(bound)
 
@@ -125,7 +111,7 @@ class TestCorrelationForm(TestSpectral):
 
     def expected(self, out: Outputs) -> Tensor:
         a, b = out.embeddings
-        return -2 * (a * b).sum() / len(a) + correlation(torch.cat([a, b])).square().sum()
+        return -2 * (a * b).sum() / len(a) + maths.correlation(torch.cat([a, b])).square().sum()
 
 
 class TestSupervised(ObjectiveContract):
@@ -143,10 +129,7 @@ class TestSupervised(ObjectiveContract):
 
     def test_it_asks_for_labels_and_has_one_output_a_class(self) -> None:
         assert Supervised.labels
-        for classes in (2, 10):
-            objective = self.build(classes)
-            assert objective.classifier.weight.shape == (classes, 6)
-            assert objective(*batch().views).embeddings[1].shape == (5, classes)
+        assert self.build(10)(*batch().views).embeddings[1].shape == (5, 10)
 
 
 class TestVICReg(ObjectiveContract):
@@ -158,32 +141,27 @@ class TestVICReg(ObjectiveContract):
     )
 
     def expected(self, out: Outputs) -> Tensor:
-        return vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "code")
+        return maths.vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "code")
 
     def test_the_papers_form(self) -> None:
         out = self.build()(*batch().views)
-        expected = vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
+        expected = maths.vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
         torch.testing.assert_close(self.build(variant="paper").loss(out, batch()), expected)
 
 
-class TestRotation:
-    """One view, and logits of four turns."""
-
-    given = Batch(views(1), torch.arange(5), torch.tensor([0, 1, 2, 3, 0]))
-
-    def test_the_loss_is_the_cross_entropy_of_the_heads_logits(self) -> None:
-        objective = Rotation(encoder(), projector=(5, 4))
-        assert objective.views == ("rotate",)
-        assert {p for part in objective.travels for p in getattr(objective, part).parameters()} == {
-            *objective.parameters()
-        }
-        out = objective(*self.given.views)
-        assert [p.shape for p in out.predictions] == [(5, 4)]
-        expected = cross_entropy(objective.head(out.embeddings[0]), self.given.turns)
-        torch.testing.assert_close(objective.loss(out, self.given), expected)
-
-    def test_it_learns(self, tmp_path) -> None:
-        run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
-        losses = [row["loss"] for row in run.loop.history]
-        assert losses[-1] < losses[0]
-        assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}
+def test_rotation_predicts_the_turns_of_one_view_and_learns(tmp_path) -> None:
+    given, objective = (
+        Batch(views(1), torch.arange(5), torch.tensor([0, 1, 2, 3, 0])),
+        Rotation(encoder(), projector=(5, 4)),
+    )
+    assert objective.views == ("rotate",)
+    travelling = {p for part in objective.travels for p in getattr(objective, part).parameters()}
+    assert travelling == {*objective.parameters()}
+    out = objective(*given.views)
+    assert [p.shape for p in out.predictions] == [(5, 4)]
+    torch.testing.assert_close(
+        objective.loss(out, given), cross_entropy(objective.head(out.embeddings[0]), given.turns)
+    )
+    run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
+    assert run.loop.history[-1]["loss"] < run.loop.history[0]["loss"]
+    assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}
