@@ -5,7 +5,7 @@ import torch
 
 from methods import networks, trees
 from methods.base import MethodError
-from methods.lwfedssl import LWFedSSL, RepresentationAlignment
+from methods.lwfedssl import LWFedSSL
 from methods.maths import nt_xent
 from methods.objectives.simclr import SimCLR
 from tests.methods.contract import MethodContract
@@ -36,12 +36,10 @@ def test_one_stage_without_calibration_and_alignment_is_fedavg():
 
 
 def test_without_calibration_all_clients_train_and_there_are_no_public_images(tmp_path):
-    run = build_run(tmp_path / "a", "lwfedssl", SMALL, PLAIN[0])
+    run = build_run(tmp_path, "lwfedssl", SMALL, PLAIN[0])
     assert run.data.public is None
     assert [phase.name for phase in run.loop.method.plan(0)] == ["fit"]
     assert [client.id for client in run.loop.clients] == [0, 1, 2, 3]
-    calibrated = build_run(tmp_path / "b", "lwfedssl", SMALL)
-    assert [client.id for client in calibrated.loop.clients] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +76,8 @@ def test_fixed_blocks_move_by_calibration_alone(tmp_path, calibrated):
         before = trees.clone(loop.server["weights"]["encoder"])
         loop.run_round(round)
         after = loop.server["weights"]["encoder"]
-        moved = {
-            group: not all(torch.equal(before[key], after[key]) for key in before if group in key) for group in GROUPS
-        }
+        parts = {key: [name for name in before if key in name] for key in GROUPS}
+        moved = {key: not all(torch.equal(before[k], after[k]) for k in names) for key, names in parts.items()}
         layers = {f"layer_{index}.": index == round or (calibrated and index < round) for index in range(3)}
         first = round == 0 or calibrated
         assert moved == {**layers, "conv_proj": first, "class_token": first, "encoder.ln.": True}, round
@@ -105,8 +102,7 @@ def test_calibration_trains_all_layers_of_the_sub_model_at_its_own_rate(tmp_path
     run.loop.fit()
     assert [layers_of(message["calibrated"]) for _, message in seen] == [[0], [0, 1], [0, 1, 2]]
     steps = -(-len(run.data.public) // 8)
-    assert [done.steps for done, _ in seen] == [steps] * 3
-    assert [done.lr_sum for done, _ in seen] == pytest.approx([0.125 * steps] * 3)
+    assert [(done.steps, done.lr_sum) for done, _ in seen] == [(steps, pytest.approx(0.125 * steps))] * 3
 
 
 def test_bytes_of_vit_tiny_are_the_papers_ratio():
@@ -134,18 +130,16 @@ class TestAlignment:
             for parameter in method.parameters():
                 parameter.add_(0.1 * torch.ones_like(parameter) * parameter.requires_grad)
         out = method.objective(*views)
-        value = float(method.addons["alignment"](out, SimpleNamespace(views=views), method).detach())
+        value = method.addons["alignment"](out, SimpleNamespace(views=views), method)
 
         def by_hand(a, b):
             """Each view's embeddings with the received ones of the other view."""
             terms = nt_xent(a, received[1], 0.1, "one-way") + nt_xent(b, received[0], 0.1, "one-way")
             return 0.25 * float(terms.detach())
 
-        assert value == pytest.approx(by_hand(*out.embeddings), rel=1e-5)
-        assert value != pytest.approx(by_hand(*received), rel=1e-3)
-
-    def test_only_the_trained_block_gets_its_gradient(self, method, views):
-        method.addons["alignment"](method.objective(*views), SimpleNamespace(views=views), method).backward()
+        assert float(value.detach()) == pytest.approx(by_hand(*out.embeddings), rel=1e-5)
+        assert float(value.detach()) != pytest.approx(by_hand(*received), rel=1e-3)
+        value.backward()  # into the block that is trained
         named = method.objective.encoder.named_parameters()
         moved = {"encoder": {name: 0 for name, value in named if value.grad is not None and value.grad.any()}}
         assert layers_of(moved) == [1]
@@ -163,5 +157,4 @@ class TestAlignment:
 
     def test_it_is_an_add_on_for_other_methods(self):
         term = "method.addons=[{class: methods.lwfedssl.RepresentationAlignment, weight: 0.5}]"
-        method = trained("fedavg", term, "row=fedavg-aligned").loop.method
-        assert isinstance(method.addons["alignment"], RepresentationAlignment)
+        assert "alignment" in trained("fedavg", term, "row=fedavg-aligned", "federation.rounds=1").loop.method.addons

@@ -91,27 +91,22 @@ def test_one_stage_is_fedavg(policy):
     assert same(mine, state(theirs))
 
 
-class TestStages:
-    @pytest.fixture
-    def method(self):
-        return ProgFedSSL(SimCLR(small(depth=4), projector=(12, 8)))
+def grown(objective=None, **settings):
+    torch.manual_seed(0)
+    return ProgFedSSL(objective or SimCLR(small(depth=4), projector=(12, 8)), **settings)
 
-    def blocks(self, method, rounds):
+
+def test_stages_are_equal_shares_of_the_rounds_one_for_each_layer_if_there_are_rounds_enough():
+    def blocks(method, rounds):
         return [[*method.block(turn(method, round, rounds))] for round in range(rounds)]
 
-    def test_they_are_equal_shares_of_the_rounds(self, method):
-        method.stages = 2
-        assert self.blocks(method, 6) == [[0, 1]] * 3 + [[2, 3]] * 3
-        assert self.blocks(method, 5) == [[0, 1]] * 3 + [[2, 3]] * 2
-
-    def test_there_is_one_for_each_layer_if_there_are_rounds_enough(self, method):
-        assert self.blocks(method, 8) == [[0], [0], [1], [1], [2], [2], [3], [3]]
-        assert self.blocks(method, 3) == [[0, 1], [0, 1], [2, 3]]
-        assert self.blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(turn(method, 0, 0))]]
-
-    def test_an_encoder_that_does_not_fit_is_refused(self):
-        with pytest.raises(MethodError, match=r"vit_tiny or methods\.networks\.vit_small"):
-            ProgFedSSL(SimCLR(networks.resnet18()))
+    assert blocks(grown(stages=2), 6) == [[0, 1]] * 3 + [[2, 3]] * 3
+    assert blocks(grown(stages=2), 5) == [[0, 1]] * 3 + [[2, 3]] * 2
+    assert blocks(method := grown(), 8) == [[0], [0], [1], [1], [2], [2], [3], [3]]
+    assert blocks(method, 3) == [[0, 1], [0, 1], [2, 3]]
+    assert blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(turn(method, 0, 0))]]
+    with pytest.raises(MethodError, match=r"vit_tiny or methods\.networks\.vit_small"):
+        grown(SimCLR(networks.resnet18()))
 
 
 class TestGrowth:
@@ -119,8 +114,7 @@ class TestGrowth:
 
     @pytest.fixture
     def method(self):
-        torch.manual_seed(0)
-        return ProgFedSSL(SimCLR(small(depth=4), projector=(12, 8)), stages=2)
+        return grown(stages=2)
 
     @pytest.fixture
     def server(self, method):
@@ -140,28 +134,22 @@ class TestGrowth:
         method.weight_transfer = False
         assert same(method.send(server, turn(method, 2, 4)).common["weights"], later)
 
-    def test_absent_layers_are_left_out_and_exported_as_identities(self, method, server, received):
+    def test_absent_layers_are_left_out_get_no_gradient_and_are_exported_as_identities(self, method, server, received):
         method.eval()
         method.start_visit(received)
         ran = []
         for index, block in enumerate(method.objective.encoder.backbone.encoder.layers):
             block.register_forward_hook(lambda *_, index=index: ran.append(index))
         small_model = method.objective.encoder(images())
-        assert ran == [0, 1]
-        method.reply(received)
-        method.load(method.export(server, {})["global"])
-        assert torch.equal(method.objective.encoder(images()), small_model)
-        assert ran == [0, 1, 0, 1, 2, 3]
-
-    def test_absent_layers_get_no_gradient_and_everything_does_after_the_visit(self, method, server, received):
-        method.start_visit(received)
-        assert layers_of(method.trainable()) == [0, 1]
+        assert (ran, layers_of(method.trainable())) == ([0, 1], [0, 1])
         message, _ = method.reply(received)
         assert layers_of(method.trainable()) == [0, 1, 2, 3]
-        assert same(method.local_weights(message, server), method.export(server, {})["global"])  # for the drift
-
-    def test_export_is_undone_by_adopt(self, method, server):
-        assert same(trees.clone(method.adopt(server, method.export(server, {}))), trees.clone(server))
+        exported = method.export(server, {})
+        assert same(method.local_weights(message, server), exported["global"])  # for the drift
+        assert same(trees.clone(method.adopt(server, exported)), trees.clone(server))
+        method.load(exported["global"])
+        assert torch.equal(method.objective.encoder(images()), small_model)
+        assert ran == [0, 1, 0, 1, 2, 3]
 
     def test_the_mean_of_a_sub_model_changes_no_other_layer(self, method, server, received):
         ones = trees.map(torch.ones_like, received.message["weights"])
@@ -174,7 +162,7 @@ class TestGrowth:
 
 def test_weights_of_copies_of_the_encoder_are_left_out_too():
     """The target network of BYOL passes as many layers as the online one."""
-    method = ProgFedSSL(BYOL(small(depth=4), projector=(12, 8), predictor=4), stages=4)
+    method = grown(BYOL(small(depth=4), projector=(12, 8), predictor=4), stages=4)
     server = method.init_server(turn(method, 0, 4))
     method.start_visit(visit(0, 4, method.send(server, turn(method, 0, 4)).common))
     assert method.objective.target_encoder.backbone.applied == 1
