@@ -82,13 +82,10 @@ class TestTwoArchitectures(InterfaceContract):
 
 def test_without_the_distillation_the_student_learns_from_public_images_alone():
     """Whatever the clients learn; with it, it depends on them."""
-
-    def student(*words):
-        return trained("fedmkd", *QUICK, *words).loop.server["weights"]
-
     without, longer = "method.distil_weight=0", "training.epochs=2"
-    assert same(student(without, longer), student(without))
-    assert not same(student(longer), student())
+    words = ((), (longer,), (without,), (without, longer))
+    students = [trained("fedmkd", *QUICK, *own).loop.server["weights"] for own in words]
+    assert (same(*students[:2]), same(*students[2:])) == (False, True)
 
 
 def test_without_alignment_clients_are_those_of_the_method_local():
@@ -107,23 +104,10 @@ def test_the_alignment_moves_clients_and_not_the_student_of_the_round():
         assert difference(aligned["clients"][client], plain["clients"][client]) > 1e-4
 
 
-def test_a_client_starts_from_its_own_aligned_networks(tmp_path):
-    loop = (run := build_run(tmp_path, "fedmkd", *QUICK, EVERYONE)).loop
+def test_clients_start_from_their_aligned_networks_and_the_students_target_and_queue_go_on(tmp_path, monkeypatch):
+    loop = (run := build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")).loop
     seen = collect_visits(run, lambda done: (done.visit.client.id, trees.clone(done.visit.message)["weights"]), "fit")
-    loop.restore()
-    start = trees.clone(loop.server["initial"]["default"])
-    loop.run_round(0)
-    after = trees.clone(loop.server["clients"])
-    loop.run_round(1)
-    assert all(same(received, start) for _, received in seen[:3])
-    assert sorted(client for client, _ in seen[3:]) == [1, 2, 3]
-    assert all(same(received, after[client]) for client, received in seen[3:])
-
-
-def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path, monkeypatch):
-    run = build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")
-    loop, starts = run.loop, []
-    start_visit = type(loop.method).start_visit
+    starts, start_visit = [], type(loop.method).start_visit
 
     def look(method, visit, stored=None):
         start_visit(method, visit, stored)
@@ -132,13 +116,17 @@ def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path, monkeyp
 
     monkeypatch.setattr(type(loop.method), "start_visit", look)
     loop.restore()
+    start = trees.clone(loop.server["initial"]["default"])
     loop.run_round(0)
-    first = trees.clone({name: loop.server[name] for name in ("weights", "target", "integration", "queue")})
+    after = trees.clone(loop.server)
     loop.run_round(1)
-    assert same(starts[1], first)
+    assert all(same(received, start) for _, received in seen[:3])
+    assert sorted(client for client, _ in seen[3:]) == [1, 2, 3]
+    assert all(same(received, after["clients"][client]) for client, received in seen[3:])
+    assert same(starts[1], {name: after[name] for name in ("weights", "target", "integration", "queue")})
     for part in ("encoder", "projector"):
-        assert difference(first["weights"][part], first["target"][f"target_{part}"]) > 1e-4
-    assert int(first["queue"]["filled"]) == min(32, 2 * len(run.data.public))
+        assert difference(after["weights"][part], after["target"][f"target_{part}"]) > 1e-4
+    assert int(after["queue"]["filled"]) == min(32, 2 * len(run.data.public))
 
 
 def test_add_ons_of_clients_learn():
@@ -159,14 +147,9 @@ def at_the_seat(folder, *words, rows=0):
     """
     run = build_run(folder, "fedmkd", *QUICK, EVERYONE, *words)
     loop, method, found = run.loop, run.loop.method, []
-    update_distil = type(method).update_fit
-
-    def look(self, server, turn, replies):
-        found.append(update_distil(self, server, turn, replies))
-        return found[-1]
-
+    update_fit = type(method).update_fit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(method), "update_fit", look)
+        patch.setattr(type(method), "update_fit", lambda *args: found.append(update_fit(*args)) or found[-1])
         loop.restore()
         loop.run_round(0)
     (server,) = found
@@ -180,20 +163,9 @@ def at_the_seat(folder, *words, rows=0):
     return run, method, server, shown(run, "augment", "augment")
 
 
-def by_hand(run, server, images):
-    """The teachers' embeddings of images, by the objective's own networks in eval mode."""
-    method, own, rows = run.loop.method, trees.clone(run.loop.method.student()), []
-    for models in server["trained"].values():
-        for model in models.values():
-            method.load({part: model[part] for part in ("encoder", "projector")})
-            rows.append(embedded(method, images))
-    method.train().load(own["weights"])
-    return rows
-
-
 def test_the_loss_by_hand_and_its_gradients(tmp_path):
-    """Three teachers have trained; they have no gradient."""
-    run, method, server, batch = at_the_seat(tmp_path, rows=3)
+    """Three teachers have trained, which have no gradient; their embeddings are those in eval mode."""
+    _, method, server, batch = at_the_seat(tmp_path, rows=3)
     before = trees.clone(method.student())
     found = method.training_step_distil(batch)
     found["loss"].backward()
@@ -201,17 +173,21 @@ def test_the_loss_by_hand_and_its_gradients(tmp_path):
         assert all(value.grad is not None for value in module.parameters())
     for module in (method.teacher, *(method.part(part) for part in method.objective.ema)):
         assert all(value.grad is None for value in module.parameters())
-    method.load(before["weights"])
+    teachers, integration = [], method.integration
+    for model in server["trained"]["default"].values():
+        method.load({part: model[part] for part in ("encoder", "projector")})
+        teachers.append(embedded(method, torch.cat(batch.views)))
+    method.train().load(before["weights"])
     out = method.objective(*batch.views)
-    p, images = torch.cat(out.predictions), torch.cat(batch.views)
-    teachers, integration = by_hand(run, server, images), method.integration
+    (p, q), (s, t) = out.predictions, out.targets
     reduced = torch.stack([integration.reduce(teacher) for teacher in teachers], 1)
     matrices = (integration.of_queries, integration.of_keys)
-    mean = attended(torch.stack(teachers, 1), integration.reduce(p), reduced, *matrices)
-    distilled = info_nce(mean, p, method.queue, torch.arange(32) < 3, 0.1)
-    byol = byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
-    assert float(found["loss"].detach()) == pytest.approx(float((0.1 * byol + 0.9 * distilled).detach()), rel=1e-5)
-    torch.testing.assert_close(found["push"]["rows"], normalize(p.detach(), dim=1))
+    mean = attended(torch.stack(teachers, 1), integration.reduce(torch.cat([p, q])), reduced, *matrices)
+    distilled = info_nce(mean, torch.cat([p, q]), method.queue, torch.arange(32) < 3, 0.1)
+    expected = 0.1 * (byol_regression(p, t) + byol_regression(q, s)) + 0.9 * distilled
+    assert len(teachers) == 3
+    assert float(found["loss"].detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    torch.testing.assert_close(found["push"]["rows"], normalize(torch.cat([p, q]).detach(), dim=1))
 
 
 def test_predictions_enter_the_queue_newest_first_and_the_target_follows(tmp_path):
@@ -257,14 +233,14 @@ def test_the_alignment_by_hand(tmp_path):
 
 def test_anchors_are_the_trained_students_embeddings_of_plain_images_and_there_is_no_drift(tmp_path):
     run = build_run(tmp_path, "fedmkd", *QUICK, "federation.rounds=1")
-    seen = collect_visits(run, lambda done: trees.clone(done.visit.message), "align")
+    seen = collect_visits(run, lambda done: trees.clone(done.visit.message)["anchors"]["z"], "align")
     run.loop.fit()
     assert not has_drift(run.loop)
     run.loop.method.load(run.loop.server["weights"])
     z = embedded(run.loop.method, shown(run, "plain").views[0])
     assert len(seen) == 2
     for received in seen:
-        torch.testing.assert_close(received["anchors"]["z"], z, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(received, z, atol=1e-5, rtol=1e-4)
 
 
 def test_architectures_of_unequal_embeddings_are_refused(tmp_path):

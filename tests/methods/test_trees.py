@@ -37,15 +37,11 @@ def test_clone_shares_neither_memory_nor_history_and_copies_two_kinds_of_numbers
         assert not copy["part"]["w"].requires_grad
 
 
-def test_to_moves_and_leaves_at_home_what_is_there():
+def test_to_moves_and_leaves_at_home_what_is_there_and_zeros_like_keeps_shapes_and_dtypes():
     original = tree()
     assert trees.to(original, "cpu")["a"]["w"] is original["a"]["w"]
     moved = trees.to(original, "meta")
-    assert {leaf.device.type for _, leaf in trees.leaves(moved)} == {"meta"}
-    assert {leaf.device.type for _, leaf in trees.leaves(original)} == {"cpu"}
-
-
-def test_zeros_like_keeps_shapes_and_dtypes():
+    assert [{leaf.device.type for _, leaf in trees.leaves(each)} for each in (moved, original)] == [{"meta"}, {"cpu"}]
     zeros = trees.zeros_like({"a": {"w": torch.ones(2, 3, dtype=torch.float64)}, "n": torch.tensor(5)})
     assert same(zeros, {"a": {"w": torch.zeros(2, 3, dtype=torch.float64)}, "n": torch.tensor(0)})
     assert [leaf.dtype for _, leaf in trees.leaves(zeros)] == [torch.float64, torch.int64]
@@ -137,13 +133,9 @@ def test_assign_copies_by_path_whether_flat_or_not():
 
 def test_arithmetic_on_flat_trees_is_that_on_scattered_ones():
     scattered = trees.map(lambda leaf: leaf * 3, tree())
-    first, second = packed(), trees.clone(scattered)
-    for flat, plain in (
-        (trees.subtract(first, second), trees.subtract(tree(), scattered)),
-        (trees.add(first, second, 0.5), trees.add(tree(), scattered, 0.5)),
-        (trees.zeros_like(first), trees.zeros_like(tree())),
-    ):
-        assert same(flat, plain)
+    for function, others in ((trees.subtract, (scattered,)), (trees.add, (scattered, 0.5)), (trees.zeros_like, ())):
+        flat = function(packed(), *(trees.clone(other) if isinstance(other, dict) else other for other in others))
+        assert same(flat, function(tree(), *others))
         assert trees.span(flat) is not None
 
 
