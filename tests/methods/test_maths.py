@@ -76,19 +76,9 @@ def softmax(v: np.ndarray) -> np.ndarray:
     return np.exp(v) / np.exp(v).sum()
 
 
-def slow_nt_xent(a: np.ndarray, b: np.ndarray, temperature: float = 0.3) -> float:
+def slow_nt_xent(a: np.ndarray, b: np.ndarray, form="full", dictionary=(), temperature: float = 0.3) -> float:
+    """dictionary: unit rows that are in every denominator."""
     items, total = [*a, *b], 0.0
-    for i in range(len(items)):
-        j = (i + len(a)) % len(items)
-        negatives = sum(np.exp(cosine(items[i], items[k]) / temperature) for k in range(len(items)) if k != i)
-        total -= np.log(np.exp(cosine(items[i], items[j]) / temperature) / negatives)
-    return total / len(items)
-
-
-def slow_dictionary(a: np.ndarray, b: np.ndarray, form: str, temperature: float = 0.3) -> float:
-    """NT-Xent with the rows of a dictionary in every denominator: the first two of three unit rows, and one again."""
-    items, total = [*a, *b], 0.0
-    dictionary = [np.eye(a.shape[1])[0], np.eye(a.shape[1])[1], np.eye(a.shape[1])[0]]
     anchors = range(len(items) if form in ("full", "zeroed") else len(a))
     for i in anchors:
         j = (i + len(a)) % len(items)
@@ -104,7 +94,7 @@ def slow_dictionary(a: np.ndarray, b: np.ndarray, form: str, temperature: float 
 def with_dictionary(form: str) -> tuple[Callable[..., Tensor], Callable[..., float]]:
     return (
         lambda a, b: maths.nt_xent(a, b, 0.3, form, torch.eye(a.shape[1])[[0, 1, 0]]),
-        lambda a, b: slow_dictionary(a, b, form),
+        lambda a, b: slow_nt_xent(a, b, form, np.eye(a.shape[1])[[0, 1, 0]]),
     )
 
 

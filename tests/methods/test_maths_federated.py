@@ -1,10 +1,12 @@
-"""Federated terms and solvers: golden numbers, slow NumPy versions, identities, reference solvers."""
+"""Federated terms, solvers and noise: slow NumPy versions, identities, reference solvers and an accountant."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import minimize
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -14,7 +16,7 @@ from methods import maths
 from methods.fedu2 import unified
 from methods.ldawa import layer_weights
 from methods.objectives.protocl import NARROWEST, relative_concentration
-from tests.methods.test_maths import VARIANTS, cosine, numeric_gradient, random, softmax
+from tests.methods.test_maths import VARIANTS, cosine, numeric_gradient, random, softmax, unit
 
 # --- FedX
 
@@ -32,9 +34,8 @@ def slow_relational(a: np.ndarray, b: np.ndarray, ref: np.ndarray, temperature: 
 def slow_global(a: np.ndarray, b: np.ndarray, temperature: float) -> float:
     total = 0.0
     for i, x in enumerate(a):
-        others = sum(np.exp(cosine(x, a[k]) / temperature) for k in range(len(a)) if k != i)
-        taught = sum(np.exp(cosine(x, y) / temperature) for y in b)
-        total -= np.log(np.exp(cosine(x, b[i]) / temperature) / (others + taught))
+        scores = [cosine(x, y) for y in (b[i], *np.delete(a, i, axis=0), *np.delete(b, i, axis=0))]
+        total -= np.log(softmax(np.array(scores) / temperature)[0])
     return total / len(a)
 
 
@@ -70,8 +71,8 @@ def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form() -> None:
     q, k, earlier = random(5, 4), random(5, 4, seed=1), normalize(random(3, 4, seed=2), dim=1)
     slow = 0.0
     for x, y in zip(q.double().numpy(), k.double().numpy(), strict=True):
-        positive = np.exp(cosine(x, y) / 0.2)
-        slow -= np.log(positive / (positive + sum(np.exp(cosine(x, row) / 0.2) for row in earlier.double().numpy())))
+        scores = [cosine(x, row) / 0.2 for row in (y, *earlier.double().numpy())]
+        slow -= np.log(softmax(np.array(scores))[0])
     queue = torch.cat([earlier, 100 * torch.ones(6, 4)])  # rows not yet filled with keys do not count
     valid = torch.arange(9) < 3
     assert float(maths.info_nce(q, k, queue, valid, 0.2)) == pytest.approx(slow / 5, rel=1e-5)
@@ -146,15 +147,11 @@ def slow_sliced(z: np.ndarray, samples: np.ndarray, tangents: np.ndarray, projec
         angle = np.arccos(p @ x)
         return angle / np.sin(angle) * (x - np.cos(angle) * p)
 
-    def on_the_sphere(rows: np.ndarray) -> np.ndarray:
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-    z, samples, tangents = (on_the_sphere(rows) for rows in (z, samples, tangents))
     distances = []
-    for p, directions in zip(tangents, projections, strict=True):
+    for p, directions in zip(map(unit, tangents), projections, strict=True):
         for w in directions:
-            projected, projected_samples = (sorted(logarithm(p, x) @ w for x in rows) for rows in (z, samples))
-            distances.append(np.mean((np.array(projected) - np.array(projected_samples)) ** 2))
+            rows, drawn = (np.sort([logarithm(p, unit(x)) @ w for x in each]) for each in (z, samples))
+            distances.append(np.mean((rows - drawn) ** 2))
     return float(np.mean(distances))
 
 
@@ -234,3 +231,38 @@ def test_layer_weights_are_cosines_to_the_global_layer_and_never_exceed_one() ->
     for seed in range(20):
         w = {"w": random(1000, seed=seed)}
         assert 1 - 1e-6 < float(layer_weights({"w": 3 * w["w"]}, w, w)["w"]) <= 1
+
+
+# --- noise
+
+
+def test_a_released_matrix_is_clipped_and_has_the_noise_asked_for_of_its_stream():
+    matrix, zeros = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.zeros(2, 2)
+    for given, clip, expected in ((matrix, 1.0, matrix / 5), (matrix, 5.0, matrix), (zeros, 1.0, zeros)):
+        torch.testing.assert_close(maths.gaussian_mechanism(given, clip, 0.0, torch.Generator()), expected)
+    for matrix in (torch.zeros(200, 200), torch.ones(200, 200) / 200):
+        streams = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+        noise, again, other = (maths.gaussian_mechanism(matrix, 1.0, 0.7, stream) - matrix for stream in streams)
+        assert float(noise.std()) == pytest.approx(0.7, rel=0.02)
+        assert abs(float(noise.mean())) < 0.02
+        assert torch.equal(noise, again)
+        assert not torch.equal(noise, other)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.8, 1.0, 10.0])
+def test_sigma_meets_the_condition_and_no_less_noise_does(epsilon, delta):
+    def spent(sigma):
+        phi, shift = NormalDist().cdf, epsilon * sigma
+        return phi(1 / (2 * sigma) - shift) - math.exp(epsilon) * phi(-1 / (2 * sigma) - shift)
+
+    sigma = maths.gaussian_sigma(epsilon, delta)
+    assert spent(sigma) == pytest.approx(delta, rel=1e-6)
+    assert spent(0.999 * sigma) > delta
+
+
+def test_an_accountant_finds_that_epsilon_and_a_huge_one_has_next_to_no_noise():
+    for epsilon in (0.8, 10.0):
+        loss = privacy_loss_distribution.from_gaussian_mechanism(maths.gaussian_sigma(epsilon, 1e-3))
+        assert loss.get_epsilon_for_delta(1e-3) == pytest.approx(epsilon, rel=1e-3)
+    assert maths.gaussian_sigma(1e12, 1e-3) == pytest.approx(1 / math.sqrt(2e12), rel=1e-3)

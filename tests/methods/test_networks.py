@@ -81,8 +81,7 @@ def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
 
 @pytest.mark.parametrize(("stem", "side", "channels"), [("cifar", 4, 3), ("imagenet", 1, 3), ("imagenet", 1, 1)])
 def test_stems_shrink_a_small_image_to(stem: str, side: int, channels: int) -> None:
-    encoder = networks.resnet18(stem=stem, in_channels=channels).eval()
-    seen = []
+    encoder, seen = networks.resnet18(stem=stem, in_channels=channels).eval(), []
     encoder.backbone.layer4.register_forward_hook(lambda module, given, maps: seen.append(maps.shape))
     assert encoder(torch.rand(2, channels, 32, 32)).shape == (2, 512)
     assert seen == [(2, 512, side, side)]
@@ -102,12 +101,9 @@ def test_convolutions_are_initialised_by_fan_out_or_uniformly_by_fan_in(stem: st
 
 
 def test_convnet_shapes_and_size_by_hand() -> None:
-    encoder = networks.convnet()
-    channels = (3, 32, 64, 128, 256)
-    by_hand = sum(a * b * 9 + 2 * b for a, b in itertools.pairwise(channels))
-    assert parameters(encoder) == by_hand == 388_896
+    encoder, channels, maps = networks.convnet(), (3, 32, 64, 128, 256), []
+    assert parameters(encoder) == sum(a * b * 9 + 2 * b for a, b in itertools.pairwise(channels)) == 388_896
     assert encoder.dim == 256
-    maps: list[torch.Size] = []
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(lambda module, given, result: maps.append(result.shape[1:]))

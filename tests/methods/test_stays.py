@@ -10,7 +10,6 @@ from benchmark.errors import ConfigError
 from methods import trees
 from methods.base import MethodError
 from tests.methods.contract import PROJECTOR, STATISTICS, WEIGHTS, InterfaceContract
-from tests.methods.test_flesd import SHORT
 from tests.methods.toys import EVERYONE
 from tests.methods.vits import SMALL
 from tests.run_helpers import build_run, collect_visits, difference, execute_run, same, state, trained
@@ -72,12 +71,6 @@ class TestProjectorStaysUnderScaffold(Stays):
         sent, variates = WEIGHTS - HEAD, WEIGHTS - HEAD - 4 * (STATISTICS - 2 * 12)
         down = {("fit", "down", "weights"): sent, ("fit", "down", "c"): variates}
         return {**down, ("fit", "up", "delta_w"): sent, ("fit", "up", "delta_c"): variates}
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedema", "scaffold", "local", "fedsc", "flesd"])
-def test_without_a_part_it_is_the_method(method):
-    words = (method, "federation.rounds=2", *(SHORT if method == "flesd" else ()))
-    assert same(state(trained(*words, "method.stays=[]")), state(trained(*words)))
 
 
 @pytest.mark.parametrize("part", ["encoder", "projector"])
