@@ -166,27 +166,3 @@ def test_weights_of_copies_of_the_encoder_are_left_out_too():
     server = method.init_server(turn(method, 0, 4))
     method.start_visit(visit(0, 4, method.send(server, turn(method, 0, 4)).common))
     assert method.objective.target_encoder.backbone.applied == 1
-
-
-def vit_tiny_bytes(method, layers_up, *, later_tokens=True):
-    """End to end / layer by layer: the bytes of 12 rounds, heads left out, of which each is checked.
-
-    layers_up: the layers in each round's replies. later_tokens: whether those after the first hold the embedding.
-    """
-    block, tokens, norm = 12 * 192**2 + 13 * 192, (3 * 4**2 + 1) * 192 + 192 + 65 * 192, 2 * 192
-    head, server, both = 192 * 512 + 4 * 512 + 512 * 256 + 256, method.init_server(turn(method, 0, 12)), 0
-    for round in range(12):
-        received = visit(round, 12, method.send(server, turn(method, round, 12)).common)
-        assert trees.nbytes(received.message["weights"]) == 4 * ((round + 1) * block + tokens + norm + head)
-        method.start_visit(received)
-        sent, _ = method.reply(received)
-        with_tokens = tokens if later_tokens or round == 0 else 0
-        assert trees.nbytes(sent["weights"]) == 4 * (layers_up[round] * block + with_tokens + norm + head)
-        both += round + 1 + layers_up[round]
-    return 12 * 2 * 12 / both
-
-
-def test_bytes_of_vit_tiny_are_the_papers_ratio():
-    """12 layers, 12 stages: 2 * 12 / (6.5 + 6.5) = 1.8 times fewer bytes than end to end, heads left out."""
-    method = ProgFedSSL(SimCLR(networks.vit_tiny()))
-    assert vit_tiny_bytes(method, range(1, 13)) == pytest.approx(24 / 13)
