@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmark.experiment.run import Run
 from methods import trees
-from methods.base import Batch, Client, FederatedMethod, Mean, Message, Objective, Outputs, Phase, Visit
+from methods.base import Batch, Client, FederatedMethod, Mean, Message, Objective, Outputs, Phase, Tree, Visit
 from methods.maths import nt_xent
 from methods.networks import Encoder, convnet, mlp
 from methods.objectives.simclr import SimCLR
@@ -60,6 +60,16 @@ def fit_pooled(method: FederatedMethod, data: LightningDataModule, folder: Path,
 def replies(run: Run, phase: str | None = None) -> list[tuple[Visit, Message]]:
     """A list that fills during the run with each visit and a copy of its message, of one phase or of all."""
     return run_helpers.collect_visits(run, lambda done: (done.visit, trees.clone(done.message)), phase)
+
+
+def first_round(folder: Path, *words: str, phase: str | None = None) -> tuple[Run, Tree, list[tuple[Visit, Message]]]:
+    """A run after its first round, the server's weights before it, and what `replies` has seen."""
+    run = run_helpers.build_run(folder, *words)
+    sent = replies(run, phase)
+    run.loop.restore()
+    before = trees.clone(run.loop.server["weights"])
+    run.loop.run_round(0)
+    return run, before, sent
 
 
 def tiny(**kwargs: Any) -> FederatedMethod:
