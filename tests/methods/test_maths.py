@@ -56,7 +56,7 @@ GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_number(name: str) -> None:
+def test_golden_number(name: str):
     compute, expected = GOLDEN[name]
     assert float(compute()) == pytest.approx(expected, abs=1e-5, rel=0)
 
@@ -168,7 +168,7 @@ def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, st
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_value_and_gradients_are_the_papers(name: str) -> None:
+def test_value_and_gradients_are_the_papers(name: str):
     fast, slow = PAIRS[name]
     for seed, (rows, dim) in enumerate([(2, 3), (5, 4), (9, 6)]):
         a, b = random(2, rows, dim, seed=seed).unbind()
@@ -183,7 +183,7 @@ def test_value_and_gradients_are_the_papers(name: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant: str) -> None:
+def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant: str):
     z, scale = normalize(random(6, 5), dim=1).requires_grad_(), torch.tensor([10.0, 1, 10, 1, 1])
     value = maths.dimension_scaling(z, scale, variant)
     value.backward()
@@ -210,19 +210,18 @@ def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
+def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str):
     a, b = random(2, 6, 5).unbind()
     assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
     assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # one pair has no negatives
 
 
-def test_clipping_leaves_short_rows_alone_and_a_row_of_zeros_has_a_gradient() -> None:
+def test_clipping_leaves_short_rows_alone_and_a_row_of_zeros_has_a_gradient():
     z = torch.cat([random(40, 5), torch.zeros(1, 5)]).requires_grad_()
     clipped, short = maths.clip_rows(z, 4.0), z.norm(dim=1) < 2
     assert 0 < int(short.sum()) < len(z) - 1
     assert torch.equal(clipped[short], z[short])
-    clipped.sum().backward()
-    assert z.grad.isfinite().all()
+    assert torch.autograd.grad(clipped.sum(), z)[0].isfinite().all()
 
 
 LOSSES = (maths.nt_xent, maths.spectral_contrastive, maths.barlow_twins, maths.vicreg)
@@ -233,7 +232,7 @@ def of_codes(a: Tensor, b: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, of_codes, lambda a, b: maths.correlation(a).square().sum()])
-def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]) -> None:
+def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]):
     a, b = random(2, 32, 64).unbind()
     with torch.autocast("cpu", torch.bfloat16):
         mixed = loss(a, b)

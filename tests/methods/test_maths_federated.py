@@ -40,7 +40,7 @@ def slow_global(a: np.ndarray, b: np.ndarray, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None:
+def test_relational_is_the_papers_with_all_three_gradients(variant: str):
     given = [tensor.requires_grad_() for tensor in (random(5, 4), random(5, 4, seed=1), random(7, 4, seed=2))]
     value = maths.relational(*given, 0.3, variant)
     value.backward()
@@ -54,7 +54,7 @@ def test_relational_is_the_papers_with_all_three_gradients(variant: str) -> None
         np.testing.assert_allclose(tensor.grad, numeric_gradient(moved, plain[argument]), atol=2e-5, rtol=1e-4)
 
 
-def test_global_contrast_is_equation_9() -> None:
+def test_global_contrast_is_equation_9():
     a, b = random(2, 6, 4).unbind()
     x, y = a.double().numpy(), b.double().numpy()
     a.requires_grad_()
@@ -67,7 +67,7 @@ def test_global_contrast_is_equation_9() -> None:
 # --- MoCo and ProtoCL
 
 
-def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form() -> None:
+def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form():
     q, k, earlier = random(5, 4), random(5, 4, seed=1), normalize(random(3, 4, seed=2), dim=1)
     slow = 0.0
     for x, y in zip(q.double().numpy(), k.double().numpy(), strict=True):
@@ -79,7 +79,7 @@ def test_info_nce_with_one_batch_in_the_queue_is_the_two_batch_form() -> None:
     assert float(maths.info_nce(q, k, queue, torch.zeros_like(valid), 0.2)) == 0
 
 
-def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are() -> None:
+def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are():
     q, c = random(4, 3), normalize(random(3, 3, seed=1), dim=1)
     phi, assigned = torch.tensor([0.1, 0.3, 0.2]), torch.tensor([0, 2, 1, 1])
     slow = 0.0
@@ -91,7 +91,7 @@ def test_prototype_nce_is_a_softmax_over_the_prototypes_there_are() -> None:
     assert float(alone) == 0  # there is no other prototype
 
 
-def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
+def test_k_means_ends_where_scikit_learns_does_from_the_same_start():
     x = torch.cat([random(40, 3, seed=k) + 6 * random(1, 3, seed=90 + k) for k in range(4)])
     start = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(5))[:4]]
     centres, nearest = maths.k_means(x, 4, torch.Generator().manual_seed(5), iterations=50)
@@ -103,7 +103,7 @@ def test_k_means_ends_where_scikit_learns_does_from_the_same_start() -> None:
     assert nearest.tolist() == [0] * 6
 
 
-def test_concentrations_are_equation_12() -> None:
+def test_concentrations_are_equation_12_and_never_next_to_nothing():
     rows, centres = random(60, 4), random(6, 4, seed=1)
     nearest = torch.cdist(rows, centres).argmin(dim=1)
     nearest[nearest == 5] = 4
@@ -116,10 +116,7 @@ def test_concentrations_are_equation_12() -> None:
     widths = np.array([*widths, max(widths)])
     widths = widths.clip(np.percentile(widths, 10), np.percentile(widths, 90))
     np.testing.assert_allclose(relative_concentration(rows, centres, nearest), widths / widths.mean(), rtol=1e-5)
-
-
-def test_near_copies_of_one_image_do_not_make_a_cluster_of_no_width() -> None:
-    rows = torch.cat([1 + 1e-6 * random(30, 2), 3 * random(4, 2, seed=1)])
+    rows = torch.cat([1 + 1e-6 * random(30, 2), 3 * random(4, 2, seed=1)])  # near copies of one image
     centres = torch.cat([torch.ones(3, 2), torch.zeros(2, 2)])
     widths = relative_concentration(rows, centres, torch.tensor([0] * 10 + [1] * 10 + [2] * 10 + [3, 3, 4, 4]))
     torch.testing.assert_close(widths[:3], torch.full((3,), NARROWEST))
@@ -131,7 +128,7 @@ def test_near_copies_of_one_image_do_not_make_a_cluster_of_no_width() -> None:
 # --- FedDecorr
 
 
-def test_decorrelation_is_the_mean_squared_correlation_up_to_the_batch() -> None:
+def test_decorrelation_is_the_mean_squared_correlation_up_to_the_batch():
     h = random(24, 7) @ random(7, 7, seed=1)
     rho = np.corrcoef(h.double().numpy().T)
     off = (rho**2).sum() - (np.diag(rho) ** 2).sum()
@@ -155,7 +152,7 @@ def slow_sliced(z: np.ndarray, samples: np.ndarray, tangents: np.ndarray, projec
     return float(np.mean(distances))
 
 
-def test_sliced_wasserstein_is_its_definition() -> None:
+def test_sliced_wasserstein_is_its_definition():
     given = [random(6, 4), random(6, 4, seed=1), random(3, 4, seed=2), random(3, 2, 4, seed=3)]
     plain = [tensor.double().numpy() for tensor in given]
     z = given[0].requires_grad_()
@@ -189,7 +186,7 @@ KNOWN = [torch.eye(2), torch.eye(5), torch.tensor([[2.0], [1.0]]), torch.tensor(
 
 
 @pytest.mark.parametrize("u", [*DRAWN, *KNOWN])
-def test_min_norm_meets_the_conditions_of_optimality_and_scipy(u: Tensor) -> None:
+def test_min_norm_meets_the_conditions_of_optimality_and_scipy(u: Tensor):
     G = u.double() @ u.double().T
     w = maths.min_norm(G)
     assert float(w.min()) >= 0
@@ -200,7 +197,7 @@ def test_min_norm_meets_the_conditions_of_optimality_and_scipy(u: Tensor) -> Non
     assert least == pytest.approx(slowest(G.numpy()), abs=1e-6)
 
 
-def test_a_unified_update() -> None:
+def test_a_unified_update():
     u = random(30)
     torch.testing.assert_close(unified([u, u, u]), u)
     torch.testing.assert_close(unified([u]), u)
@@ -217,7 +214,7 @@ def test_a_unified_update() -> None:
 # --- L-DAWA
 
 
-def test_layer_weights_are_cosines_to_the_global_layer_and_never_exceed_one() -> None:
+def test_layer_weights_are_cosines_to_the_global_layer_and_never_exceed_one():
     reference = {"w": torch.tensor([1.0, 0.0]), "mean": torch.tensor([1.0, 1.0]), "scalar": torch.tensor(2.0)}
     trained = {name: reference[name] for name in ("w", "scalar")}
 
