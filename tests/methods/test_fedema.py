@@ -66,22 +66,20 @@ def values(tree):
     return {round(value, 5) for _, leaf in trees.leaves(tree) for value in leaf.unique().tolist()}
 
 
-@pytest.mark.parametrize(
-    ("stored", "trained", "target"),
-    [
+def test_the_blend_of_one_client_by_hand():
+    """Its own weights are all 1, the server's are all 3; statistics are the server's."""
+    for stored, blended, target in (
         (memory(0.5, 3), 2.5, 1.0),  # there the round before: mu = 1/4
         (memory(5.0, 3), 1.0, 1.0),  # mu is at most one
         (memory(0.5, 2), 3.0, 3.0),  # who was away takes everything
         ({}, 3.0, 3.0),  # as does who is new
-    ],
-)
-def test_the_blend_of_one_client_by_hand(stored, trained, target):
-    """Its own weights are all 1, the server's are all 3; statistics are the server's."""
-    method = fedema()
-    visited(method, 3.0, stored, round=4)
-    assert values(method.trainable()) == {trained}
-    assert values({name: method.tensors(name) for name in TARGETS}) == {target}
-    assert values(method.statistics()) == {3.0}
+    ):
+        visited(method := fedema(), 3.0, stored, round=4)
+        parts = (method.trainable(), {name: method.tensors(name) for name in TARGETS}, method.statistics())
+        assert [*map(values, parts)] == [{blended}, {target}, {3.0}]
+    for d, kept in ((0.5, 3.0), (1.5, 1.0)):  # the predictor's statistics stay where mu is above a half
+        visited(method := fedema(keep_statistics=True), 3.0, memory(d, 3), round=4)
+        assert [values(method.statistics()[part]) for part in ("predictor", "encoder")] == [{kept}, {3.0}]
 
 
 def test_the_papers_variant_measures_what_was_kept_against_what_came():
@@ -97,21 +95,10 @@ def test_the_papers_variant_measures_what_was_kept_against_what_came():
         stored = {**visit.memory, "round": torch.tensor(round)}
 
 
-@pytest.mark.parametrize(("d", "kept"), [(0.5, 3.0), (1.5, 1.0)])
-def test_the_predictors_statistics_stay_where_mu_is_above_a_half(d, kept):
-    visited(method := fedema(keep_statistics=True), 3.0, memory(d, 3), round=4)
-    statistics = method.statistics()
-    assert values(statistics["predictor"]) == {kept}
-    assert values(statistics["encoder"]) == {3.0}
-
-
-@pytest.mark.parametrize(
-    ("scale", "stored", "expected"),
-    [
+def test_mu_is_lambda_d_and_at_most_one():
+    for scale, stored, expected in (
         *((None, {"d": 0.0}, 0.0), (None, {"d": 2.0, "scale": 0.25}, 0.5), (None, {"d": 2.0, "scale": 0.75}, 1.0)),
         *((0.25, {"d": 2.0}, 0.5), (math.inf, {"d": 1e-9}, 1.0), (math.inf, {"d": 0.0}, 0.0)),
-    ],
-)
-def test_mu_is_lambda_d_and_at_most_one(scale, stored, expected) -> None:
-    stored = {name: torch.tensor(value) for name, value in stored.items()}
-    assert fedema(scale=scale).local_weight(stored) == expected
+    ):
+        tensors = {name: torch.tensor(value) for name, value in stored.items()}
+        assert fedema(scale=scale).local_weight(tensors) == expected

@@ -24,10 +24,10 @@ FURTHER = {
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def _offline(monkeypatch: pytest.MonkeyPatch):
     """No test here reaches a network."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object):
         raise AssertionError("a network was asked for")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -37,7 +37,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "options", "dim"),
     [*FAMILIES, *(pytest.param(name, {}, dim, marks=pytest.mark.long) for name, dim in FURTHER.items())],
 )
-def test_a_family_of_torchvision_is_its_own_network_without_classifier(name: str, options: dict, dim: int) -> None:
+def test_a_family_of_torchvision_is_its_own_network_without_classifier(name: str, options: dict, dim: int):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoder = networks.torchvision(name=name, image_size=32, **options)
@@ -50,7 +50,7 @@ def test_a_family_of_torchvision_is_its_own_network_without_classifier(name: str
     assert encoder.eval()(torch.rand(2, 3, 32, 32)).shape == (2, dim)
 
 
-def test_the_width_is_measured_without_a_trace_and_the_dropout_of_a_classifier_goes_with_it() -> None:
+def test_the_width_is_measured_without_a_trace_and_the_dropout_of_a_classifier_goes_with_it():
     torch.manual_seed(3)
     plain = models.mobilenet_v3_small()
     after = torch.rand(1)
@@ -66,13 +66,13 @@ def test_the_width_is_measured_without_a_trace_and_the_dropout_of_a_classifier_g
         assert sum(isinstance(module, nn.Dropout) for module in built.modules()) == kept
 
 
-def check_refused(build, arguments: dict, line: str) -> None:
+def check_refused(build, arguments: dict, line: str):
     with pytest.raises(MethodError, match=re.escape(line)) as caught:
         build(**arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_features_are_those_that_the_classifier_reads() -> None:
+def test_features_are_those_that_the_classifier_reads():
     encoder = networks.torchvision(name="efficientnet_b0", image_size=32).eval()
     plain = models.efficientnet_b0().eval()
     plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
@@ -92,20 +92,21 @@ def test_features_are_those_that_the_classifier_reads() -> None:
         ({"name": "resnet18", "in_channels": 1}, "read 3 channels, the images have 1: set data.channels=3"),
         ({"name": "alexnet", "image_size": 32}, "alexnet cannot read images of 3 x 32 x 32"),
         ({"name": "googlenet", "init_weights": False}, "set encoder.aux_logits=false"),
-        ({"name": "resnet18", "num_classes": 10}, "encoder.num_classes: torchvision's resnet18 is built without class"),
-        ({"name": "resnet18", "weights": "DEFAULT"}, "encoder.weights: torchvision's resnet18"),
-        ({"name": "resnet18", "weights_backbone": "X"}, "encoder.weights_backbone: torchvision's resnet18"),
-        ({"name": "resnet18", "pretrained": True}, "encoder.pretrained: torchvision's resnet18"),
-        ({"name": "resnet18", "norm_layer": "https://x.org/a.pt"}, "no address and no path"),
-        ({"name": "resnet18", "norm_layer": ["a", {"b": "../x.pt"}]}, "no address and no path"),
-        ({"name": "resnet18", "norm_layer": {"url": "x"}}, "no address and no path"),
+        *(
+            ({"name": "resnet18", key: value}, f"encoder.{key}: torchvision's resnet18")
+            for key, value in {"num_classes": 10, "weights": "X", "weights_backbone": "X", "pretrained": True}.items()
+        ),
+        *(
+            ({"name": "resnet18", "norm_layer": value}, "no address and no path")
+            for value in ("https://x.org/a.pt", ["a", {"b": "../x.pt"}], {"url": "x"})
+        ),
     ],
 )  # fmt: skip
-def test_what_torchvision_cannot_build_is_one_line(arguments: dict, line: str) -> None:
+def test_what_torchvision_cannot_build_is_one_line(arguments: dict, line: str):
     check_refused(networks.torchvision, arguments, line)
 
 
-def test_without_timm_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timm_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
     with pytest.raises(MethodError, match=r"needs the package timm .*pip install timm"):
         networks.timm(name="resnet18")
@@ -162,7 +163,7 @@ class TestTimm:
             assert plain.state_dict().keys() - encoder.backbone.state_dict().keys() == head
 
 
-def test_a_name_of_weights_is_looked_up_and_the_moving_alias_is_refused() -> None:
+def test_a_name_of_weights_is_looked_up_and_the_moving_alias_is_refused():
     entry = libraries.torchvision_weights("resnet18", "IMAGENET1K_V1")
     assert libraries.hub_file(entry).name == "resnet18-f37072fd.pth"
     with pytest.raises(MethodError, match="no such weights of resnet50; choose IMAGENET1K_V1, IMAGENET1K_V2"):
