@@ -148,7 +148,7 @@ def test_a_step_adds_the_terms_to_the_loss():
     images = torch.rand(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(1)).unbind()
     bare, both = tiny(), tiny(addons=[Constant("a", 10.0), Constant("b", 200.0)])
     losses = [method.training_step(Batch(images, torch.arange(5)))["loss"] for method in (bare, both)]
-    assert float(losses[1] - losses[0]) == pytest.approx(210, rel=1e-5)
+    assert (losses[1] - losses[0]).item() == pytest.approx(210, rel=1e-5)
     assert both.travelling == bare.travelling
     for names in (("pull", "pull"), ("projector",)):  # of an add-on, of a part
         with pytest.raises(MethodError, match=names[0]):
