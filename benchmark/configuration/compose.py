@@ -7,6 +7,7 @@ file. An unknown key is refused with the nearest known one.
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from yaml import YAMLError
 
 from benchmark.configuration.files import is_import_path, lineage, mapping, read
 from benchmark.configuration.hints import FREE, read_override
-from benchmark.configuration.identity import SHOWN_BY_DATA, identity
+from benchmark.configuration.identity import identity
+from benchmark.configuration.keys import IMAGES
 from benchmark.configuration.layers import check_keys, convert_types, defaults, resolve, short_error, stack, update
-from benchmark.configuration.naming import changes_name, variant
+from benchmark.configuration.naming import changes_name, part_of, variant
 from benchmark.configuration.partitions import with_hash
+from benchmark.configuration.schema import KEYS
 from benchmark.configuration.typecheck import check_plain
 from benchmark.configuration.validation import validate
 from benchmark.configuration.weights import pin
@@ -63,7 +66,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
             rest = [other for other in overrides if other != override]
             key = override.partition("=")[0]
             other = stack(shipped, [("", parse(rest))])
-            if changes_name(key) and (run != identity(other) or (key in SHOWN_BY_DATA and asked != other)):
+            if changes_name(key) and (run != identity(other) or (part_of(key) == IMAGES and asked != other)):
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
@@ -180,8 +183,7 @@ def load(file: Path) -> DictConfig:
                 raise ConfigError(f"it has no {section}")
         if "${" in yaml.safe_dump(layer):
             raise ConfigError("it has an interpolation, ${...}")
-        before = {"data": {"hold_out": True}}  # as runs without the key did
-        config = OmegaConf.create(stack(defaults(), [("", before), ("", layer)]))
+        config = OmegaConf.create(stack(defaults(), [("", _older()), ("", layer)]))
         validate(config)
     except ConfigError as error:
         raise ConfigError(
@@ -189,6 +191,16 @@ def load(file: Path) -> DictConfig:
             "remove the file and repeat the run's command, which writes it again and resumes"
         ) from error
     return config
+
+
+def _older() -> dict[str, Any]:
+    """What runs ran with whose files lack a key, where that is not its default now."""
+    content: dict[str, Any] = {}
+    for name, key in KEYS.items():
+        if key.older is not MISSING and key.older != key.default:
+            section, _, inner = name.partition(".")
+            content.setdefault(section, {})[inner] = key.older
+    return content
 
 
 def save(config: DictConfig, file: Path) -> None:

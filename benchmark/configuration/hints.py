@@ -1,11 +1,11 @@
 """Types of a config's keys, and values that were written read by them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, get_origin, get_type_hints
 
 from benchmark.configuration import partitions
-from benchmark.configuration.schema import Config
+from benchmark.configuration.schema import KEYS, Config
 from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value, settled
 from benchmark.errors import ConfigError
 
@@ -13,22 +13,18 @@ HINTS = get_type_hints(Config)
 TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
 TYPED["data"]["class"] = str | None  # no field of a dataclass may have this name
 """Section with a schema -> its keys and their types."""
-FREE: dict[str, dict[str, Any]] = {section: {} for section, hint in HINTS.items() if hint == dict[str, Any]} | {
-    "public": dict.fromkeys(("name", "client", "share", "keep", "absent"), Any),
-    "heads": dict.fromkeys(("projector", "predictor", "head_norm", "last_norm"), Any),
+FREE: dict[str, dict[str, Any]] = {
+    field.name: get_type_hints(field.metadata["known"]) if field.metadata.get("closed") else {}
+    for field in fields(Config)
+    if HINTS[field.name] == dict[str, Any]
 }
-"""Section without a schema -> its keys where they are known; other keys are checked when the object is built."""
+"""Section without a schema -> its keys where no others are possible; else they are checked by what is built."""
 
 OPTIONS = (
     "suite", "scenarios", "methods", "more", "protocols", "format", "collect", "folder", "into", "capture",
     "table", "project", "entity", "cluster",
 )  # fmt: skip
 """Keys of commands and of files other than a run's config that are text, or lists of text."""
-TEXT = {
-    "encoder": ("weights", "weights_sha256"), "partition": ("name", "path", "path_sha256"), "public": ("name",),
-    "objective": ("name",), "method": ("name",),
-}  # fmt: skip
-"""Section without a schema -> keys of it that are text, besides `class`."""
 
 
 def hint_of(path: Sequence[str]) -> Hint:
@@ -44,7 +40,8 @@ def hint_of(path: Sequence[str]) -> Hint:
     hint = TYPED.get(section, {}).get(names[0], UNKNOWN if section in FREE else Any)
     if section == "federation" and len(names) > 2:  # one of its encoders
         section, names, hint = "encoder", names[2:], UNKNOWN
-    if names[-1] == "class" or (len(names) == 1 and names[0] in TEXT.get(section, ())):
+    known = KEYS.get(f"{section}.{names[0]}") if section in FREE and len(names) == 1 else None
+    if names[-1] == "class" or (known and known.hint == str | None):
         return str | None
     return UNKNOWN if get_origin(hint) is dict else hint
 

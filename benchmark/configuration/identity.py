@@ -2,34 +2,19 @@
 
 import hashlib
 import json
+from dataclasses import MISSING
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME
 from benchmark.configuration.layers import resolve
+from benchmark.configuration.schema import KEYS
 
-RUNTIME = (
-    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "deterministic", "data.root", "data.cache", "data.download", "data.verify",
-)  # fmt: skip
+RUNTIME = tuple(name for name, key in KEYS.items() if key.part == EXECUTION)
 """Keys of where and how a run is executed: they are not part of its identity."""
-
-NEWER = {
-    "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
-    "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
-    "data.labels": True, "data.levels": None, "data.probe": None, "schedule.warmup": 0.0,
-    "optimizer.decay_norms_and_biases": True, "encoder.weights": None, "federation.availability": 1.0,
-    "federation.dropout": 0.0, "federation.deadline": None,
-    "compression.name": "none", "compression.share": 0.01, "privacy.mechanism": "none", "privacy.clip": None,
-    "privacy.clipping": "flat", "privacy.quantile": 0.5, "privacy.noise_multiplier": None, "privacy.sampling": "fixed",
-    "privacy.epsilon": None, "privacy.delta": 1e-5, "privacy.accountant": "rdp", "privacy.secure_sums": False,
-    "privacy.range": 64.0,
-}  # fmt: skip
-"""Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
-
-
-SHOWN_BY_DATA = ("data.hold_out",)
-"""Keys that count by the hash of the images that they give: they mean nothing for most data."""
+OUTSIDE = frozenset(name for name, key in KEYS.items() if key.part in (EXECUTION, EVALUATION, IMAGES, NAME))
+"""Keys that are not part of it: these, how a run is scored, its names, and what its images' hash shows."""
 
 
 def identity(config: DictConfig | dict[str, Any]) -> str:
@@ -55,16 +40,14 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of the settings that define a run, the seed included. config: or its content."""
     content = resolve(config) if isinstance(config, dict) else OmegaConf.to_container(config, resolve=True)
     flat = _flatten(content)
-    outside = (*RUNTIME, *SHOWN_BY_DATA, "row", "scenario")
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in outside
-        and not key.startswith(("evaluation.", "authors."))
-        and (key not in NEWER or NEWER[key] != value)
-        and (key, value) != ("data.resize", None)  # where it runs, all images are square: then it is `squash`
-        and f"{key}_sha256" not in flat  # a file is its content, wherever it lies
-    }
+
+    def counts(key: str, value: Any) -> bool:
+        known = KEYS.get(key)
+        if key in OUTSIDE or key.startswith("authors.") or f"{key}_sha256" in flat:  # a file is its content
+            return False
+        return known is None or known.older is MISSING or value not in (known.older, known.default)
+
+    return {key: value for key, value in flat.items() if counts(key, value)}
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,20 +7,22 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.identity import RUNTIME
+from benchmark.configuration.keys import IMAGES, ROW, SCENARIO
 from benchmark.configuration.paths import expanded
+from benchmark.configuration.schema import KEYS, PARTS
 
-ROW = ("objective", "method", "optimizer", "server_optimizer", "heads", "public", "compression", "privacy")
-"""Sections whose change makes another row; a change in any other section makes another scenario."""
 LONGEST = 120
 """Longest name made of changes, in characters; a hash replaces the rest."""
 
 
 def changes_name(key: str) -> bool:
     """Whether a change of the key makes another scenario or row; `objective` is in the row's name already."""
-    section = key.partition(".")[0]
-    unnamed = ("scenario", "row", "seed", "evaluation", *RUNTIME)
-    return key not in (*unnamed, "objective", "objective.name") and section not in unnamed
+    return key not in ("objective", "objective.name") and part_of(key) in (SCENARIO, ROW, IMAGES)
+
+
+def part_of(key: str) -> str:
+    """What a key is a part of, see `keys`; an argument of a class, what its section is."""
+    return KEYS[key].part if key in KEYS else PARTS[key.partition(".")[0]]
 
 
 def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:
@@ -28,7 +30,7 @@ def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], 
 
     command_line: what was given. config: has its values in the types of their keys.
     """
-    keys = [key for key in changed if (key.partition(".")[0] in ROW) == rows]
+    keys = [key for key in changed if (part_of(key) == ROW) == rows]
     words = [f"{key.removeprefix('method.')}={_short(_value(command_line, config, key))}" for key in keys]
     full = "+".join((name, *words))
     if len(full) <= LONGEST:
