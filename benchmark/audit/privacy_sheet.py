@@ -70,12 +70,12 @@ class DryRunExecutor(SequentialExecutor):
         return torch.zeros(()), 0
 
     @torch.no_grad()
-    def _observe(self, actor: Any, visit: Visit) -> None:
+    def _observe(self, visit: Visit) -> None:
         """One batch of two images, its rows repeated for all images and passes."""
         phase, size = visit.phase, 2
-        batch = next(self._batches(actor, visit, size, epochs=1, shuffled=False))
+        batch = next(self._batches(visit, size, epochs=1, shuffled=False))
         with self.fabric.autocast():
-            observed = gather_batches({}, actor.hook("observe", phase)(batch), phase.gather)
+            observed = gather_batches({}, self.method.hook("observe", phase)(batch), phase.gather)
         times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
         visit.observed = {entry: _repeat_rows(tree, phase.gather[entry], times) for entry, tree in observed.items()}
 
@@ -180,7 +180,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
         )
         loop.callbacks = [recorder]
         loop.restore()
-        plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
+        plans = [loop.plan(round) for round in range(loop.rounds)]
         run_instead = representatives(plans)
         last = loop.rounds - 1
         for round in sorted({*run_instead, last} if plans else ()):

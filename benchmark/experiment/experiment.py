@@ -18,7 +18,6 @@ from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
 from benchmark.evaluation.revisits import REVISITS
-from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory, privacy
@@ -38,6 +37,7 @@ from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
 from methods.base import FederatedMethod
+from methods.recalibration import has_batch_norm
 
 
 class Experiment:

@@ -118,7 +118,7 @@ class TestRecordings:
         loop.run_round(0)
         sent, before = loop.server, trees.clone(loop.server["c"])
         inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in loop.clients}
-        given = PhaseInputs(loop.method, loop.method.phases[0], 1, 3, inbox, loop.client_state)
+        given = PhaseInputs(loop.method.phases[0], 1, 3, inbox, loop.client_state)
         list(loop.executor.run(given, loop.clients))
         assert difference(sent["c"], before) == 0
 
@@ -288,7 +288,7 @@ class TestMeasured:
         self.measured = measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
         return [
-            list(measured.run(PhaseInputs(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
+            list(measured.run(PhaseInputs(phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
         ]
 
     def test_the_faster_is_kept(self):
