@@ -262,7 +262,7 @@ class FederatedLoop:
             inbox[client.id].update(mail.to(client.id))
         private = {entry for message in mail.private.values() for entry in message}
         self.common = {entry: tree for entry, tree in {**self.common, **mail.common}.items() if entry not in private}
-        uplink = self.uplink.of_phase(phase, round, reached, self.common)
+        uplink = self.uplink.of_phase(phase, round, reached, self.common, self.client_state, self.expected_replies)
         aggregation = Aggregation(uplink.received_reductions)
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
@@ -286,7 +286,7 @@ class FederatedLoop:
             self.ledger.record_downlink(round, phase.name, reached, mail)
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
-        replies = uplink.combined(aggregation.merged(self.fabric, rank_replies), self.expected_replies)
+        replies = uplink.combined(aggregation.merged(self.fabric, rank_replies))
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody
             return reports
@@ -297,7 +297,7 @@ class FederatedLoop:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
         visit = result.visit
-        sent = uplink.sent(result, self.client_state)
+        sent = uplink.sent(result)
         aggregation.add(visit, sent.received, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, sent.state)
         for callback in self.callbacks:
@@ -359,7 +359,7 @@ class FederatedLoop:
         scratch.client_state = self.client_state.scratch_copy()
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
-        scratch.uplink = self.uplink.scratch_copy()
+        scratch.uplink = copy.deepcopy(self.uplink)  # with a clip of its own, which may move
         try:
             yield scratch
         finally:
