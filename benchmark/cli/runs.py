@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, one row under several seeds, or a suite of runs."""
-    from benchmark.experiment.experiment import Experiment
-
     configs, several = configs_of(words)
+    from benchmark.experiment.experiment import Experiment  # after what a misspelt word needs, before ranks are forked
+
     processes = session.launch(configs)
     results: list[dict[str, Any]] = []
     failed: list[str] = []
