@@ -23,10 +23,9 @@ from rich.console import Console
 from torch import nn
 
 from benchmark.configuration import compose as composition
-from benchmark.configuration import naming
+from benchmark.configuration import identity
 from benchmark.configuration.instantiate import import_path
-from benchmark.configuration.rows import row_line
-from benchmark.configuration.suites import listed
+from benchmark.configuration.suites import listed, row_line
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
@@ -86,7 +85,7 @@ def folder_of(config: DictConfig) -> Path:
 
     Raises ConfigError: the output is not the path of a folder.
     """
-    return naming.folder(config)
+    return identity.folder(config)
 
 
 def run(config: DictConfig, *, progress: bool = True) -> Record:

@@ -11,8 +11,7 @@ from omegaconf import DictConfig
 
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import compose, parse
-from benchmark.configuration.overrides import exactly, is_true, scenario_and_method, split, take_keys
+from benchmark.configuration.compose import compose, exactly, is_true, parse, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 
 if TYPE_CHECKING:
@@ -52,9 +51,8 @@ def run(words: list[str], session: Session) -> None:
 
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
-    from benchmark.configuration.rows import row_line
+    from benchmark.configuration.suites import row_line, suite
     from benchmark.configuration.suites import seeds as seeds_of
-    from benchmark.configuration.suites import suite
 
     names, overrides = split(words)
     given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")

@@ -9,8 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
-from benchmark.configuration.identity import differences, identity
-from benchmark.configuration.naming import folder, title
+from benchmark.configuration.identity import differences, folder, identity, title
 from benchmark.configuration.partitions import is_natural
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses

@@ -19,8 +19,8 @@ from torch import nn
 
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
-from benchmark.configuration.typecheck import nearest
-from benchmark.configuration.weights import sha256
+from benchmark.configuration.keys import nearest
+from benchmark.configuration.partitions import sha256
 from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run
 from leaderboards.schema import Record

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from torch import nn
 
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.keys import nearest
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import ConfigError, count, exit_code, message
 from benchmark.evaluation.evaluator import Evaluator, has_projector

@@ -12,10 +12,9 @@ from benchmark.configuration import identity as identity_module
 from benchmark.configuration import schema
 from benchmark.configuration.compose import compose, load, merge, save
 from benchmark.configuration.files import available, read, summary
-from benchmark.configuration.identity import differences, identity, settings
+from benchmark.configuration.identity import differences, folder, identity, settings
 from benchmark.configuration.instantiate import locate
-from benchmark.configuration.naming import folder
-from benchmark.configuration.typecheck import fits
+from benchmark.configuration.keys import fits
 from benchmark.errors import ConfigError
 from tests.run_helpers import TINY, build_run
 

@@ -287,9 +287,7 @@ class TestMeasured:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
         self.measured = measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
-        return [
-            list(measured.run(PhaseInputs(phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
-        ]
+        return [list(measured.run(PhaseInputs(phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)]
 
     def test_the_faster_is_kept(self):
         rounds = self.visits(1.0, 0.4, [range(8)] * 4)
