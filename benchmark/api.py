@@ -128,7 +128,7 @@ def encoder_of(folder: str | Path, *, name: str | None = None, trust: bool = Fal
     Raises ConfigError: no finished run, or no encoder of this name.
     """
     with _display(False) as display, opened(folder, display, trust=trust) as finished:
-        return finished.exported_encoder(name)[1]
+        return finished.scoring.exported_encoder(name)[1]
 
 
 def features_of(folder: str | Path, *, name: str | None = None, trust: bool = False) -> Features:
@@ -143,7 +143,7 @@ def features_of(folder: str | Path, *, name: str | None = None, trust: bool = Fa
     """
     with _display(False) as display, opened(folder, display, trust=trust) as finished:
         evaluator = finished.evaluator
-        encoder = finished.exported_encoder(name)[1].to(evaluator.device)
+        encoder = finished.scoring.exported_encoder(name)[1].to(evaluator.device)
         features = evaluator.features(encoder, evaluator.images)
         on_cpu = {key: getattr(features, key).cpu() for key in ("train_x", "train_y", "test_x", "test_y")}
         return Features(**on_cpu, num_classes=features.num_classes)

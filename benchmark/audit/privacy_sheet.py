@@ -24,13 +24,12 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import factory, privacy
+from benchmark.experiment import factory
+from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import epsilon
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
@@ -164,20 +163,7 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
     clients, recorder = Clients(data.parts), ReplyRecorder()
     with tempfile.TemporaryDirectory() as folder:
-        accountant = privacy.accountant(config, method, clients)
-        loop = FederatedLoop(
-            fabric,
-            method,
-            work,
-            clients,
-            streams,
-            rounds=config.federation.rounds,
-            attendance=Attendance(),
-            folder=Path(folder),
-            config_hash="",
-            accountant=accountant,
-            uplink=Uplink(accountant.updates, secure_sums=privacy.secure_sums(config, method, clients)),
-        )
+        loop = build_loop(config, work, clients, Path(folder), everybody=True, compressed=False)
         loop.callbacks = [recorder]
         loop.restore()
         plans = [loop.plan(round) for round in range(loop.rounds)]
