@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment import factory
@@ -23,6 +22,7 @@ from benchmark.tracking import plots
 from methods import trees
 from methods.base import MethodError
 from tests import run_helpers, tape
+from tests.methods import toys
 
 Bill = dict[tuple[str, str, str], int]
 
@@ -110,13 +110,11 @@ class InterfaceContract(Contract):
         assert all(sent == declared for sent, declared in unbroken.seen)
 
     def test_ledger_equals_a_hand_count(self, unbroken: Any) -> None:
-        loop, bill = unbroken.loop, self.bill(unbroken)
-        expected: dict[tuple[int, str, str, str], int] = {}
+        loop, expected = unbroken.loop, {}
         for round in range(loop.rounds):
-            cohort = loop.cohort(round)
             for phase in loop.method.plan(round):
-                members = len(loop.clients) if phase.cohort == "all" else len(cohort)
-                for (name, direction, entry), size in bill.items():
+                members = len(loop.clients if phase.cohort == "all" else loop.cohort(round))
+                for (name, direction, entry), size in self.bill(unbroken).items():
                     if name == phase.name and members:  # a Poisson sample may draw nobody
                         expected[round, name, direction, entry] = members * size
         assert loop.ledger.lines == expected
@@ -148,11 +146,9 @@ class InterfaceContract(Contract):
         run.loop.executor = ParallelExecutor(run.loop.executor, lanes=2, recorder=tape.recorder(tapes))
         run.loop.fit()
         recorded, plain = run_helpers.state(run), run_helpers.state(unbroken)
-        assert run_helpers.difference(recorded["server"], plain["server"]) < 1e-5
-        assert run_helpers.difference(recorded["memory"], plain["memory"]) < 1e-5
+        assert all(run_helpers.difference(recorded[part], plain[part]) < 1e-5 for part in ("server", "memory"))
         assert recorded["ledger"] == plain["ledger"]
-        trains = any(phase.work == "train" for phase in run.loop.method.plan(1))
-        assert bool(tapes) == trains
+        assert bool(tapes) == any(phase.work == "train" for phase in run.loop.method.plan(1))
         assert sum(recorded_tape.replays for recorded_tape in tapes) >= len(tapes)
         assert [recorded_tape.looks for recorded_tape in tapes] == [[]] * len(tapes)
 
@@ -160,32 +156,29 @@ class InterfaceContract(Contract):
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides)
         method = factory.method(run.config, run.data.source)  # not set up by Fabric
         start = trees.clone({name: method.tensors(name) for name in method.objective.travels})
-        trainer = Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=tmp_path,
-        )  # fmt: skip
-        if method.plan(0)[0].work == "train":
-            trainer.fit(method, run.data)
+        if trains := method.plan(0)[0].work == "train":
             images = sum(len(indices) for indices in run.data.parts)
-            assert trainer.global_step == (images // 8 if run.data.drop_last else -(-images // 8))
-            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0
+            steps = toys.fit_pooled(method, run.data, tmp_path).global_step
+            assert steps == (images // 8 if run.data.drop_last else -(-images // 8))
         else:
             with pytest.raises(MethodError, match="first phase trains"):
-                trainer.fit(method, run.data)
-            assert run_helpers.difference(start, {name: method.tensors(name) for name in start}) == 0
+                toys.fit_pooled(method, run.data, tmp_path)
+        assert (run_helpers.difference(start, {name: method.tensors(name) for name in start}) > 0) == trains
 
     def test_batch_norm_policies(self, tmp_path: Path, unbroken: Any) -> None:
         """`average` is the unbroken run; where `local` is not refused `MethodContract` tries it."""
-        for policy in {"local", "recalibrate"} - set(self.batch_norm):
+        runs, words = (
+            [unbroken],
+            {each: self.with_row(f"federation.batch_norm={each}") for each in ("local", "recalibrate")},
+        )
+        for policy in words.keys() - set(self.batch_norm):
             with pytest.raises(MethodError, match="batch_norm"):
-                run_helpers.train_run(tmp_path / policy, self.method, *self.with_row(f"federation.batch_norm={policy}"))
-        runs = [(False, unbroken)]
+                run_helpers.train_run(tmp_path / policy, self.method, *words[policy])
         if "recalibrate" in self.batch_norm:
-            words = self.with_row("federation.batch_norm=recalibrate")
-            runs += [(True, run_helpers.train_run(tmp_path, self.method, *words))]
-        for measured, run in runs:
+            runs.append(run_helpers.train_run(tmp_path, self.method, *words["recalibrate"]))
+        for run in runs:
             sent = {entry for direction in ("up", "down") for entry in run.loop.ledger.total(direction)}
-            assert ("statistics" in sent) == measured
+            assert ("statistics" in sent) == (run is not unbroken)
             assert all(leaf.isfinite().all() for _, leaf in trees.leaves(run.loop.server))
 
     def test_two_rounds_of_the_shipped_config(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +196,7 @@ class InterfaceContract(Contract):
 
     def test_with_these_settings_it_is_another_method(self, row: tuple[str, str, str | float]) -> None:
         own, other, what = row
-        ours = run_helpers.trained(self.method, *self.with_row(own))
-        theirs = run_helpers.trained(*shlex.split(other))
+        ours, theirs = run_helpers.trained(self.method, *self.with_row(own)), run_helpers.trained(*shlex.split(other))
         if what == "state":
             assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
         elif what == "weights":
@@ -235,10 +227,8 @@ class DurabilityContract(Contract):
     def test_a_killed_run_resumed_is_the_unbroken_one(self, moment: str, tmp_path: Path, unbroken: Any) -> None:
         """In each phase of the second round, and in those of the first that the second has not."""
         first, second = (unbroken.loop.method.plan(round) for round in (0, 1))
-        for round, phase in [
-            *((0, phase) for phase in first if phase not in second),
-            *((1, phase) for phase in second),
-        ]:
+        phases = [*((0, phase) for phase in first if phase not in second), *((1, phase) for phase in second)]
+        for round, phase in phases:
             folder = tmp_path / f"{round}-{phase.name}"
             run_helpers.run_until_killed(folder, self.method, moment, round, phase.name, *self.overrides)
             run_helpers.check_resumed(folder, unbroken, self.method, *self.overrides)
@@ -251,9 +241,7 @@ class DurabilityContract(Contract):
         assert both.loop.round == unbroken.loop.rounds
         assert run_helpers.same(run_helpers.state(both), run_helpers.state(unbroken))
 
-    def test_the_order_of_the_cohort_does_not_matter(
-        self, tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_order_of_the_cohort_does_not_matter(self, tmp_path: Path, unbroken: Any, monkeypatch: Any) -> None:
         assign_clients = loop.assign_clients
         monkeypatch.setattr(loop, "assign_clients", lambda *args: assign_clients(*args)[::-1])
         reversed_run = run_helpers.train_run(tmp_path, self.method, *self.overrides)
@@ -266,10 +254,9 @@ class DurabilityContract(Contract):
         assert run_helpers.same(run_helpers.state(run), run_helpers.state(unbroken))
 
     def test_the_same_seed_gives_the_same_bits_and_another_seed_others(self, tmp_path: Path, unbroken: Any) -> None:
-        again = run_helpers.train_run(tmp_path / "again", self.method, *self.overrides)
-        assert run_helpers.same(run_helpers.state(again), run_helpers.state(unbroken))
-        other = run_helpers.train_run(tmp_path / "other", self.method, *self.overrides, "seed=1")
-        assert not run_helpers.same(run_helpers.state(other), run_helpers.state(unbroken))
+        for seed, equal in ((), True), (("seed=1",), False):
+            again = run_helpers.train_run(tmp_path / str(equal), self.method, *self.overrides, *seed)
+            assert run_helpers.same(run_helpers.state(again), run_helpers.state(unbroken)) == equal
 
 
 class MethodContract(InterfaceContract, DurabilityContract):

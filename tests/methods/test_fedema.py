@@ -11,39 +11,26 @@ from methods.fedu import convolutions
 from methods.objectives.byol import BYOL
 from tests.methods.contract import MethodContract
 from tests.methods.objectives import encoder
-from tests.methods.test_fedu import ALL, TARGETS, LocalTarget, Moving, limit
+from tests.methods.test_fedu import ALL, STATEFUL, TARGETS, Moving
 from tests.run_helpers import difference, trained
-
-
-class Alone(LocalTarget):
-    """Clients keep their own trained weights after the first round; the server's average has no effect on them."""
-
-    stays = ("encoder", "projector", "predictor", *TARGETS)
-
-    def receive(self, visit):
-        local = trees.clone(self.trainable())
-        super().receive(visit)
-        if visit.round:
-            self.load(local)
 
 
 class TestFedEMA(Moving, MethodContract):
     method = "fedema"
-    refused: ClassVar = {
-        **Moving.refused,
-        "method.scale=-1": "at least 0",
-        "method.tau=2": "at least 0 and at most 1",
-    }
+    refused: ClassVar = {**Moving.refused, "method.scale=-1": "at least 0", "method.tau=2": "at most 1"}
 
-    def test_a_scale_of_zero_takes_the_global_model_and_an_infinite_one_keeps_the_own_one(self, tmp_path):
-        servers = [trained("fedema", *ALL, f"method.scale={scale}").loop.server for scale in ("0", ".inf")]
-        limits = [limit(tmp_path, method) for method in (LocalTarget, Alone)]
-        assert all(difference(*pair) < 1e-6 for pair in zip(servers, limits, strict=True))
-        assert difference(*limits) > 1e-6
-
-    def test_variants_differ(self):
-        runs = [trained("fedema", *ALL, f"method.variant={variant}") for variant in ("code", "paper")]
-        assert difference(*(run.loop.server for run in runs)) > 1e-6
+    def test_a_scale_of_zero_takes_the_global_model_and_an_infinite_one_keeps_the_own_one(self):
+        taken, kept = (
+            trained("fedema", *ALL, f"method.scale={scale}").loop.server["weights"] for scale in ("0", ".inf")
+        )
+        assert difference(taken, trained("fedavg", *STATEFUL).loop.server["weights"]) < 1e-6
+        code, paper = (trained("fedema", *ALL, f"method.variant={variant}").loop for variant in ("code", "paper"))
+        assert difference(code.server, paper.server) > 1e-6
+        alone = trained("local", *STATEFUL).loop
+        own = [trees.select(alone.client_state[client]["stays"], alone.method.trainable()) for client in range(4)]
+        sizes = [client.examples for client in alone.clients]
+        mean = trees.map(lambda *each: sum(n * leaf for n, leaf in zip(sizes, each, strict=True)) / sum(sizes), *own)
+        assert difference(trees.select(kept, mean), mean) < 1e-6
 
     def test_the_autoscaler_sets_each_clients_scale_once(self):
         constant = ("federation.rounds=1", "schedule.name=constant")
@@ -79,22 +66,20 @@ def values(tree):
     return {round(value, 5) for _, leaf in trees.leaves(tree) for value in leaf.unique().tolist()}
 
 
-@pytest.mark.parametrize(
-    ("stored", "trained", "target"),
-    [
-        pytest.param(memory(0.5, 3), 2.5, 1.0, id="there the round before: mu = 1/4"),
-        pytest.param(memory(5.0, 3), 1.0, 1.0, id="mu is at most one"),
-        pytest.param(memory(0.5, 2), 3.0, 3.0, id="who was away takes everything"),
-        pytest.param({}, 3.0, 3.0, id="who is new takes everything"),
-    ],
-)
-def test_the_blend_of_one_client_by_hand(stored, trained, target):
+def test_the_blend_of_one_client_by_hand():
     """Its own weights are all 1, the server's are all 3; statistics are the server's."""
-    method = fedema()
-    visited(method, 3.0, stored, round=4)
-    assert values(method.trainable()) == {trained}
-    assert values({name: method.tensors(name) for name in TARGETS}) == {target}
-    assert values(method.statistics()) == {3.0}
+    for stored, blended, target in (
+        (memory(0.5, 3), 2.5, 1.0),  # there the round before: mu = 1/4
+        (memory(5.0, 3), 1.0, 1.0),  # mu is at most one
+        (memory(0.5, 2), 3.0, 3.0),  # who was away takes everything
+        ({}, 3.0, 3.0),  # as does who is new
+    ):
+        visited(method := fedema(), 3.0, stored, round=4)
+        parts = (method.trainable(), {name: method.tensors(name) for name in TARGETS}, method.statistics())
+        assert [*map(values, parts)] == [{blended}, {target}, {3.0}]
+    for d, kept in ((0.5, 3.0), (1.5, 1.0)):  # the predictor's statistics stay where mu is above a half
+        visited(method := fedema(keep_statistics=True), 3.0, memory(d, 3), round=4)
+        assert [values(method.statistics()[part]) for part in ("predictor", "encoder")] == [{kept}, {3.0}]
 
 
 def test_the_papers_variant_measures_what_was_kept_against_what_came():
@@ -110,25 +95,10 @@ def test_the_papers_variant_measures_what_was_kept_against_what_came():
         stored = {**visit.memory, "round": torch.tensor(round)}
 
 
-@pytest.mark.parametrize(("d", "kept"), [(0.5, 3.0), (1.5, 1.0)])
-def test_the_predictors_statistics_stay_where_mu_is_above_a_half(d, kept):
-    visited(method := fedema(keep_statistics=True), 3.0, memory(d, 3), round=4)
-    statistics = method.statistics()
-    assert values(statistics["predictor"]) == {kept}
-    assert values(statistics["encoder"]) == {3.0}
-
-
-@pytest.mark.parametrize(
-    ("scale", "stored", "expected"),
-    [
-        (None, {"d": 0.0}, 0.0),
-        (None, {"d": 2.0, "scale": 0.25}, 0.5),
-        (None, {"d": 2.0, "scale": 0.75}, 1.0),
-        (0.25, {"d": 2.0}, 0.5),
-        (math.inf, {"d": 1e-9}, 1.0),
-        (math.inf, {"d": 0.0}, 0.0),
-    ],
-)
-def test_mu_is_lambda_d_and_at_most_one(scale, stored, expected) -> None:
-    stored = {name: torch.tensor(value) for name, value in stored.items()}
-    assert fedema(scale=scale).local_weight(stored) == expected
+def test_mu_is_lambda_d_and_at_most_one():
+    for scale, stored, expected in (
+        *((None, {"d": 0.0}, 0.0), (None, {"d": 2.0, "scale": 0.25}, 0.5), (None, {"d": 2.0, "scale": 0.75}, 1.0)),
+        *((0.25, {"d": 2.0}, 0.5), (math.inf, {"d": 1e-9}, 1.0), (math.inf, {"d": 0.0}, 0.0)),
+    ):
+        tensors = {name: torch.tensor(value) for name, value in stored.items()}
+        assert fedema(scale=scale).local_weight(tensors) == expected

@@ -10,7 +10,7 @@ from methods.base import MethodError, Visit
 from methods.maths import attended, byol_regression, info_nce
 from tests.methods.contract import WEIGHTS, InterfaceContract
 from tests.methods.test_flesd import OTHER
-from tests.methods.toys import EVERYONE
+from tests.methods.toys import EVERYONE, embedded, shift, shown
 from tests.run_helpers import build_run, collect_visits, difference, same, train_run, trained
 
 QUICK = ("method.queue_size=32", "method.distil_epochs=1", "optimizer.lr=0.01")
@@ -38,14 +38,10 @@ class TestFedMKD(InterfaceContract):
     def test_the_server_keeps_the_student_and_the_networks_of_clients_that_took_part(self, unbroken):
         loop = unbroken.loop
         assert set(loop.server) == {"weights", "target", "integration", "queue", "initial", "clients"}
-        cohorts = [loop.cohort(round) for round in range(3)]
-        assert set(loop.server["clients"]) == {loop.clients[k].id for cohort in cohorts for k in cohort}
+        assert set(loop.server["clients"]) == {loop.clients[k].id for round in range(3) for k in loop.cohort(round)}
         assert not loop.client_state.index
-
-    def test_images_of_the_server_and_of_clients_are_counted_separately(self, unbroken):
-        public = len(unbroken.data.public)
-        for line in unbroken.loop.history:
-            assert line["server_images"] == (1 + 2) * public  # one pass to distil, one for each client to align
+        for line in loop.history:  # one pass to distil, one for each client to align
+            assert line["server_images"] == (1 + 2) * len(unbroken.data.public)
 
 
 class TestTwoArchitectures(InterfaceContract):
@@ -68,13 +64,11 @@ class TestTwoArchitectures(InterfaceContract):
         def channels(model):
             return next(iter(model["encoder"].values())).shape[0]
 
+        widths = {client.id: {"default": 6, "wide": 10}[client.kind] for client in loop.clients}
         assert channels(server["weights"]) == 6
-        widths = {"default": 6, "wide": 10}
-        kinds = {client.id: client.kind for client in loop.clients}
         assert {k: channels(model) for k, model in server["clients"].items()} == {
-            k: widths[kinds[k]] for k in server["clients"]
+            k: widths[k] for k in server["clients"]
         }
-        assert set(map(channels, server["clients"].values())) == {6, 10}
         assert list(loop.export()) == ["global"]
 
     # clients of several architectures are visited one by one, Trainer knows one, and no shipped config has this one
@@ -88,13 +82,10 @@ class TestTwoArchitectures(InterfaceContract):
 
 def test_without_the_distillation_the_student_learns_from_public_images_alone():
     """Whatever the clients learn; with it, it depends on them."""
-
-    def student(*words):
-        return trained("fedmkd", *QUICK, *words).loop.server["weights"]
-
     without, longer = "method.distil_weight=0", "training.epochs=2"
-    assert same(student(without, longer), student(without))
-    assert not same(student(longer), student())
+    words = ((), (longer,), (without,), (without, longer))
+    students = [trained("fedmkd", *QUICK, *own).loop.server["weights"] for own in words]
+    assert (same(*students[:2]), same(*students[2:])) == (False, True)
 
 
 def test_without_alignment_clients_are_those_of_the_method_local():
@@ -113,24 +104,10 @@ def test_the_alignment_moves_clients_and_not_the_student_of_the_round():
         assert difference(aligned["clients"][client], plain["clients"][client]) > 1e-4
 
 
-def test_a_client_starts_from_its_own_aligned_networks(tmp_path):
-    run = build_run(tmp_path, "fedmkd", *QUICK, EVERYONE)
-    loop = run.loop
+def test_clients_start_from_their_aligned_networks_and_the_students_target_and_queue_go_on(tmp_path, monkeypatch):
+    loop = (run := build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")).loop
     seen = collect_visits(run, lambda done: (done.visit.client.id, trees.clone(done.visit.message)["weights"]), "fit")
-    loop.restore()
-    start = trees.clone(loop.server["initial"]["default"])
-    loop.run_round(0)
-    after = trees.clone(loop.server["clients"])
-    loop.run_round(1)
-    assert all(same(received, start) for _, received in seen[:3])
-    assert {client for client, _ in seen[3:]} == {1, 2, 3}
-    assert all(same(received, after[client]) for client, received in seen[3:])
-
-
-def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path, monkeypatch):
-    run = build_run(tmp_path, "fedmkd", *QUICK, EVERYONE, "objective.momentum=0.9")
-    loop, starts = run.loop, []
-    start_visit = type(loop.method).start_visit
+    starts, start_visit = [], type(loop.method).start_visit
 
     def look(method, visit, stored=None):
         start_visit(method, visit, stored)
@@ -139,13 +116,17 @@ def test_the_students_target_and_queue_go_on_in_the_next_round(tmp_path, monkeyp
 
     monkeypatch.setattr(type(loop.method), "start_visit", look)
     loop.restore()
+    start = trees.clone(loop.server["initial"]["default"])
     loop.run_round(0)
-    first = trees.clone({name: loop.server[name] for name in ("weights", "target", "integration", "queue")})
+    after = trees.clone(loop.server)
     loop.run_round(1)
-    assert same(starts[1], first)
+    assert all(same(received, start) for _, received in seen[:3])
+    assert sorted(client for client, _ in seen[3:]) == [1, 2, 3]
+    assert all(same(received, after["clients"][client]) for client, received in seen[3:])
+    assert same(starts[1], {name: after[name] for name in ("weights", "target", "integration", "queue")})
     for part in ("encoder", "projector"):
-        assert difference(first["weights"][part], first["target"][f"target_{part}"]) > 1e-4
-    assert int(first["queue"]["filled"]) == min(32, 2 * len(run.data.public))
+        assert difference(after["weights"][part], after["target"][f"target_{part}"]) > 1e-4
+    assert int(after["queue"]["filled"]) == min(32, 2 * len(run.data.public))
 
 
 def test_add_ons_of_clients_learn():
@@ -159,12 +140,6 @@ def test_add_ons_of_clients_learn():
 # --- the distillation, at the student's seat
 
 
-def shown(run, *views):
-    """A batch of all public images."""
-    (batch,) = run.data.batches(None, views, 1000, order=None, views=torch.Generator(), device="cpu")
-    return batch
-
-
 def at_the_seat(folder, *words, rows=0):
     """(run, its method before the first step of a distillation, the server's state, a batch of public images).
 
@@ -172,14 +147,9 @@ def at_the_seat(folder, *words, rows=0):
     """
     run = build_run(folder, "fedmkd", *QUICK, EVERYONE, *words)
     loop, method, found = run.loop, run.loop.method, []
-    update_distil = type(method).update_fit
-
-    def look(self, server, turn, replies):
-        found.append(update_distil(self, server, turn, replies))
-        return found[-1]
-
+    update_fit = type(method).update_fit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(method), "update_fit", look)
+        patch.setattr(type(method), "update_fit", lambda *args: found.append(update_fit(*args)) or found[-1])
         loop.restore()
         loop.run_round(0)
     (server,) = found
@@ -193,21 +163,9 @@ def at_the_seat(folder, *words, rows=0):
     return run, method, server, shown(run, "augment", "augment")
 
 
-def by_hand(run, server, images):
-    """The teachers' embeddings of images, by the objective's own networks in eval mode."""
-    method, own, rows = run.loop.method, trees.clone(run.loop.method.student()), []
-    for models in server["trained"].values():
-        for model in models.values():
-            method.load({part: model[part] for part in ("encoder", "projector")})
-            with torch.no_grad():
-                rows.append(method.eval().objective.embed(images)[1])
-    method.train().load(own["weights"])
-    return rows
-
-
 def test_the_loss_by_hand_and_its_gradients(tmp_path):
-    """Three teachers have trained; they have no gradient."""
-    run, method, server, batch = at_the_seat(tmp_path, rows=3)
+    """Three teachers have trained, which have no gradient; their embeddings are those in eval mode."""
+    _, method, server, batch = at_the_seat(tmp_path, rows=3)
     before = trees.clone(method.student())
     found = method.training_step_distil(batch)
     found["loss"].backward()
@@ -215,17 +173,21 @@ def test_the_loss_by_hand_and_its_gradients(tmp_path):
         assert all(value.grad is not None for value in module.parameters())
     for module in (method.teacher, *(method.part(part) for part in method.objective.ema)):
         assert all(value.grad is None for value in module.parameters())
-    method.load(before["weights"])
+    teachers, integration = [], method.integration
+    for model in server["trained"]["default"].values():
+        method.load({part: model[part] for part in ("encoder", "projector")})
+        teachers.append(embedded(method, torch.cat(batch.views)))
+    method.train().load(before["weights"])
     out = method.objective(*batch.views)
-    p, images = torch.cat(out.predictions), torch.cat(batch.views)
-    teachers, integration = by_hand(run, server, images), method.integration
+    (p, q), (s, t) = out.predictions, out.targets
     reduced = torch.stack([integration.reduce(teacher) for teacher in teachers], 1)
     matrices = (integration.of_queries, integration.of_keys)
-    mean = attended(torch.stack(teachers, 1), integration.reduce(p), reduced, *matrices)
-    distilled = info_nce(mean, p, method.queue, torch.arange(32) < 3, 0.1)
-    byol = byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
-    assert float(found["loss"].detach()) == pytest.approx(float((0.1 * byol + 0.9 * distilled).detach()), rel=1e-5)
-    torch.testing.assert_close(found["push"]["rows"], normalize(p.detach(), dim=1))
+    mean = attended(torch.stack(teachers, 1), integration.reduce(torch.cat([p, q])), reduced, *matrices)
+    distilled = info_nce(mean, torch.cat([p, q]), method.queue, torch.arange(32) < 3, 0.1)
+    expected = 0.1 * (byol_regression(p, t) + byol_regression(q, s)) + 0.9 * distilled
+    assert len(teachers) == 3
+    assert float(found["loss"].detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    torch.testing.assert_close(found["push"]["rows"], normalize(torch.cat([p, q]).detach(), dim=1))
 
 
 def test_predictions_enter_the_queue_newest_first_and_the_target_follows(tmp_path):
@@ -234,9 +196,7 @@ def test_predictions_enter_the_queue_newest_first_and_the_target_follows(tmp_pat
     first = method.training_step_distil(batch)
     method.on_train_batch_end_distil(first, batch)
     second = method.training_step_distil(batch)
-    with torch.no_grad():
-        for value in method.objective.parameters():
-            value.add_(1.0)
+    shift(method.objective, 1.0)
     method.on_train_batch_end_distil(second, batch)
     rows = torch.cat([second["push"]["rows"], first["push"]["rows"]])
     assert torch.equal(method.queue[: len(rows)], rows[:32])
@@ -244,20 +204,16 @@ def test_predictions_enter_the_queue_newest_first_and_the_target_follows(tmp_pat
     assert difference(before, {part: method.tensors(part) for part in method.objective.ema}) > 1e-3
 
 
-@pytest.mark.parametrize(("variant", "learns"), [("fixed", False), ("trained", True)])
-def test_with_one_teacher_fixed_predictions_learn_nothing_of_it(tmp_path, variant, learns):
-    """As the authors' code: its weight is 1 whatever the student predicts."""
-    words = (f"method.predictions={variant}", "method.distil_weight=1", "partition.clients=2")
-    _, method, server, batch = at_the_seat(tmp_path, *words, rows=3)
-    assert len(server["trained"]["default"]) == 1
-    method.training_step_distil(batch)["loss"].backward()
-    moved = max(float(value.grad.abs().max()) for value in method.objective.encoder.parameters())
-    assert (moved > 1e-6) == learns
-
-
-def test_with_an_empty_queue_there_is_nothing_to_tell_apart(tmp_path):
-    _, method, _, batch = at_the_seat(tmp_path, "method.distil_weight=1")
-    assert float(method.training_step_distil(batch)["loss"].detach()) == 0
+def test_with_one_teacher_fixed_predictions_learn_nothing_of_it(tmp_path):
+    """As the authors' code: its weight is 1 whatever the student predicts. An empty queue has nothing to tell apart."""
+    for variant, rows in (("fixed", 3), ("trained", 3), ("trained", 0)):
+        words = (f"method.predictions={variant}", "method.distil_weight=1", "partition.clients=2")
+        _, method, server, batch = at_the_seat(tmp_path / f"{variant}{rows}", *words, rows=rows)
+        assert len(server["trained"]["default"]) == 1
+        (loss := method.training_step_distil(batch)["loss"]).backward()
+        moved = max(float(value.grad.abs().max()) for value in method.objective.encoder.parameters())
+        assert (moved > 1e-6) == (variant == "trained" and rows > 0)
+        assert rows or float(loss.detach()) == 0
 
 
 # --- the alignment
@@ -270,24 +226,21 @@ def test_the_alignment_by_hand(tmp_path):
     batch = shown(run, "augment", "augment")
     batch = batch._replace(views=tuple(view[:4] for view in batch.views), index=images)
     found = method.training_step_align(batch)["loss"]
-    objective = method.objective
-    p, q = objective.predictor(objective.embed(torch.cat(batch.views))[1]).split(4)
+    p, q = method.objective.predictor(method.objective.embed(torch.cat(batch.views))[1]).split(4)
     expected = byol_regression(p, anchors[images]) + byol_regression(q, anchors[images])
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
 def test_anchors_are_the_trained_students_embeddings_of_plain_images_and_there_is_no_drift(tmp_path):
     run = build_run(tmp_path, "fedmkd", *QUICK, "federation.rounds=1")
-    seen = collect_visits(run, lambda done: trees.clone(done.visit.message), "align")
+    seen = collect_visits(run, lambda done: trees.clone(done.visit.message)["anchors"]["z"], "align")
     run.loop.fit()
     assert not has_drift(run.loop)
-    method = run.loop.method.eval()
-    method.load(run.loop.server["weights"])
-    with torch.no_grad():
-        z = method.objective.embed(shown(run, "plain").views[0])[1]
+    run.loop.method.load(run.loop.server["weights"])
+    z = embedded(run.loop.method, shown(run, "plain").views[0])
     assert len(seen) == 2
     for received in seen:
-        torch.testing.assert_close(received["anchors"]["z"], z, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(received, z, atol=1e-5, rtol=1e-4)
 
 
 def test_architectures_of_unequal_embeddings_are_refused(tmp_path):

@@ -38,18 +38,12 @@ class TestFedSC(MethodContract):
     }
 
     def bill(self, run):
-        matrix = 4 * 8 * 8
-        return {
-            ("correlate", "down", "weights"): WEIGHTS,
-            ("correlate", "up", "R"): matrix,
-            ("fit", "down", "others"): matrix,
-            ("fit", "up", "weights"): WEIGHTS,
-        }
+        matrices = {("correlate", "up", "R"): 4 * 8 * 8, ("fit", "down", "others"): 4 * 8 * 8}
+        return {("correlate", "down", "weights"): WEIGHTS, ("fit", "up", "weights"): WEIGHTS, **matrices}
 
     def test_everyone_correlates_in_round_0_and_the_cohort_later(self, unbroken):
-        method = unbroken.loop.method
-        assert [phase.cohort for phase in method.plan(0)] == ["all", "sampled"]
-        assert [phase.cohort for phase in method.plan(1)] == ["sampled", "sampled"]
+        planned = [[phase.cohort for phase in unbroken.loop.method.plan(round)] for round in (0, 1)]
+        assert planned == [["all", "sampled"], ["sampled", "sampled"]]
         assert set(unbroken.loop.server["R"]) == {0, 1, 2, 3}
 
     def test_matrices_of_absent_clients_stay_and_others_is_the_mean_of_the_rest(self, tmp_path):
@@ -95,19 +89,17 @@ class TestFedSC(MethodContract):
         for ours, view in zip(zip(*leaves, strict=True), pooled, strict=True):
             torch.testing.assert_close(torch.cat([leaf.grad for leaf in ours]), view.grad, rtol=1e-5, atol=1e-6)
 
-    def test_noise_is_on_what_is_shared_and_depends_on_the_client_alone(self, tmp_path):
-        noisy, plain = after_a_round(tmp_path / "a", "method.sigma=0.3"), after_a_round(tmp_path / "b")
-        added = matrices(noisy) - matrices(plain)
+    def test_noise_is_on_what_is_shared_depends_on_the_client_and_is_drawn_anew_every_round(self, tmp_path):
+        """At learning rate 0 only noise and views change a client's matrix from round to round."""
+        words = ("optimizer.lr=0", "federation.participation=1")
+        noisy, plain = after_a_round(tmp_path / "a", *words, "method.sigma=0.3"), after_a_round(tmp_path / "b", *words)
+        first = matrices(noisy)
+        added = first - matrices(plain)
         assert float(added.std()) == pytest.approx(0.3, rel=0.15)
         assert abs(float(added.mean())) < 0.06
         assert abs(float((added[0] * added[1]).mean())) < 0.03
-
-    def test_noise_is_drawn_anew_every_round(self, tmp_path):
-        """At learning rate 0 only noise and views change a client's matrix from round to round."""
-        loop = after_a_round(tmp_path, "optimizer.lr=0", "federation.participation=1", "method.sigma=0.3")
-        first = matrices(loop)
-        loop.run_round(1)
-        for change in matrices(loop) - first:
+        noisy.run_round(1)
+        for change in matrices(noisy) - first:
             assert float(change.std()) == pytest.approx(0.3 * 2**0.5, rel=0.25)
 
     def test_alpha_is_linear_over_rounds(self, tmp_path):

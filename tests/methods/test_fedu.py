@@ -3,10 +3,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from methods.fedavg import FedAvg
+from methods import trees
 from methods.fedu import convolutions, divergence
 from methods.networks import resnet18
-from tests.methods import toys
 from tests.methods.contract import WEIGHTS, InterfaceContract
 from tests.run_helpers import difference, same, trained
 
@@ -15,32 +14,8 @@ PREDICTOR = 4 * (8 * 4 + 2 * 4 + 4 * 8 + 8 + 2 * 4)
 
 TARGETS = ("target_encoder", "target_projector")
 ALL = ("federation.participation=1",)
-
-
-class LocalTarget(FedAvg):
-    """FedBYOL whose target networks stay on the client."""
-
-    stays = TARGETS
-
-
-class LocalPredictor(FedAvg):
-    """FedBYOL whose target networks stay on the client, and from its second visit on its predictor too."""
-
-    stays = (*TARGETS, "predictor")
-
-    def receive(self, visit):
-        predictor = {name: tensor.clone() for name, tensor in self.tensors("predictor").items()}
-        super().receive(visit)
-        if visit.memory:
-            self.load({"predictor": predictor})
-
-    def reply(self, visit):
-        message, _ = super().reply(visit)
-        return message, {"seen": torch.ones(())}
-
-
-def limit(folder, method):
-    return toys.train_run(folder / method.__name__, method, *ALL, objective="byol").loop.server
+STATEFUL = (*ALL, "objective=byol", "objective.stateful=true")
+"""FedBYOL whose target networks stay on the client."""
 
 
 class Moving(InterfaceContract):
@@ -61,18 +36,15 @@ class Moving(InterfaceContract):
 
 class TestFedU(Moving):
     method = "fedu"
-    refused: ClassVar = {
-        **Moving.refused,
-        "objective=simclr": "objective=byol",
-        "method.threshold=-1": "at least 0",
-    }
+    refused: ClassVar = {**Moving.refused, "objective=simclr": "objective=byol", "method.threshold=-1": "at least 0"}
 
-    def test_an_infinite_threshold_always_takes_the_global_predictor_and_one_of_zero_does_not(self, tmp_path):
-        infinite, zero = (trained("fedu", *ALL, f"method.threshold={given}").loop.server for given in (".inf", "0"))
-        assert same(infinite, limit(tmp_path, LocalTarget))
-        assert same(zero, limit(tmp_path, LocalPredictor))
-        of_all = trained("fedavg", *ALL, "objective=byol").loop.server  # its target is not the client's own
-        assert difference(of_all, infinite) > 1e-6
+    def test_an_infinite_threshold_always_takes_the_global_predictor_and_one_of_zero_does_not(self):
+        taken, kept = (
+            trained("fedu", *ALL, f"method.threshold={given}").loop.server["weights"] for given in (".inf", "0")
+        )
+        assert same(taken, trained("fedavg", *STATEFUL).loop.server["weights"])
+        own = trained("fedavg", *STATEFUL, "method.stays=[predictor]").loop.server["weights"]
+        assert same({part: kept[part] for part in own}, own)
 
     @pytest.mark.parametrize("variant", ["code", "paper"])
     def test_in_between_each_client_decides(self, variant):
@@ -82,17 +54,15 @@ class TestFedU(Moving):
         distances = [state["memory"]["d"] for state in states]
         if variant == "paper":
             kernels = convolutions(once.method.objective.encoder)
-            own = [{name: state["stays"]["encoder"][name] for name in kernels} for state in states]
+            own = [trees.select(state["stays"]["encoder"], kernels) for state in states]
             distances = [divergence(weights, sent) for weights in own]
         least, lower, upper, most = sorted(map(float, distances))
         none, some, every, below, above = (
             trained(*words, "federation.rounds=2", f"method.threshold={threshold}").loop.server
             for threshold in (".inf", (lower + upper) / 2, 0, least * 0.99, most * 1.01)
         )
-        assert difference(some, every) > 1e-6
-        assert difference(some, none) > 1e-6
-        assert same(above, none)
-        assert same(below, every)
+        assert all(difference(some, other) > 1e-6 for other in (every, none))
+        assert (same(above, none), same(below, every)) == (True, True)
 
     def test_what_a_client_keeps(self, unbroken):
         memory = unbroken.loop.client_state
@@ -101,13 +71,10 @@ class TestFedU(Moving):
             assert memory[client]["memory"]["d"] > 0
 
 
-def test_the_divergence_is_the_mean_distance_of_the_tensors() -> None:
+def test_the_divergence_is_the_mean_distance_of_the_tensors_here_a_resnets_convolutions_without_shortcuts():
     a = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[1.0]])}
     b = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([[0.0]])}
     assert [float(divergence(*pair)) for pair in ((a, b), (b, a), (a, a))] == [3, 3, 0]
-
-
-def test_a_resnets_convolutions_without_its_shortcuts() -> None:
     weights = convolutions(resnet18())
     assert len(weights) == 17
     assert all("conv" in name and weight.dim() == 4 for name, weight in weights.items())

@@ -35,9 +35,8 @@ def first_round(folder, *words):
 
 class TestFedU2(InterfaceContract):
     method = "fedu2"
-    choices = (
-        *("method.weight=0", "method.variant=mean", "method.draws=view", "method.server_rate=0.5"),
-        "method.length=unit",
+    choices = tuple(
+        f"method.{word}" for word in ("weight=0", "variant=mean", "draws=view", "server_rate=0.5", "length=unit")
     )
     equals = ((f"method.weight=0 {ALONE}", f"fedavg {ALONE}", 1e-5),)
     refused: ClassVar = {
@@ -47,11 +46,8 @@ class TestFedU2(InterfaceContract):
     }
 
     def bill(self, run):
-        return {
-            ("fit", "down", "weights"): WEIGHTS,
-            ("fit", "up", "delta"): 4 * (ENCODER + PROJECTOR),
-            ("fit", "up", "running"): 4 * STATISTICS,
-        }
+        up = {("fit", "up", "delta"): 4 * (ENCODER + PROJECTOR), ("fit", "up", "running"): 4 * STATISTICS}
+        return {("fit", "down", "weights"): WEIGHTS, **up}
 
     def test_the_server_steps_along_the_unified_update(self, tmp_path):
         step, sent = first_round(tmp_path)

@@ -69,13 +69,8 @@ class TestOverScaffold(Over):
 
     def bill(self, run):
         variate = 4 * (ENCODER + PROJECTOR)  # without global terms there is no predictor
-        sent = variate + 4 * STATISTICS
-        return {
-            ("fit", "down", "weights"): sent,
-            ("fit", "down", "c"): variate,
-            ("fit", "up", "delta_w"): sent,
-            ("fit", "up", "delta_c"): variate,
-        }
+        return {("fit", "down", "weights"): variate + 4 * STATISTICS, ("fit", "down", "c"): variate,
+                ("fit", "up", "delta_w"): variate + 4 * STATISTICS, ("fit", "up", "delta_c"): variate}  # fmt: skip
 
 
 class TestOverFedProx(Over):
@@ -88,22 +83,6 @@ class TestOverProtoCL(Over):
     variant = True
     method = "fedx"
     overrides = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
-    falls = False
-    sent = WEIGHTS + PREDICTOR
-
-
-class TestOverBYOL(Over):
-    variant = True
-    method = "fedx"
-    overrides = ("objective=byol",)
-    falls = False
-    sent = WEIGHTS + BYOL_PREDICTOR + PREDICTOR
-
-
-class TestOverMoCo(Over):
-    variant = True
-    method = "fedx"
-    overrides = ("objective=moco", "objective.queue_size=32")
     falls = False
     sent = WEIGHTS + PREDICTOR
 
@@ -147,16 +126,12 @@ def test_the_sum_of_the_terms():
     (other,) = views(1, seed=7)
     given = pair()._replace(views=(*pair().views, other))
     out = objective.eval()(*pair().views, extra=(other,))
-    p = [term.predictor(z) for z in out.embeddings]
-    taught = [objective.embed(view)[1] for view in given.views]
+    p, taught = [term.predictor(z) for z in out.embeddings], [objective.embed(view)[1] for view in given.views]
     value = term(out, given, None)
-    expected = (
-        2 * relational(*out.embeddings, out.extra[0][1], 0.1)
-        + 3 * global_contrastive(p[0], taught[1], 0.1)
-        + 5 * relational(*p, taught[2], 0.1)
-    )
+    related = relational(*out.embeddings, out.extra[0][1], 0.1), relational(*p, taught[2], 0.1)
+    expected = 2 * related[0] + 3 * global_contrastive(p[0], taught[1], 0.1) + 5 * related[1]
     torch.testing.assert_close(value, expected)
-    assert abs(float(relational(*p, taught[2], 0.1) - relational(*p, taught[1], 0.1))) > 1e-3
+    assert abs(float(related[1] - relational(*p, taught[1], 0.1))) > 1e-3
     value.backward()
     assert all(parameter.grad is None for parameter in term.teacher.parameters())
-    assert all(parameter.grad.abs().max() > 0 for parameter in term.predictor.parameters())
+    assert all(parameter.grad.any() for parameter in term.predictor.parameters())

@@ -10,31 +10,24 @@ from methods import trees
 from methods.base import Visit
 from methods.maths import ensemble_similarity, similarity, similarity_distillation
 from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
-from tests.methods.toys import EVERYONE, replies
-from tests.run_helpers import (
-    build_run,
-    collect_visits,
-    difference,
-    execute_run,
-    on_two_ranks,
-    same,
-    state,
-    train_run,
-    trained,
-)
+from tests.methods.toys import EVERYONE, embedded, replies, shift, shown
+from tests.run_helpers import build_run, collect_visits, difference, execute_run, on_two_ranks, same, state, trained
 
 SHORT = ("method.distil_epochs=2", "method.distil_batch_size=8", "method.anchors=12")
-OTHER = (
-    "federation.encoders.wide.class=methods.networks.convnet",
-    "federation.encoders.wide.widths=[10,8]",
-    "federation.encoders.wide.strides=[2,2]",
-    "federation.encoders.wide.clients=[2,3]",
+OTHER = tuple(
+    f"federation.encoders.wide.{word}"
+    for word in ("class=methods.networks.convnet", "widths=[10,8]", "strides=[2,2]", "clients=[2,3]")
 )
 FILLED = "method.distil_batch_size=8 method.fill_anchors=true"
 
 
 def examples(run):
     return len(run.data.public)
+
+
+def similarities(run):
+    """Of the public images, by the current weights of the run's model."""
+    return similarity(embedded(run.loop.method, shown(run, "plain").views[0]))
 
 
 class TestFLESD(MethodContract):
@@ -61,20 +54,14 @@ class TestFLESD(MethodContract):
     falls = False  # a round starts from the distilled student, not from the client's own weights
 
     def bill(self, run):
-        return {
-            ("fit", "down", "weights"): WEIGHTS,
-            ("infer", "up", "similarity"): 4 * examples(run) ** 2,
-        }
+        return {("fit", "down", "weights"): WEIGHTS, ("infer", "up", "similarity"): 4 * examples(run) ** 2}
 
-    def test_who_gives_the_public_images_takes_no_part(self, unbroken):
+    def test_who_gives_the_public_images_takes_no_part_and_no_weights_leave_a_client(self, unbroken):
         loop = unbroken.loop
         assert [client.id for client in loop.clients] == [1, 2, 3]
         assert (unbroken.data.public == unbroken.data.parts[0]).all()
-
-    def test_no_weights_leave_a_client_and_the_server_keeps_students_only(self, unbroken):
-        assert set(unbroken.loop.ledger.total("up")) == {"similarity"}
-        assert set(unbroken.loop.server) == {"students"}
-        assert not any(client < 0 for client in unbroken.loop.client_state.index)
+        assert (set(loop.ledger.total("up")), set(loop.server)) == ({"similarity"}, {"students"})
+        assert not any(client < 0 for client in loop.client_state.index)
 
     def test_images_of_the_server_and_of_clients_are_counted_separately(self, tmp_path):
         record, run = execute_run(tmp_path, "flesd", *SHORT)
@@ -84,8 +71,7 @@ class TestFLESD(MethodContract):
         assert record["images"] == sum(row["images"] for row in loop.history)
         assert execute_run(tmp_path, "fedavg", "federation.rounds=1")[0]["server"] == {}
 
-    def test_what_a_client_infers_with_is_what_it_has_trained(self, tmp_path):
-        """The similarities are those of the networks the client has trained, not of the student it received."""
+    def test_a_client_infers_with_what_it_has_trained_and_not_the_student_it_received(self, tmp_path):
         loop = (run := build_run(tmp_path, "flesd", *SHORT, "federation.rounds=1")).loop
         sent = replies(run, "infer")
         loop.fit()
@@ -93,9 +79,9 @@ class TestFLESD(MethodContract):
         for visit, message in sent:
             matrix = message["similarity"]["values"]
             loop.method.load(loop.client_state[visit.client.id]["stays"])
-            assert torch.allclose(matrix, embedded(run), atol=1e-5)
+            assert torch.allclose(matrix, similarities(run), atol=1e-5)
             loop.executor.flat_parameters.reset()
-            assert not torch.allclose(matrix, embedded(run), atol=1e-3)
+            assert not torch.allclose(matrix, similarities(run), atol=1e-3)
 
     @pytest.mark.parametrize("clients", [1, 2])
     def test_the_servers_targets_are_the_sharpened_ensemble_of_what_was_sent(self, clients, tmp_path):
@@ -108,24 +94,20 @@ class TestFLESD(MethodContract):
         assert len(sent) == clients
         torch.testing.assert_close(taught[0], sum(((matrix - 1) / 0.3).exp() for matrix in sent) / clients)
 
-    def test_the_distillations_rate_is_its_own_whatever_the_clients_schedule(self, tmp_path):
-        run = build_run(tmp_path, "flesd", *SHORT, "schedule.name=cosine", "method.distil_lr=0.002")
+    def test_the_distillations_rate_is_its_own_and_the_first_batches_of_an_epoch_may_only_fill_the_anchors(
+        self, tmp_path
+    ):
+        """As in the code: they make no step, and a short last batch is left out."""
+        words = ("public.client=2", "method.fill_anchors=true", "method.drop_last=true", "method.distil_lr=0.002")
+        run = build_run(tmp_path, "flesd", *SHORT, *words, "schedule.name=cosine")
         seen = collect_visits(run, lambda done: done.visit)
         run.loop.fit()
-        rates = [(visit.phase.name, visit.lr_sum / visit.steps) for visit in seen if visit.steps]
-        fit, distil = ([rate for name, rate in rates if name == phase] for phase in ("fit", "distil"))
-        assert distil == pytest.approx([0.002] * 3)
-        assert fit[-1] < fit[0]
-
-    def test_the_first_batches_of_an_epoch_may_only_fill_the_anchors(self, tmp_path):
-        """As in the code: they make no step, and a short last batch is left out."""
-        words = ("public.client=2", "method.fill_anchors=true", "method.drop_last=true")
-        run = build_run(tmp_path, "flesd", *SHORT, *words)
-        visits = collect_visits(run, lambda done: done.visit, "distil")
-        run.loop.fit()
+        distil, fit = ([visit for visit in seen if visit.phase.name == name] for name in ("distil", "fit"))
+        assert [visit.lr_sum / visit.steps for visit in distil] == pytest.approx([0.002] * 3)
+        assert fit[-1].lr_sum / fit[-1].steps < fit[0].lr_sum / fit[0].steps
         whole, rest = divmod(examples(run), 8)
         assert min(whole - 1, rest) > 0
-        assert {visit.steps for visit in visits} == {2 * (whole - 12 // 8)}
+        assert [visit.steps for visit in distil] == [2 * (whole - 12 // 8)] * 3
 
     def test_everything_kept_is_no_quantisation(self, unbroken):
         """Whole rows sent as values and columns give the same ensemble and the same student."""
@@ -133,20 +115,18 @@ class TestFLESD(MethodContract):
         assert difference(most.server, unbroken.loop.server) < 1e-5
         assert most.ledger.total("up")["similarity"] == 2 * unbroken.loop.ledger.total("up")["similarity"]
 
-    def test_public_images_may_be_a_share_of_each_class(self):
-        data = trained("flesd", *SHORT, "public.name=synthetic", "public.share=0.2", "federation.rounds=1").data
+    def test_public_images_may_be_a_share_of_each_class_or_of_another_dataset(self):
+        words = ("flesd", *SHORT, "federation.rounds=1")
+        data = trained(*words, "public.name=synthetic", "public.share=0.2").data
         labels = data.source.train.labels
-        assert len(data.parts) == 4
         assert not set(data.parts.indices.tolist()) & set(data.public.tolist())
         for label in range(3):
             assert (labels[data.public] == label).sum() == round(0.2 * (labels == label).sum())
-
-    def test_public_images_may_be_of_another_dataset(self):
-        words = ("public.name=digits", "data.options={examples: 100, classes: 3, channels: 1}", "federation.rounds=1")
-        data = trained("flesd", *SHORT, *words).data
-        assert len(data.parts) == 4
-        assert data.public_images.shape[1:] == (1, 8, 8)
-        assert len(set(data.parts.indices.tolist())) == len(data.source.train.labels)
+        own = "data.options={examples: 100, classes: 3, channels: 1}"
+        other = trained(*words, "public.name=digits", own).data
+        assert (len(data.parts), len(other.parts)) == (4, 4)
+        assert other.public_images.shape[1:] == (1, 8, 8)
+        assert len(set(other.parts.indices.tolist())) == len(other.source.train.labels)
 
 
 class TestQuantisedFLESD(InterfaceContract):
@@ -159,50 +139,49 @@ class TestQuantisedFLESD(InterfaceContract):
 
     def bill(self, run):
         n = examples(run)
-        sent = {("infer", "up", "similarity"): (4 + 4) * n * (int(0.1 * n) + 1)}
-        return {("fit", "down", "weights"): WEIGHTS, **sent}
+        return {("fit", "down", "weights"): WEIGHTS, ("infer", "up", "similarity"): (4 + 4) * n * (int(0.1 * n) + 1)}
 
     def test_the_student_is_another(self, unbroken):
         assert difference(unbroken.loop.server, trained("flesd", *SHORT).loop.server) > 1e-4
 
 
 class TestTwoArchitectures:
+    words = ("flesd", *SHORT, *OTHER, EVERYONE)
+
     @pytest.fixture(scope="class")
     @classmethod
-    def run(cls, tmp_path_factory):
-        return train_run(tmp_path_factory.mktemp("two"), "flesd", *SHORT, *OTHER, EVERYONE)
+    def run(cls):
+        return trained(*cls.words)
 
     def test_both_train_and_distil(self, run):
         loop, students = run.loop, run.loop.server["students"]
         assert [client.kind for client in loop.clients] == ["default", "wide", "wide"]
         for kind, method in {"default": loop.method, **loop.method.others}.items():
             loop.executor.others.get(kind, loop.executor).flat_parameters.reset()
-            fresh = method.weights()
-            assert difference(trees.clone(fresh), {part: students[kind][part] for part in fresh}) > 1e-3
+            fresh = trees.clone(method.weights())
+            assert difference(fresh, trees.select(students[kind], fresh)) > 1e-3
         widths = {kind: next(iter(tree["encoder"].values())).shape[0] for kind, tree in students.items()}
         assert widths == {"default": 6, "wide": 10}
 
     def test_each_is_evaluated_by_its_own_network(self, tmp_path):
-        record, _ = execute_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE, "federation.rounds=1")
-        assert set(record["encoders"]) == {"global", "wide"}
-        each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
-        assert record["scores"]["knn/v1"]["accuracy"] == min(each)
+        record, _ = execute_run(tmp_path, *self.words, "federation.rounds=1")
+        each = {name: scores["knn/v1"]["accuracy"] for name, scores in record["encoders"].items()}
+        assert each.keys() == {"global", "wide"}
+        assert record["scores"]["knn/v1"]["accuracy"] == min(each.values())
 
     @pytest.mark.ranks
     def test_two_ranks_give_the_same(self, run, tmp_path):
-        on_two_ranks(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
-        both = build_run(tmp_path, "flesd", *SHORT, *OTHER, EVERYONE)
+        on_two_ranks(tmp_path, *self.words)
+        both = build_run(tmp_path, *self.words)
         both.loop.restore()
         assert same(state(both), state(run))
 
     def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
-        words = (*SHORT, *OTHER, EVERYONE, "federation.batch_norm=local", "encoder.norm=group", "heads.head_norm=false")
-        assert build_run(tmp_path / "a", "flesd", *words).recalibrated
-        assert not build_run(tmp_path / "b", "flesd", *words, "federation.encoders.wide.norm=group").recalibrated
-
-    def test_a_method_that_averages_refuses(self, tmp_path):
+        words = (*self.words, "federation.batch_norm=local", "encoder.norm=group", "heads.head_norm=false")
+        assert build_run(tmp_path / "a", *words).recalibrated
+        assert not build_run(tmp_path / "b", *words, "federation.encoders.wide.norm=group").recalibrated
         with pytest.raises(ConfigError, match="run one architecture"):
-            build_run(tmp_path, "fedavg", *OTHER)
+            build_run(tmp_path / "c", "fedavg", *OTHER)  # as it averages
 
 
 class TestDistillation:
@@ -215,12 +194,11 @@ class TestDistillation:
         run.loop.restore()
         server, self.method = run.loop.server, run.loop.method
         (client,) = self.method.seats(server)
-        M = ensemble_similarity([embedded(run)], self.method.teacher_temperature)
+        M = ensemble_similarity([similarities(run)], self.method.teacher_temperature)
         message = {"weights": server["students"]["default"], "targets": {"M": M}}
         self.method.eval()
         self.method.start_visit(Visit(0, 1, self.method.plan(0)[2], client, message, {}, torch.Generator()))
-        views = torch.Generator()
-        (self.batch,) = run.data.batches(None, ("plain", "plain"), 1000, order=None, views=views, device="cpu")
+        self.batch = shown(run, "plain", "plain")
         z = torch.randn(len(self.batch.index), 6, generator=torch.Generator().manual_seed(3))
         self.another = ensemble_similarity([similarity(z)], 0.1)  # of one client with random embeddings
         self.by_hand = (similarity(z) / 0.1).exp()
@@ -235,18 +213,9 @@ class TestDistillation:
     def rows(self, *images):
         return Batch(tuple(view[[*images]] for view in self.batch.views), self.batch.index[[*images]])
 
-    def shift(self, by):
-        with torch.no_grad():
-            for parameter in self.method.objective.parameters():
-                parameter.add_(by)
-
-    def test_a_client_that_is_the_student_has_nothing_to_teach_it(self):
+    def test_one_client_is_plain_similarity_distillation_of_it(self):
         """With equal temperatures, equal networks and all images as anchors the KL divergence is 0."""
         assert abs(self.step(self.batch)) < 1e-6
-        self.method.context["targets"] = {"M": self.another}
-        assert self.step(self.batch) > 0.1
-
-    def test_one_client_is_plain_similarity_distillation_of_it(self):
         self.method.context["targets"] = {"M": self.another}
         queries, anchors = (self.method.objective.embed(view)[1] for view in self.batch.views)
         expected = similarity_distillation(queries, anchors, self.by_hand, 0.1)
@@ -264,7 +233,7 @@ class TestDistillation:
     def test_the_key_encoder_keeps_its_share_of_its_past(self, momentum):
         self.method.momentum = momentum
         before = [parameter.clone() for parameter in self.method.key.parameters()]
-        self.shift(1.0)
+        shift(self.method.objective, 1.0)
         self.step(self.batch, end=True)
         for parameter, past in zip(self.method.key.parameters(), before, strict=True):
             torch.testing.assert_close(parameter, past + 1 - momentum)
@@ -281,17 +250,9 @@ class TestDistillation:
     def test_missing_anchors_have_no_effect(self):
         first = self.rows(0, 1, 2, 3, 4)
         before = self.step(first)
+        assert math.isfinite(before)
         self.method.anchor_rows.normal_(generator=torch.Generator().manual_seed(0))
         assert self.step(first) == pytest.approx(before, rel=1e-6)
-        assert math.isfinite(before)
-
-
-def embedded(run):
-    """Similarities of the public images by the current weights of the run's model, in eval mode."""
-    method = run.loop.method.eval()
-    (batch,) = run.data.batches(None, ("plain",), 1000, order=None, views=torch.Generator(), device="cpu")
-    with torch.no_grad():
-        return similarity(method.objective.embed(batch.views[0])[1])
 
 
 def test_a_students_start_is_the_common_one(tmp_path):

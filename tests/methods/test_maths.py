@@ -4,7 +4,6 @@ X and Y are three images in two dimensions, Y the second view of X; the golden n
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -26,10 +25,6 @@ VARIANTS = ("paper", "code")
 FORMS = ("full", "one-way", "zeroed", "itself")
 
 
-def spectral_original(mu: float) -> Tensor:
-    return maths.spectral_contrastive(maths.clip_rows(X, mu), maths.clip_rows(Y, mu)) / mu
-
-
 def fedsc_loss(alpha: float) -> Tensor:
     """FedSC's batch loss on X and Y at mu = 4, the other clients' correlation being half the identity."""
     objective = Spectral(convnet(widths=(2,), strides=(1,)), projector=(2,), mu=4.0, negatives="correlation")
@@ -40,23 +35,17 @@ def fedsc_loss(alpha: float) -> Tensor:
 
 GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
     "NT-Xent, tau .5": (lambda: maths.nt_xent(X, Y, 0.5), 1.168602),
-    "NT-Xent, tau .1": (lambda: maths.nt_xent(X, Y, 0.1), 0.898477),
     "one-way, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "one-way"), 0.726142),
-    "one-way, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "one-way"), 0.636586),
-    "one-way from Y, tau .5": (lambda: maths.nt_xent(Y, X, 0.5, "one-way"), 0.759867),
-    "one-way from Y, tau .1": (lambda: maths.nt_xent(Y, X, 0.1, "one-way"), 0.808940),
     "zeroed, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "zeroed"), 1.218591),
-    "zeroed, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "zeroed"), 0.898528),
     "itself, tau .5": (lambda: maths.nt_xent(X, Y, 0.5, "itself"), 1.455655),
-    "itself, tau .1": (lambda: maths.nt_xent(X, Y, 0.1, "itself"), 1.549621),
     "BYOL": (lambda: maths.byol_regression(X, Y) + maths.byol_regression(Y, X), 0.356666),
     "SimSiam": (lambda: (maths.negative_cosine(X, Y) + maths.negative_cosine(Y, X)) / 2, -0.910834),
     "alignment": (lambda: maths.alignment(X, Y), 0.178333),
-    "uniformity of X": (lambda: maths.uniformity(X), -1.547913),
-    "uniformity of Y": (lambda: maths.uniformity(Y), -1.118544),
     "uniformity of both": (lambda: maths.uniformity(torch.cat([X, Y])), -0.949985),
-    "spectral, mu 1": (lambda: spectral_original(1), -1.413975),
-    "spectral, mu 4": (lambda: spectral_original(4), -0.438393),
+    "spectral, mu 4": (lambda: maths.spectral_contrastive(maths.clip_rows(X, 4), maths.clip_rows(Y, 4)) / 4, -0.438393),
+    "relational, paper": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "paper"), 0.026460),
+    "relational, code": (lambda: maths.relational(X, Y, torch.eye(2), 0.5, "code"), 0.027938),
+    "global contrast, code": (lambda: maths.global_contrastive(X, Y, 0.5, "code"), 1.168602),
     "FedSC, alpha 1": (lambda: fedsc_loss(1), -1.006365),
     "FedSC, alpha .5": (lambda: fedsc_loss(0.5), -1.120801),
     "DSR, code": (lambda: maths.dimension_scaling(U, SCALE, "code"), 0.847981),
@@ -67,15 +56,9 @@ GOLDEN: dict[str, tuple[Callable[[], Tensor | float], float]] = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_number(name: str) -> None:
+def test_golden_number(name: str):
     compute, expected = GOLDEN[name]
     assert float(compute()) == pytest.approx(expected, abs=1e-5, rel=0)
-
-
-def test_golden_gradient_of_dimension_scaling() -> None:
-    u = U.clone().requires_grad_()
-    maths.dimension_scaling(u, SCALE, "paper").backward()
-    torch.testing.assert_close(u.grad, torch.tensor([[-9.0, 0, 0, 0]]))
 
 
 # --- the papers' formulas, one image and one pair at a time, in double precision
@@ -93,19 +76,9 @@ def softmax(v: np.ndarray) -> np.ndarray:
     return np.exp(v) / np.exp(v).sum()
 
 
-def slow_nt_xent(a: np.ndarray, b: np.ndarray, temperature: float = 0.3) -> float:
+def slow_nt_xent(a: np.ndarray, b: np.ndarray, form="full", dictionary=(), temperature: float = 0.3) -> float:
+    """dictionary: unit rows that are in every denominator."""
     items, total = [*a, *b], 0.0
-    for i in range(len(items)):
-        j = (i + len(a)) % len(items)
-        negatives = sum(np.exp(cosine(items[i], items[k]) / temperature) for k in range(len(items)) if k != i)
-        total -= np.log(np.exp(cosine(items[i], items[j]) / temperature) / negatives)
-    return total / len(items)
-
-
-def slow_dictionary(a: np.ndarray, b: np.ndarray, form: str, temperature: float = 0.3) -> float:
-    """NT-Xent with the rows of a dictionary in every denominator: the first two of three unit rows, and one again."""
-    items, total = [*a, *b], 0.0
-    dictionary = [np.eye(a.shape[1])[0], np.eye(a.shape[1])[1], np.eye(a.shape[1])[0]]
     anchors = range(len(items) if form in ("full", "zeroed") else len(a))
     for i in anchors:
         j = (i + len(a)) % len(items)
@@ -121,7 +94,7 @@ def slow_dictionary(a: np.ndarray, b: np.ndarray, form: str, temperature: float 
 def with_dictionary(form: str) -> tuple[Callable[..., Tensor], Callable[..., float]]:
     return (
         lambda a, b: maths.nt_xent(a, b, 0.3, form, torch.eye(a.shape[1])[[0, 1, 0]]),
-        lambda a, b: slow_dictionary(a, b, form),
+        lambda a, b: slow_nt_xent(a, b, form, np.eye(a.shape[1])[[0, 1, 0]]),
     )
 
 
@@ -157,37 +130,26 @@ def slow_distillation(h: np.ndarray, z: np.ndarray, variant: str = "paper") -> f
     return total / len(h)
 
 
-def slow_scaling(z: np.ndarray, scale: np.ndarray, variant: str) -> float:
-    if variant == "paper":
-        return sum(((row - row * scale) ** 2).sum() for row in z) / len(z)
-    return float(np.sqrt(sum(((row - unit(row * scale)) ** 2).sum() for row in z)) / len(z))
-
-
 PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "nt_xent": (lambda a, b: maths.nt_xent(a, b, 0.3), slow_nt_xent),
     **{f"nt_xent, {form}, with a dictionary": with_dictionary(form) for form in FORMS},
-    "negative_cosine": (
-        maths.negative_cosine,
-        lambda a, b: -sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a),
-    ),
-    "byol_regression": (
-        maths.byol_regression,
-        lambda a, b: sum(((unit(x) - unit(y)) ** 2).sum() for x, y in zip(a, b, strict=True)) / len(a),
-    ),
+    "negative_cosine": (maths.negative_cosine, lambda a, b: -np.mean([*map(cosine, a, b)])),
+    "byol_regression": (maths.byol_regression, slow_alignment),
     "spectral_contrastive": (maths.spectral_contrastive, slow_spectral),
     "alignment": (maths.alignment, slow_alignment),
     "alignment, alpha 1": (lambda a, b: maths.alignment(a, b, 1), lambda a, b: slow_alignment(a, b, 1)),
     "uniformity": (lambda a, b: maths.uniformity(a), lambda a, b: slow_uniformity(a)),
     "uniformity, t 3": (lambda a, b: maths.uniformity(a, t=3), lambda a, b: slow_uniformity(a, 3)),
-    "clip_rows": (lambda a, b: maths.clip_rows(a, 1.5).square().sum(), lambda a, b: (slow_clip(a) ** 2).sum()),
-    "correlation": (lambda a, b: (maths.correlation(a) ** 3).sum(), lambda a, b: (slow_correlation(a) ** 3).sum()),
-    **{
-        f"distillation, {variant}": (
-            partial(maths.projector_distillation, variant=variant),
-            partial(slow_distillation, variant=variant),
-        )
-        for variant in VARIANTS
-    },
+    "clip_rows": (lambda a, b: (maths.clip_rows(a, 1.5) * b).sum(), lambda a, b: (slow_clip(a) * b).sum()),
+    "correlation": (
+        lambda a, b: (maths.correlation(a) @ maths.correlation(b)).sum(),
+        lambda a, b: (slow_correlation(a) @ slow_correlation(b)).sum(),
+    ),
+    "distillation, paper": (maths.projector_distillation, slow_distillation),
+    "distillation, code": (
+        lambda a, b: maths.projector_distillation(a, b, "code"),
+        lambda a, b: slow_distillation(a, b, "code"),
+    ),
 }
 
 
@@ -206,7 +168,7 @@ def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, st
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_value_and_gradients_are_the_papers(name: str) -> None:
+def test_value_and_gradients_are_the_papers(name: str):
     fast, slow = PAIRS[name]
     for seed, (rows, dim) in enumerate([(2, 3), (5, 4), (9, 6)]):
         a, b = random(2, rows, dim, seed=seed).unbind()
@@ -220,75 +182,57 @@ def test_value_and_gradients_are_the_papers(name: str) -> None:
         np.testing.assert_allclose(torch.zeros_like(b) if b.grad is None else b.grad, of_b, atol=2e-5, rtol=1e-4)
 
 
-def test_clipped_and_correlated_entries_are_the_papers() -> None:
-    a = random(7, 5)
-    np.testing.assert_allclose(maths.clip_rows(a, 1.5), slow_clip(a.numpy()), rtol=1e-6)
-    np.testing.assert_allclose(maths.correlation(a), slow_correlation(a.numpy()), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant: str) -> None:
+def test_dimension_scaling_is_the_papers_and_stops_the_targets_gradient(variant: str):
     z, scale = normalize(random(6, 5), dim=1).requires_grad_(), torch.tensor([10.0, 1, 10, 1, 1])
     value = maths.dimension_scaling(z, scale, variant)
     value.backward()
     x, d = z.detach().double().numpy(), scale.double().numpy()
-    assert value.item() == pytest.approx(slow_scaling(x, d, variant), rel=1e-5)
     target = np.stack([row * d if variant == "paper" else unit(row * d) for row in x])
 
     def distance(v: np.ndarray) -> float:  # the target is a constant
         squared = ((v - target) ** 2).sum()
         return squared / len(v) if variant == "paper" else np.sqrt(squared) / len(v)
 
+    assert value.item() == pytest.approx(distance(x), rel=1e-5)
     np.testing.assert_allclose(z.grad, numeric_gradient(distance, x), atol=1e-5)
+    torch.testing.assert_close(maths.dimension_scaling(z, torch.diag(scale), variant), value)  # a basis of axes
+    Q = torch.linalg.qr(random(5, 5, seed=1)).Q
+    torch.testing.assert_close(maths.dimension_scaling(z @ Q.T, (Q * scale) @ Q.T, variant), value)
+    for one in (torch.ones(5), torch.eye(5)):
+        nothing = maths.dimension_scaling(z, one, variant)
+        assert nothing.item() == pytest.approx(0, abs=1e-6)
+        (gradient,) = torch.autograd.grad(nothing, z)
+        torch.testing.assert_close(gradient, torch.zeros_like(z), atol=1e-6, rtol=0)
 
 
 # --- what a comparison of values does not see
 
 
-def test_one_pair_has_no_negatives() -> None:
-    a, b = random(2, 1, 4).unbind()
-    assert float(maths.nt_xent(a, b, 0.5)) == 0
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str) -> None:
+def test_nt_xent_with_an_empty_dictionary_has_the_bits_of_one_without(form: str):
     a, b = random(2, 6, 5).unbind()
     assert torch.equal(maths.nt_xent(a, b, 0.1, form, a[:0]), maths.nt_xent(a, b, 0.1, form))
+    assert float(maths.nt_xent(a[:1], b[:1], 0.5)) == 0  # one pair has no negatives
 
 
-def test_clipping_is_idempotent_and_leaves_short_rows_alone() -> None:
+def test_clipping_leaves_short_rows_alone_and_a_row_of_zeros_has_a_gradient():
     z = torch.cat([random(40, 5), torch.zeros(1, 5)]).requires_grad_()
     clipped, short = maths.clip_rows(z, 4.0), z.norm(dim=1) < 2
     assert 0 < int(short.sum()) < len(z) - 1
     assert torch.equal(clipped[short], z[short])
-    torch.testing.assert_close(maths.clip_rows(clipped, 4.0), clipped)
-    clipped.sum().backward()
-    assert z.grad.isfinite().all()
+    assert torch.autograd.grad(clipped.sum(), z)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("alpha_one", [torch.ones(16), torch.eye(16)], ids=["axis", "basis"])
-def test_dimension_scaling_by_one_is_nothing(variant: str, alpha_one: Tensor) -> None:
-    z = normalize(random(8, 16), dim=1).requires_grad_()
-    value = maths.dimension_scaling(z, alpha_one, variant)
-    value.backward()
-    assert value.item() == pytest.approx(0, abs=1e-6)
-    torch.testing.assert_close(z.grad, torch.zeros_like(z), atol=1e-6, rtol=0)
+LOSSES = (maths.nt_xent, maths.spectral_contrastive, maths.barlow_twins, maths.vicreg)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_basis_of_axes_is_the_axes_and_a_turned_basis_turns_along(variant: str) -> None:
-    z, scale = normalize(random(6, 5), dim=1), torch.tensor([10.0, 1, 10, 1, 1])
-    plain = maths.dimension_scaling(z, scale, variant)
-    torch.testing.assert_close(maths.dimension_scaling(z, torch.diag(scale), variant), plain)
-    Q = torch.linalg.qr(random(5, 5, seed=1)).Q
-    torch.testing.assert_close(maths.dimension_scaling(z @ Q.T, (Q * scale) @ Q.T, variant), plain)
+def of_codes(a: Tensor, b: Tensor) -> Tensor:
+    return maths.swav(torch.stack([a, b]), torch.stack([b, a]))
 
 
-@pytest.mark.parametrize(
-    "loss", [maths.nt_xent, maths.spectral_contrastive, lambda a, b: maths.correlation(a).square().sum()]
-)
-def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]) -> None:
+@pytest.mark.parametrize("loss", [*LOSSES, of_codes, lambda a, b: maths.correlation(a).square().sum()])
+def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]):
     a, b = random(2, 32, 64).unbind()
     with torch.autocast("cpu", torch.bfloat16):
         mixed = loss(a, b)

@@ -32,29 +32,14 @@ def slow_barlow(a: np.ndarray, b: np.ndarray, weight: float = 5e-3, epsilon: flo
     return total
 
 
-def slow_variance(z: np.ndarray, gamma: float, epsilon: float) -> float:
-    n, d = z.shape
-    total = 0.0
-    for j in range(d):
-        mean = sum(z[:, j]) / n
-        deviation = np.sqrt(sum((value - mean) ** 2 for value in z[:, j]) / (n - 1) + epsilon)
-        total += max(0.0, gamma - deviation)
-    return total / d
-
-
-def slow_covariance(z: np.ndarray) -> float:
-    n, d = z.shape
-    mean = sum(z) / n
-    matrix = sum(np.outer(row - mean, row - mean) for row in z) / (n - 1)
-    return sum(matrix[i, j] ** 2 for i in range(d) for j in range(d) if i != j) / d
-
-
 def slow_vicreg(a: np.ndarray, b: np.ndarray, variant="paper", weights=(25, 25, 1), gamma=1.0, epsilon=1e-4) -> float:
-    invariance = sum(((x - y) ** 2).sum() for x, y in zip(a, b, strict=True)) / len(a)
-    variance = slow_variance(a, gamma, epsilon) + slow_variance(b, gamma, epsilon)
+    invariance, variance, covariance, d = ((a - b) ** 2).sum() / len(a), 0.0, 0.0, a.shape[1]
+    for matrix in (np.cov(a.T), np.cov(b.T)):
+        variance += sum(max(0.0, gamma - np.sqrt(matrix[j, j] + epsilon)) for j in range(d)) / d
+        covariance += sum(matrix[i, j] ** 2 for i in range(d) for j in range(d) if i != j) / d
     if variant == "code":
-        invariance, variance = invariance / a.shape[1], variance / 2
-    return weights[0] * invariance + weights[1] * variance + weights[2] * (slow_covariance(a) + slow_covariance(b))
+        invariance, variance = invariance / d, variance / 2
+    return weights[0] * invariance + weights[1] * variance + weights[2] * covariance
 
 
 def slow_codes(scores: np.ndarray, epsilon: float = 0.05, iterations: int = 3) -> np.ndarray:
@@ -62,10 +47,8 @@ def slow_codes(scores: np.ndarray, epsilon: float = 0.05, iterations: int = 3) -
     plan = np.exp(scores / epsilon)
     n, k = plan.shape
     for _ in range(iterations):
-        for column in range(k):
-            plan[:, column] /= k * sum(plan[:, column])
-        for row in range(n):
-            plan[row] /= n * sum(plan[row])
+        plan /= k * plan.sum(axis=0)
+        plan /= n * plan.sum(axis=1, keepdims=True)
     return n * plan
 
 
@@ -151,11 +134,8 @@ def test_constant_features_add_one_to_barlow_and_no_gradient() -> None:
     assert value.item() == pytest.approx(6, rel=1e-6)
     torch.testing.assert_close(same.grad, torch.zeros_like(same), atol=1e-6, rtol=0)
     a, b = doubles(2, 9, 4).unbind()
-    with_constant = [torch.cat([z, torch.ones(9, 1, dtype=z.dtype)], dim=1).requires_grad_() for z in (a, b)]
-    value = barlow_twins(*with_constant)
-    assert value.item() == pytest.approx(barlow_twins(a, b).item() + 1, rel=1e-12)
-    value.backward()
-    assert all(z.grad.isfinite().all() for z in with_constant)
+    with_constant = [torch.cat([z, torch.ones(9, 1, dtype=z.dtype)], dim=1) for z in (a, b)]
+    assert barlow_twins(*with_constant).item() == pytest.approx(barlow_twins(a, b).item() + 1, rel=1e-12)
     single = torch.full((7, 5), 0.1)  # whose mean may differ from it by rounding, which epsilon keeps small
     assert barlow_twins(single, single).item() == pytest.approx(5, rel=1e-4)
 
@@ -168,12 +148,3 @@ def test_collapsed_embeddings_are_assigned_to_all_prototypes_equally() -> None:
     assert swav(torch.stack([scores, scores]), torch.stack([codes, codes])).item() > np.log(7)
     level = torch.zeros_like(scores)
     assert swav(torch.stack([level, level]), torch.stack([codes, codes])).item() == pytest.approx(np.log(7))
-
-
-@pytest.mark.parametrize("loss", [barlow_twins, vicreg, lambda a, b: swav(torch.stack([a, b]), torch.stack([b, a]))])
-def test_mixed_precision_does_not_reach_into_the_losses(loss: Callable[..., Tensor]) -> None:
-    a, b = random(2, 32, 64).unbind()
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = loss(a, b)
-    assert mixed.dtype == torch.float32
-    torch.testing.assert_close(mixed, loss(a, b))

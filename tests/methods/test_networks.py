@@ -1,4 +1,4 @@
-"""Encoders and heads against parameter counts made by hand, published ones, and torchvision's own networks."""
+"""Encoders and heads against parameter counts by hand, published ones, and torchvision's own networks."""
 
 import itertools
 from collections.abc import Callable
@@ -10,73 +10,69 @@ from torch import nn
 
 from methods import fixup, networks
 from methods.base import MethodError
+from methods.vit import VisionTransformer
 
 
 def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_resnet18_has_the_published_size() -> None:
-    encoder = networks.resnet18()
-    assert encoder.dim == 512
-    assert parameters(encoder) == 11_168_832
-    assert sum(layer.num_features for layer in encoder.modules() if isinstance(layer, nn.BatchNorm2d)) == 4800
-    assert sum(buffer.numel() for buffer in encoder.buffers() if buffer.is_floating_point()) == 9600
+RESNET50 = 25_557_032 - (2048 * 1000 + 1000)
+LARGE = {"patch_size": 16, "image_size": 224}
 
 
-def test_resnet50_is_torchvisions_without_its_classifier() -> None:
-    encoder = networks.resnet50(stem="imagenet")
-    assert encoder.dim == 2048
-    assert parameters(encoder) == 25_557_032 - (2048 * 1000 + 1000)
-    small = networks.resnet50()
-    assert parameters(small) == parameters(encoder) - 64 * 3 * (49 - 9)
-    assert small.eval()(torch.zeros(1, 3, 16, 16)).shape == (1, 2048)
+@pytest.mark.parametrize(
+    ("build", "arguments", "dim", "count"),
+    [
+        (networks.resnet18, {}, 512, 11_168_832),
+        (networks.resnet50, {"stem": "imagenet"}, 2048, RESNET50),
+        (networks.resnet50, {}, 2048, RESNET50 - 64 * 3 * (49 - 9)),
+        (networks.fixup_resnet20, {"width": 8}, 512, 17_108_399),
+        (networks.vit_tiny, LARGE, 192, 5_524_416),  # DeiT's Table 1 has 5 and 22 million
+        (networks.vit_small, LARGE, 384, 21_665_664),
+        (networks.mobilenet_v3, {}, 1024, None),
+        (networks.mobilenet_v3, {"size": "large"}, 1280, None),
+        (networks.convnext_tiny, {}, 768, None),
+    ],
+)
+def test_published_sizes_without_classifier(build, arguments, dim: int, count: int | None) -> None:
+    encoder, side = build(**arguments).eval(), arguments.get("image_size", 32)
+    assert count in (None, parameters(encoder))
+    assert encoder(torch.zeros(1, 3, side, side)).shape == (1, encoder.dim) == (1, dim)
 
 
-def test_fixup_resnet20_has_the_published_size_and_looks_at_each_image_alone() -> None:
-    encoder = networks.fixup_resnet20(width=8)
-    assert encoder.dim == 512
-    assert parameters(encoder) == 17_108_399
+def test_fixup_looks_at_each_image_alone() -> None:
+    encoder, images = networks.fixup_resnet20(width=1, in_channels=1), torch.randn(3, 1, 16, 16)
     assert not list(encoder.buffers())
-    small, images = networks.fixup_resnet20(width=1, in_channels=1), torch.randn(3, 1, 16, 16)
-    torch.testing.assert_close(small(images)[:1], small(images[:1]))
+    torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_fixup_blocks_shortcut_is_shifted_where_the_image_shrinks(stride: int) -> None:
-    block, x = fixup.FixupBlock(4, 4, stride, blocks=9), torch.randn(2, 4, 8, 8)
+def test_a_fixup_block_starts_as_its_shortcut_which_is_shifted_where_the_image_shrinks(stride: int) -> None:
+    block, x = fixup.FixupBlock(4, 2 + 2 * stride, stride, blocks=9), torch.randn(2, 4, 8, 8)
+    out = block(x)
+    torch.testing.assert_close(out[:, :4], x[:, :, ::stride, ::stride].relu())
+    assert out.shape == (2, 2 + 2 * stride, 8 // stride, 8 // stride)
+    assert not out[:, 4:].any()
+    out.sum().backward()
+    assert block.residual[5].weight.grad.abs().sum() > 0  # the last convolution, which starts at zero, learns first
     with torch.no_grad():
         block.residual[0].bias.fill_(0.5)
-    torch.testing.assert_close(block(x), (x if stride == 1 else x[:, :, ::2, ::2] + 0.5).relu())
-
-
-def test_fixups_first_convolutions_shrink_with_the_number_of_blocks() -> None:
+    torch.testing.assert_close(block(x)[:, :4], (x if stride == 1 else x[:, :, ::2, ::2] + 0.5).relu())
     deep, shallow = (fixup.FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
     assert float(shallow) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
-    assert float(shallow / deep) == pytest.approx(4, rel=0.05)
+    assert float(shallow / deep) == pytest.approx(4, rel=0.05)  # first convolutions shrink with the number of blocks
 
 
 def test_batch_statistics_normalises_by_the_batch_and_leaves_the_statistics_alone() -> None:
     norm, x = nn.BatchNorm1d(3).eval(), 5 + 2 * torch.randn(64, 3)
-    assert norm.running_mean is not None
-    norm.running_mean.fill_(7.0)
+    norm.running_mean = torch.full((3,), 7.0)
     before = {name: value.clone() for name, value in norm.named_buffers() if value.is_floating_point()}
     with networks.batch_statistics(norm):
         torch.testing.assert_close(norm(x).mean(dim=0), torch.zeros(3), atol=1e-5, rtol=0)
     assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
-    assert not norm.training
-    assert norm.momentum == 0.1
+    assert (norm.training, norm.momentum) == (False, 0.1)
     assert float(norm(x).mean()) < -1
-
-
-def test_a_fixup_block_starts_as_its_shortcut() -> None:
-    block, x = fixup.FixupBlock(4, 6, 2, blocks=9), torch.randn(2, 4, 8, 8)
-    out = block(x)
-    torch.testing.assert_close(out[:, :4], x[:, :, ::2, ::2].relu())
-    assert out.shape == (2, 6, 4, 4)
-    assert not out[:, 4:].any()
-    out.sum().backward()
-    assert block.residual[5].weight.grad.abs().sum() > 0  # the last convolution, which starts at zero, learns first
 
 
 def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
@@ -89,24 +85,18 @@ def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
 
 @pytest.mark.parametrize(("stem", "side", "channels"), [("cifar", 4, 3), ("imagenet", 1, 3), ("imagenet", 1, 1)])
 def test_stems_shrink_a_small_image_to(stem: str, side: int, channels: int) -> None:
-    encoder = networks.resnet18(stem=stem, in_channels=channels).eval()
-    seen = []
+    encoder, seen = networks.resnet18(stem=stem, in_channels=channels).eval(), []
     encoder.backbone.layer4.register_forward_hook(lambda module, given, maps: seen.append(maps.shape))
     assert encoder(torch.rand(2, channels, 32, 32)).shape == (2, 512)
     assert seen == [(2, 512, side, side)]
     assert encoder.backbone.conv1.weight.shape == (64, channels, *((3, 3) if stem == "cifar" else (7, 7)))
 
 
-def test_a_new_stem_is_initialised_as_the_rest() -> None:
-    for network in (networks.resnet18(), networks.resnet18(stem="imagenet", in_channels=1)):
-        weight = network.backbone.conv1.weight
-        fan_out = weight.shape[0] * weight.shape[2] * weight.shape[3]
-        assert weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
-
-
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_pytorchs_own_initialisation_is_uniform_by_fan_in(stem: str) -> None:
-    """kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(fan-in), with deviation 1 / sqrt(3 fan-in)."""
+def test_convolutions_are_initialised_by_fan_out_or_uniformly_by_fan_in(stem: str) -> None:
+    """PyTorch's own is kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(fan-in), deviation 1 / sqrt(3 fan-in)."""
+    weight = networks.resnet18(stem=stem, in_channels=1).backbone.conv1.weight
+    assert weight.std().item() == pytest.approx((2 / (64 * weight[0].numel())) ** 0.5, rel=0.1)
     for layer in networks.resnet18(stem=stem, init="default").modules():
         if isinstance(layer, nn.Conv2d):
             bound = layer.weight[0].numel() ** -0.5
@@ -115,35 +105,24 @@ def test_pytorchs_own_initialisation_is_uniform_by_fan_in(stem: str) -> None:
 
 
 def test_convnet_shapes_and_size_by_hand() -> None:
-    encoder = networks.convnet()
-    channels = (3, 32, 64, 128, 256)
-    by_hand = sum(a * b * 9 + 2 * b for a, b in itertools.pairwise(channels))
-    assert parameters(encoder) == by_hand == 388_896
+    encoder, channels, maps = networks.convnet(), (3, 32, 64, 128, 256), []
+    assert parameters(encoder) == sum(a * b * 9 + 2 * b for a, b in itertools.pairwise(channels)) == 388_896
     assert encoder.dim == 256
-    maps: list[torch.Size] = []
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(lambda module, given, result: maps.append(result.shape[1:]))
     assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, 256)
     assert maps == [(32, 16, 16), (64, 8, 8), (128, 4, 4), (256, 4, 4)]
-
-
-def test_convnet_averages_over_the_image() -> None:
     encoder, images = networks.convnet(widths=(5,), strides=(1,), in_channels=1).eval(), torch.rand(2, 1, 6, 6)
     torch.testing.assert_close(encoder(images), encoder.backbone[:3](images).mean(dim=(2, 3)))
 
 
 @pytest.mark.parametrize("build", [networks.resnet18, networks.convnet])
 def test_group_norm_has_no_statistics_to_average(build: Callable[..., nn.Module]) -> None:
-    encoder = build(norm="group")
+    encoder, images = build(norm="group").train(), torch.rand(3, 3, 16, 16)
     assert list(encoder.buffers()) == []
     assert parameters(encoder) == parameters(build(norm="batch"))
-    images = torch.rand(3, 3, 16, 16)
-    encoder.train()
     torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)  # images are independent
-
-
-def test_group_norm_takes_any_width() -> None:
     groups = {channels: networks.normalisation("group")(channels).num_groups for channels in (*range(1, 130), 512)}
     assert all(1 <= count <= 32 and channels % count == 0 for channels, count in groups.items())
     assert (groups[64], groups[512]) == (16, 32)
@@ -162,14 +141,11 @@ def test_mlp_layers_and_biases() -> None:
     assert networks.mlp((8, 6, 5, 4))(torch.rand(3, 8)).shape == (3, 4)
 
 
-def test_mlps_have_the_published_sizes() -> None:
+def test_mlps_have_the_published_sizes_and_a_last_norm_standardises() -> None:
     """FedSC's and FLESD's heads without normalisation; BYOL's with it, less a bias that has no effect."""
     sizes = {(512, 1024, 512): 1_050_112, (512, 512, 128): 328_320}
     assert {widths: parameters(networks.mlp(widths, norm=False)) for widths in sizes} == sizes
     assert parameters(networks.mlp((512, 4096, 2048))) == 10_500_096 - 4096
-
-
-def test_last_norm_has_no_affine_parameters_and_standardises() -> None:
     head = networks.mlp((8, 6, 4), last_norm=True)
     assert parameters(head[-1]) == 0
     z = head(torch.randn(64, 8))
@@ -177,16 +153,59 @@ def test_last_norm_has_no_affine_parameters_and_standardises() -> None:
     torch.testing.assert_close(z.var(dim=0, unbiased=False), torch.ones(4), atol=1e-2, rtol=0)
 
 
+# --- vision transformers
+
+
+def small(**changes) -> VisionTransformer:
+    settings = {"image_size": 8, "patch_size": 4, "width": 12, "depth": 2, "heads": 3, "in_channels": 3}
+    network = VisionTransformer(**{**settings, "features": "class", **changes})
+    nn.init.normal_(network.encoder.pos_embedding)
+    nn.init.normal_(network.class_token)
+    return network
+
+
+def test_the_class_token_is_torchvisions_and_mean_features_those_of_the_patches() -> None:
+    ours, theirs, images = small(), torchvision.models.VisionTransformer(8, 4, 2, 3, 12, 48), torch.randn(5, 3, 8, 8)
+    theirs.heads = nn.Identity()
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(ours(images), theirs(images))
+    grey = small(features="mean", in_channels=1)
+    torch.testing.assert_close(grey(images[:, :1]), grey.tokens(images[:, :1])[:, 1:].mean(1))
+
+
+def test_a_patch_that_is_left_out_has_no_part_and_the_order_of_patches_none_either() -> None:
+    network, images, kept = small(), torch.randn(2, 3, 8, 8), torch.tensor([[0, 3], [2, 1]])
+    before = network.tokens(images, kept)
+    assert before.shape == (2, 3, 12)
+    images[0, :, :4, 4:] += 1  # patch 1 of the first image
+    images[1, :, 4:, 4:] += 1  # patch 3 of the second
+    torch.testing.assert_close(network.tokens(images, kept), before)
+    images[1, :, :4, 4:] += 1  # patch 1, which the second image keeps
+    assert not torch.allclose(network.tokens(images, kept)[1], before[1])
+    order = torch.tensor([[3, 1, 0, 2]]).expand(2, -1)
+    whole, turned = network.tokens(images), network.tokens(images, order)
+    torch.testing.assert_close(turned, whole[:, [0, *(1 + order[0])]])
+
+
+SIZE = r"encoder: width=\d+ depth=\d+ heads=\d: width is a multiple of heads"
+VIT = {"width": 12, "depth": 2, "heads": 3}
+
+
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "arguments", "message"),
     [
-        (lambda: networks.resnet18(norm="layer"), r"encoder.norm='layer': choose batch or group"),
-        (lambda: networks.convnet(norm="layer"), r"encoder.norm='layer': choose batch or group"),
-        (lambda: networks.resnet18(stem="big"), r"encoder.stem='big': choose cifar .* or imagenet"),
-        (lambda: networks.convnet(widths=(4, 8), strides=(2,)), r"widths has 2 entries, encoder.strides 1"),
+        (networks.resnet18, {"norm": "layer"}, r"encoder.norm='layer': choose batch or group"),
+        (networks.convnet, {"norm": "layer"}, r"encoder.norm='layer': choose batch or group"),
+        (networks.resnet18, {"stem": "big"}, r"encoder.stem='big': choose cifar .* or imagenet"),
+        (networks.convnet, {"widths": (4, 8), "strides": (2,)}, r"widths has 2 entries, encoder.strides 1"),
+        *((networks.vit, VIT | size, SIZE) for size in ({"width": 10}, {"depth": 0}, {"heads": 0}, {"width": 0})),
+        (networks.vit, {**VIT, "patch_size": 5}, r"encoder\.patch_size=5 does not divide images of 32 pixels"),
+        (networks.vit, {**VIT, "patch_size": 0}, r"encoder\.patch_size=0 does not divide"),
+        (networks.vit, {**VIT, "features": "max"}, r"encoder\.features='max': choose class or mean"),
+        (networks.mobilenet_v3, {"size": "tiny"}, r"encoder\.size='tiny': choose small or large"),
     ],
 )
-def test_mistakes_of_the_user_are_errors_of_one_line(build: Callable[[], nn.Module], message: str) -> None:
+def test_mistakes_of_the_user_are_errors_of_one_line(build, arguments, message: str) -> None:
     with pytest.raises(MethodError, match=message) as caught:
-        build()
+        build(**arguments)
     assert "\n" not in str(caught.value)

@@ -7,15 +7,14 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from benchmark.federation.accountant import Release, epsilon
-from methods import trees
 from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
 from methods.maths import gaussian_sigma, global_clusters
 from methods.objectives.clustering import Clustering
 from methods.orchestra import Orchestra
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, InterfaceContract, MethodContract
 from tests.methods.objectives import batch, encoder, views
-from tests.methods.toys import EVERYONE, replies
-from tests.run_helpers import apart, build_run, collect_visits, difference, execute_run, trained
+from tests.methods.toys import EVERYONE, replies, shift
+from tests.run_helpers import apart, build_run, collect_visits, execute_run, trained
 
 SMALL = ("objective.clusters=6", "objective.bank=16", "method.local_clusters=3", "method.server_steps=5")
 PRIVATE = " ".join((*SMALL, "method.epsilon=1"))
@@ -30,14 +29,9 @@ def random(*shape, seed=0):
 
 def exchange(networks):
     """What one client sends and receives, of the bytes of the networks."""
-    return {
-        ("initialise", "down", "weights"): networks,
-        ("initialise", "up", "centroids"): 4 * 3 * 8,
-        ("fit", "down", "weights"): networks,
-        ("fit", "down", "centroids"): 4 * 6 * 8,
-        ("fit", "up", "weights"): networks,
-        ("fit", "up", "centroids"): 4 * 3 * 8,
-    }
+    sent = {(phase, "up", "centroids"): 4 * 3 * 8 for phase in ("initialise", "fit")}
+    received = {(phase, "down", "weights"): networks for phase in ("initialise", "fit")}
+    return {**sent, **received, ("fit", "up", "weights"): networks, ("fit", "down", "centroids"): 4 * 6 * 8}
 
 
 class TestOrchestra(MethodContract):
@@ -59,13 +53,6 @@ class TestOrchestra(MethodContract):
 
     def bill(self, run):
         return exchange(ONLINE + TARGET + HEAD)
-
-    def test_the_first_exchange_leaves_the_networks_alone(self, tmp_path):
-        loop = build_run(tmp_path, "orchestra", *SMALL, "optimizer.lr=0", "federation.rounds=1").loop
-        loop.restore()
-        before = trees.clone(loop.method.trainable())
-        loop.run_round(0)
-        assert difference(trees.select(loop.server["weights"], before), before) < 1e-6
 
     @pytest.mark.parametrize("choice", ["random", "first"])
     def test_the_first_clusters_are_of_mixed_batches_and_may_be_of_the_first_rows(self, choice, tmp_path, monkeypatch):
@@ -92,49 +79,30 @@ class TestOrchestra(MethodContract):
         assert sum(map(len, seen)) >= sum(sizes) - len(sizes)  # a last batch of one image is left out
         assert all(indices != sorted(indices) for indices in seen if len(indices) > 4)
 
-    def test_centroids_are_unit_rows_that_move_with_the_rounds(self, unbroken):
-        first = trained("orchestra", *SMALL, "federation.rounds=1").loop.server["centroids"]["mu"]
-        now = unbroken.loop.server["centroids"]["mu"]
-        torch.testing.assert_close(now.norm(dim=1), torch.ones(6))
-        assert float((now - first).abs().max()) > 1e-3
-
-    @pytest.mark.parametrize(
-        ("override", "bytes_up"),
-        [("objective.rotation_weight=0", ONLINE + TARGET), ("objective.target=false", ONLINE + HEAD)],
-    )
-    def test_what_a_variant_does_not_send(self, override, bytes_up, unbroken):
-        loop = trained("orchestra", *SMALL, override).loop
-        assert loop.ledger.total("up")["weights"] == bytes_up * sum(loop.ledger.visits.values())
-        assert apart(loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+    def test_what_a_variant_sends(self, unbroken):
+        for override, sent in {"rotation_weight=0": ONLINE + TARGET, "target=false": ONLINE + HEAD}.items():
+            loop = trained("orchestra", *SMALL, f"objective.{override}").loop
+            assert loop.ledger.total("up")["weights"] == sent * sum(loop.ledger.visits.values())
+            assert apart(loop.server["weights"], unbroken.loop.server["weights"]) > 1e-6
+        bank = trained("orchestra", *SMALL[:2], SMALL[3], "method.local_clusters=null", "federation.rounds=1").loop
+        assert bank.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
 
     @pytest.mark.parametrize("phase", ["initialise", "fit", "cluster"])
     def test_the_server_groups_what_was_sent_from_its_last_centroids_on(self, phase, tmp_path):
         loop = build_run(tmp_path, "orchestra", *SMALL, "method.server_lr=0.3", "objective.temperature=0.2").loop
         loop.restore()
-        server, rows, phase = loop.server, random(9, 8), Phase(phase)
-        sent = Replies({"centroids": {"rows": rows}, "weights": server["weights"]}, [0, 1])
+        before, rows, phase = loop.server["centroids"]["mu"], random(9, 8), Phase(phase)
+        sent = Replies({"centroids": {"rows": rows}, "weights": loop.server["weights"]}, [0, 1])
         turn = Turn(1, 3, phase, [], [], torch.Generator())
-        moved = loop.method.hook("update", phase)(server, turn, sent)["centroids"]["mu"]
-        assert torch.equal(moved, global_clusters(rows, server["centroids"]["mu"], steps=5, lr=0.3, temperature=0.2))
-        assert not torch.equal(moved, server["centroids"]["mu"])
+        moved = loop.method.hook("update", phase)(loop.server, turn, sent)["centroids"]["mu"]
+        assert torch.equal(moved, global_clusters(rows, before, steps=5, lr=0.3, temperature=0.2))
+        assert not torch.equal(moved, before)
 
-    @pytest.mark.parametrize(
-        ("method", "objective", "message"),
-        [
-            ("orchestra", "simclr", "not SimCLR: set objective=orchestra"),
-            ("flesd", "orchestra", "a part of"),
-            ("fedavg", "orchestra", "a part of Orchestra"),
-        ],
-    )
-    def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(
-        self, method, objective, message, tmp_path
-    ):
-        with pytest.raises(MethodError, match=message):
-            build_run(tmp_path, method, f"objective={objective}", scenario="digits")
-
-    def test_the_whole_bank_can_be_sent(self):
-        loop = trained("orchestra", *SMALL[:2], SMALL[3], "method.local_clusters=null", "federation.rounds=1").loop
-        assert loop.ledger.total("up")["centroids"] > 4 * 3 * 8 * 6
+    def test_where_a_scenario_has_settings_for_it_the_pair_is_still_what_is_wrong(self, tmp_path):
+        pairs = {"orchestra": ("simclr", "set objective=orchestra"), "fedavg": ("orchestra", "a part of Orchestra")}
+        for method, (objective, message) in pairs.items():
+            with pytest.raises(MethodError, match=message):
+                build_run(tmp_path, method, f"objective={objective}", scenario="digits")
 
 
 class TestOrchestraStateful(InterfaceContract):
@@ -172,44 +140,35 @@ class TestOrchestraPrivate(InterfaceContract):
     method = "orchestra"
     overrides = (*SMALL, "method.epsilon=1")
     refused: ClassVar = {
-        f"{PRIVATE} {words}": message
-        for words, message in {
-            "method.stateful=true": "a target that stays",
-            "method.least=2": "in a cluster of any size",
-            "federation.batch_norm=local": "batch_norm=local",
-            "federation.batch_norm=recalibrate": "are not measured",
-            "method.delta=1": "method.delta",
-        }.items()
+        f"{PRIVATE} method.stateful=true": "a target that stays",
+        f"{PRIVATE} method.least=2": "in a cluster of any size",
+        f"{PRIVATE} federation.batch_norm=local": "batch_norm=local",
+        f"{PRIVATE} federation.batch_norm=recalibrate": "are not measured",
+        f"{PRIVATE} method.delta=1": "method.delta",
     }
     batch_norm = ("average",)
     falls = False
 
     def test_ledger_equals_a_hand_count(self, unbroken):
         """Two clients a round train; all four cluster in round 1, the two of the cohort in round 2."""
-        networks, expected = ONLINE + TARGET + HEAD, {}
-        for round in range(3):
-            expected[round, "fit", "down", "centroids"] = 2 * 4 * 6 * 8
-            expected[round, "fit", "up", "weights"] = 2 * networks
-        expected[0, "fit", "down", "weights"] = 2 * networks
+        networks = ONLINE + TARGET + HEAD
+        fit = {("down", "centroids"): 2 * 4 * 6 * 8, ("up", "weights"): 2 * networks}
+        cluster = {("down", "weights"): networks, ("down", "starts"): 4 * 3 * 8, ("up", "centroids"): 4 * 3 * 8}
+        expected = {(round, "fit", *line): size for round in range(3) for line, size in fit.items()}
         for round, clients in ((1, 4), (2, 2)):
-            expected[round, "cluster", "down", "weights"] = clients * networks
-            expected[round, "cluster", "down", "starts"] = clients * 4 * 3 * 8
-            expected[round, "cluster", "up", "centroids"] = clients * 4 * 3 * 8
-        assert unbroken.loop.ledger.lines == expected
+            expected |= {(round, "cluster", *line): clients * size for line, size in cluster.items()}
+        assert unbroken.loop.ledger.lines == {**expected, (0, "fit", "down", "weights"): 2 * networks}
 
     def test_with_a_huge_epsilon_a_release_is_a_step_of_lloyds_from_the_starts(self, tmp_path):
         """The starts of a client are global centroids, not those of another."""
         run = build_run(tmp_path, "orchestra", *SMALL, "method.epsilon=1e14", "federation.rounds=2")
-        loop, method = run.loop, run.loop.method
-        seen = replies(run, "cluster")
+        loop, method, seen, expected = run.loop, run.loop.method, replies(run, "cluster"), {}
         loop.restore()
         known = set(map(tuple, loop.server["centroids"]["mu"].tolist()))
         loop.run_round(0)
         assert not seen
         loop.executor.flat_parameters.reset()
-        method.load(loop.server["weights"])
-        method.eval()
-        expected = {}
+        method.eval().load(loop.server["weights"])
         for client in range(4):
             stream = loop.streams.generator("views", round=1, phase="cluster", client=client)
             shown = run.data.batches(client, ("augment",), 8, order=None, views=stream)
@@ -220,13 +179,11 @@ class TestOrchestraPrivate(InterfaceContract):
         moved, all_starts = 0, set()
         for visit, message in seen:
             rows, starts = expected[visit.client.id], visit.message["starts"]["mu"]
-            nearest = (rows @ starts.T).argmax(dim=1)
-            for cluster, start in enumerate(starts):
-                members = rows[nearest == cluster]
-                centroid = normalize(members.sum(dim=0), dim=0) if len(members) else start
-                torch.testing.assert_close(message["centroids"]["rows"][cluster], centroid, rtol=0, atol=1e-5)
-                moved += bool(len(members))
-            assert len(starts) == 3
+            sums = torch.eye(3)[(rows @ starts.T).argmax(dim=1)].T @ rows
+            filled = sums.any(dim=1, keepdim=True)
+            centroids = torch.where(filled, normalize(sums, dim=1), starts)
+            torch.testing.assert_close(message["centroids"]["rows"], centroids, rtol=0, atol=1e-5)
+            moved += int(filled.sum())
             all_starts |= set(map(tuple, starts.tolist()))
         assert 4 <= moved < 12  # some clusters have rows, some have none
         assert all_starts <= known
@@ -240,9 +197,9 @@ class TestOrchestraPrivate(InterfaceContract):
             run.loop.restore()
             run.loop.run_round(0)
             if exchanged:
-                source = run.data.source
+                source, image = run.data.source, run.data.parts[2][1]
                 images = source.train.images.copy()
-                images[run.data.parts[2][1]] = 255 - images[run.data.parts[2][1]]
+                images[image] = 255 - images[image]
                 run.data.source = replace(source, train=replace(source.train, images=images))
             run.loop.run_round(1)
             sums.append(dict(seen))
@@ -257,11 +214,10 @@ class TestOrchestraPrivate(InterfaceContract):
         assert "budget" in record["rounds"]["ended"]
 
     def test_everyone_clusters_after_a_round_and_the_cohort_later_and_training_sends_no_centroids(self, unbroken):
-        plan, fit = unbroken.loop.method.plan, ("fit", "sampled", {"weights"})
-        planned = [[(phase.name, phase.cohort, set(phase.uplink)) for phase in plan(round)] for round in (0, 1, 2)]
-        assert planned == [
-            [fit], [("cluster", "all", {"centroids"}), fit], [("cluster", "sampled", {"centroids"}), fit]
-        ]  # fmt: skip
+        plan = unbroken.loop.method.plan
+        phases = [(round, phase.name, phase.cohort, *phase.uplink) for round in (0, 1, 2) for phase in plan(round)]
+        clustered = {(1, "cluster", "all", "centroids"), (2, "cluster", "sampled", "centroids")}
+        assert {*phases} == {*((round, "fit", "sampled", "weights") for round in range(3))} | clustered
 
     def test_every_clients_releases_are_in_the_record(self, tmp_path):
         record, run = execute_run(tmp_path, "orchestra", *self.overrides)
@@ -271,8 +227,8 @@ class TestOrchestraPrivate(InterfaceContract):
         assert record["epsilon"] == pytest.approx(max(spent.values()))
 
 
-def orchestra(width=4, clusters=32, **settings):
-    return Orchestra(Clustering(encoder(), projector=(5, width), clusters=clusters), **settings)
+def orchestra(width=4, clusters=32, bank=128, **settings):
+    return Orchestra(Clustering(encoder(), projector=(5, width), clusters=clusters, bank=bank), **settings)
 
 
 class TestRelease:
@@ -295,57 +251,43 @@ class TestRelease:
         noise = orchestra(local_clusters=32, epsilon=1.0).noise(Phase("cluster"), Client(0, 12))
         assert noise == {"centroids": gaussian_sigma(1.0, 1e-3)}
 
-    def test_noise_alone_moves_no_centroid(self):
+    def test_noise_alone_moves_no_centroid_and_sums_well_above_it_all(self):
+        """The threshold is 10.1 sigma; the squared norm of the noise is about 64 sigma^2, and adds to that of a sum."""
         rows, heard = self.replied(torch.zeros(64, 64), self.starts)
         assert heard < 0.05
         assert float((rows == self.starts).all(dim=1).float().mean()) > 0.95
         rows, _ = self.replied(3 * 8 * self.sigma * torch.eye(64), self.starts)
         assert float((rows * torch.eye(64)).sum(dim=1).min()) > 0.8
-
-    def test_the_threshold_adds_three_deviations_of_the_norm_and_applies_to_noisy_sums(self):
-        """Sums below the threshold of 10.1 sigma exceed it with noise, whose squared norm is about 64 sigma^2."""
         assert self.replied(6.8 * self.sigma * torch.eye(64), self.starts)[1] > 0.5
 
     def test_sums_are_over_all_images_and_clusters_without_noise_of_the_bank(self):
-        settings = {"projector": (5, 4), "clusters": 32, "bank": 8}
-        assert Orchestra(Clustering(encoder(), **settings), local_clusters=16, epsilon=1.0).local_clusters == 16
+        assert orchestra(bank=8, local_clusters=16, epsilon=1.0).local_clusters == 16
         with pytest.raises(MethodError, match="at most 8"):
-            Orchestra(Clustering(encoder(), **settings), local_clusters=16)
+            orchestra(bank=8, local_clusters=16)
+        for clusters in (None, 33):  # what it cannot protect
+            with pytest.raises(MethodError, match=r"does not go with method\.local_clusters"):
+                orchestra(local_clusters=clusters, epsilon=1.0)
 
-    @pytest.mark.parametrize("clusters", [None, 33])
-    def test_what_it_cannot_protect_is_refused(self, clusters):
-        with pytest.raises(MethodError, match=r"does not go with method\.local_clusters"):
-            orchestra(local_clusters=clusters, epsilon=1.0)
-
-    @pytest.mark.parametrize(
-        ("settings", "message"),
-        [
-            ({}, "not enforced"),
-            ({"least": 4}, "at least 4 rows"),
-            ({"local_clusters": None}, "as they are"),
-            ({"epsilon": 1.0}, "epsilon 1 at delta 0.001"),
-        ],
-    )
-    def test_the_privacy_sheet_describes_a_centroid(self, settings, message):
-        method = orchestra(clusters=128, **settings)
-        assert message in method.guards()["centroids"]
-        assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
+    def test_the_privacy_sheet_describes_a_centroid(self):
+        described = {"not enforced": {}, "at least 4 rows": {"least": 4}, "as they are": {"local_clusters": None}}
+        for message, settings in {**described, "epsilon 1 at delta 0.001": {"epsilon": 1.0}}.items():
+            method = orchestra(clusters=128, **settings)
+            assert message in method.guards()["centroids"]
+            assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
 
 
 class TestAnonymity:
     @pytest.mark.parametrize(
         ("rows", "settings", "sent", "anonymity", "claimed"),
         [
-            pytest.param([0, 0, 0, 0, 1, 1], {"local_clusters": 2}, 2, 2, 6, id="of the smallest cluster"),
-            pytest.param([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "least": 3}, 2, 3, 6, id="least enforces it"),
-            pytest.param([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "least": 3}, 2, 3, 6, id="six rows make two of 3"),
-            pytest.param([0] * 6, {"local_clusters": 3}, 3, 1, 4, id="a cluster without rows is one row"),
-            pytest.param(range(4), {"local_clusters": None}, 4, 1, 1, id="whole banks hide nobody"),
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2}, 2, 2, 6),  # of the smallest cluster
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "least": 3}, 2, 3, 6),
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "least": 3}, 2, 3, 6),  # six rows make two of 3
+            ([0] * 6, {"local_clusters": 3}, 3, 1, 4),  # a cluster without rows is one row
+            (range(4), {"local_clusters": None}, 4, 1, 1),  # whole banks hide nobody
         ],
     )
-    def test_it_is_the_smallest_cluster_and_not_what_equal_ones_would_be(
-        self, rows, settings, sent, anonymity, claimed
-    ):
+    def test_it_is_that_of_the_smallest_cluster(self, rows, settings, sent, anonymity, claimed):
         """Of a client of twelve images that clusters these axes."""
         visit = Visit(0, 1, Phase("fit"), Client(0, 12), {}, {}, torch.Generator().manual_seed(3))
         found = orchestra(clusters=128, **settings).local_centroids(visit, torch.eye(4)[[*rows]])["centroids"]["rows"]
@@ -359,11 +301,10 @@ class TestAnonymity:
         visits = collect_visits(run, lambda done: done.visit)
         run.loop.fit()
         for round, row in enumerate(run.loop.history):
-            notes = [visit.notes for visit in visits if visit.round == round]
-            assert len(notes) == (8 if round == 0 else 4)
             for name in ("anonymity", "anonymity_claimed"):
-                values = [each[name] for each in notes]
-                summed = {"least": min(values), "mean": sum(values) / len(notes), "most": max(values)}
+                values = [visit.notes[name] for visit in visits if visit.round == round]
+                assert len(values) == (8 if round == 0 else 4)
+                summed = {"least": min(values), "mean": sum(values) / len(values), "most": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
         record, _ = execute_run(tmp_path, "orchestra", *SMALL, EVERYONE)
         claimed = min(client.examples for client in run.loop.clients) / 3
@@ -374,33 +315,31 @@ class TestAnonymity:
 class TestClustering:
     @pytest.fixture
     def objective(self):
-        objective = Clustering(encoder(), projector=(5, 4), clusters=3, bank=8)
+        objective = self.clustering()
         objective.centroids.copy_(normalize(random(3, 4), dim=1))
         return objective
 
+    def clustering(self, **settings):
+        return Clustering(encoder(), projector=(5, 4), clusters=3, bank=8, **settings)
+
     shown = batch()._replace(views=(*views(2), *views(1, seed=3)), turns=torch.tensor([0, 1, 2, 3, 0]))
 
-    @pytest.mark.parametrize("weight", [1.0, 3.0])
-    def test_the_loss_by_hand_and_its_gradients(self, objective, weight):
-        objective.rotation_weight = weight
+    def test_the_loss_by_hand_and_its_gradients(self, objective):
+        objective.rotation_weight = 3.0
         out = objective(*self.shown.views)
-        goal, student = (
-            (normalize(z.detach(), dim=1) @ objective.centroids.T / 0.1).softmax(dim=1)
-            for z in (out.targets[0], out.embeddings[0])
-        )
+        rows = (out.targets[0].detach(), out.embeddings[0])
+        goal, student = ((normalize(z, dim=1) @ objective.centroids.T / 0.1).softmax(dim=1) for z in rows)
         clustering = -(goal * student.log()).sum(dim=1).mean()
         turns = cross_entropy(objective.head(out.embeddings[1]), self.shown.turns)
         loss = objective.loss(out, self.shown)
-        torch.testing.assert_close(loss, clustering + weight * turns, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(loss, clustering + 3 * turns, rtol=1e-4, atol=1e-5)
         loss.backward()
         moved = {name.split(".")[0] for name, parameter in objective.named_parameters() if parameter.grad is not None}
         assert moved == {"encoder", "projector", "head"}
         assert not objective.centroids.requires_grad
 
     def test_the_goals_are_the_targets_embeddings_of_the_first_view_and_fill_the_bank(self, objective):
-        with torch.no_grad():
-            for parameter in objective.target_projector.parameters():
-                parameter.add_(0.3)
+        shift(objective.target_projector, 0.3)
         copied, first = deepcopy(objective), self.shown.views[0]
         out = objective(*self.shown.views)
         by_hand = normalize(copied.target_projector(copied.target_encoder(first)), dim=1)
@@ -412,12 +351,9 @@ class TestClustering:
     @pytest.mark.parametrize(("momentum", "first"), [(0.0, False), (0.9, False), (1.0, False), (0.5, True)])
     def test_the_target_follows_with_the_momentum_asked_for_or_before_a_batch(self, momentum, first):
         """As in the code, where the step itself leaves it and the next pass in training moves it."""
-        settings = {"momentum": momentum, "target_first": first}
-        objective = Clustering(encoder(), projector=(5, 4), clusters=3, bank=8, **settings)
+        objective = self.clustering(momentum=momentum, target_first=first)
         before = [parameter.clone() for parameter in objective.target_encoder.parameters()]
-        with torch.no_grad():
-            for parameter in objective.encoder.parameters():
-                parameter.add_(1.0)
+        shift(objective.encoder, 1.0)
         objective.after_step({"bank": torch.zeros(2, 4)})
         if first:
             objective.eval()(*views(3))
@@ -432,21 +368,18 @@ class TestClustering:
         assert Orchestra(plain).plan(0)[0].views == ("plain",)
 
 
-class TestGlobalClusters:
-    def grouped(self, rows, steps=200):
+def test_global_clusters_do_not_depend_on_the_order_of_clients_and_find_separate_groups():
+    def grouped(rows, steps):
         return global_clusters(rows, random(4, 6), steps=steps, lr=0.1, temperature=0.1)
 
-    def test_the_order_of_the_clients_has_no_effect(self):
-        rows = random(24, 6, seed=1)
-        mixed = rows[torch.randperm(24, generator=torch.Generator().manual_seed(2))]
-        torch.testing.assert_close(self.grouped(rows, 20), self.grouped(mixed, 20), rtol=1e-3, atol=1e-4)
-
-    def test_separate_groups_get_a_centroid_each(self):
-        centres = normalize(torch.linalg.qr(random(6, 6, seed=5)).Q[:4], dim=1)
-        rows = centres.repeat(10, 1) + 0.05 * random(40, 6, seed=1)
-        assigned = (rows @ self.grouped(rows).T).argmax(dim=1).reshape(10, 4)
-        assert (assigned == assigned[0]).all()
-        assert sorted(assigned[0].tolist()) == [0, 1, 2, 3]
-
-    def test_no_step_leaves_them(self):
-        torch.testing.assert_close(self.grouped(random(9, 6), 0), normalize(random(4, 6), dim=1))
+    rows = random(24, 6, seed=1)
+    mixed = rows[torch.randperm(24, generator=torch.Generator().manual_seed(2))]
+    torch.testing.assert_close(grouped(rows, 20), grouped(mixed, 20), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(grouped(rows, 0), normalize(random(4, 6), dim=1))
+    centres = torch.linalg.qr(random(6, 6, seed=5)).Q[:4]
+    rows = centres.repeat(10, 1) + 0.05 * random(40, 6, seed=1)
+    found = grouped(rows, 200)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(4))
+    assigned = (rows @ found.T).argmax(dim=1).reshape(10, 4)
+    assert (assigned == assigned[0]).all()
+    assert sorted(assigned[0].tolist()) == [0, 1, 2, 3]

@@ -91,27 +91,22 @@ def test_one_stage_is_fedavg(policy):
     assert same(mine, state(theirs))
 
 
-class TestStages:
-    @pytest.fixture
-    def method(self):
-        return ProgFedSSL(SimCLR(small(depth=4), projector=(12, 8)))
+def grown(objective=None, **settings):
+    torch.manual_seed(0)
+    return ProgFedSSL(objective or SimCLR(small(depth=4), projector=(12, 8)), **settings)
 
-    def blocks(self, method, rounds):
+
+def test_stages_are_equal_shares_of_the_rounds_one_for_each_layer_if_there_are_rounds_enough():
+    def blocks(method, rounds):
         return [[*method.block(turn(method, round, rounds))] for round in range(rounds)]
 
-    def test_they_are_equal_shares_of_the_rounds(self, method):
-        method.stages = 2
-        assert self.blocks(method, 6) == [[0, 1]] * 3 + [[2, 3]] * 3
-        assert self.blocks(method, 5) == [[0, 1]] * 3 + [[2, 3]] * 2
-
-    def test_there_is_one_for_each_layer_if_there_are_rounds_enough(self, method):
-        assert self.blocks(method, 8) == [[0], [0], [1], [1], [2], [2], [3], [3]]
-        assert self.blocks(method, 3) == [[0, 1], [0, 1], [2, 3]]
-        assert self.blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(turn(method, 0, 0))]]
-
-    def test_an_encoder_that_does_not_fit_is_refused(self):
-        with pytest.raises(MethodError, match=r"vit_tiny or methods\.networks\.vit_small"):
-            ProgFedSSL(SimCLR(networks.resnet18()))
+    assert blocks(grown(stages=2), 6) == [[0, 1]] * 3 + [[2, 3]] * 3
+    assert blocks(grown(stages=2), 5) == [[0, 1]] * 3 + [[2, 3]] * 2
+    assert blocks(method := grown(), 8) == [[0], [0], [1], [1], [2], [2], [3], [3]]
+    assert blocks(method, 3) == [[0, 1], [0, 1], [2, 3]]
+    assert blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(turn(method, 0, 0))]]
+    with pytest.raises(MethodError, match=r"vit_tiny or methods\.networks\.vit_small"):
+        grown(SimCLR(networks.resnet18()))
 
 
 class TestGrowth:
@@ -119,8 +114,7 @@ class TestGrowth:
 
     @pytest.fixture
     def method(self):
-        torch.manual_seed(0)
-        return ProgFedSSL(SimCLR(small(depth=4), projector=(12, 8)), stages=2)
+        return grown(stages=2)
 
     @pytest.fixture
     def server(self, method):
@@ -140,28 +134,22 @@ class TestGrowth:
         method.weight_transfer = False
         assert same(method.send(server, turn(method, 2, 4)).common["weights"], later)
 
-    def test_absent_layers_are_left_out_and_exported_as_identities(self, method, server, received):
+    def test_absent_layers_are_left_out_get_no_gradient_and_are_exported_as_identities(self, method, server, received):
         method.eval()
         method.start_visit(received)
         ran = []
         for index, block in enumerate(method.objective.encoder.backbone.encoder.layers):
             block.register_forward_hook(lambda *_, index=index: ran.append(index))
         small_model = method.objective.encoder(images())
-        assert ran == [0, 1]
-        method.reply(received)
-        method.load(method.export(server, {})["global"])
-        assert torch.equal(method.objective.encoder(images()), small_model)
-        assert ran == [0, 1, 0, 1, 2, 3]
-
-    def test_absent_layers_get_no_gradient_and_everything_does_after_the_visit(self, method, server, received):
-        method.start_visit(received)
-        assert layers_of(method.trainable()) == [0, 1]
+        assert (ran, layers_of(method.trainable())) == ([0, 1], [0, 1])
         message, _ = method.reply(received)
         assert layers_of(method.trainable()) == [0, 1, 2, 3]
-        assert same(method.local_weights(message, server), method.export(server, {})["global"])  # for the drift
-
-    def test_export_is_undone_by_adopt(self, method, server):
-        assert same(trees.clone(method.adopt(server, method.export(server, {}))), trees.clone(server))
+        exported = method.export(server, {})
+        assert same(method.local_weights(message, server), exported["global"])  # for the drift
+        assert same(trees.clone(method.adopt(server, exported)), trees.clone(server))
+        method.load(exported["global"])
+        assert torch.equal(method.objective.encoder(images()), small_model)
+        assert ran == [0, 1, 0, 1, 2, 3]
 
     def test_the_mean_of_a_sub_model_changes_no_other_layer(self, method, server, received):
         ones = trees.map(torch.ones_like, received.message["weights"])
@@ -174,31 +162,7 @@ class TestGrowth:
 
 def test_weights_of_copies_of_the_encoder_are_left_out_too():
     """The target network of BYOL passes as many layers as the online one."""
-    method = ProgFedSSL(BYOL(small(depth=4), projector=(12, 8), predictor=4), stages=4)
+    method = grown(BYOL(small(depth=4), projector=(12, 8), predictor=4), stages=4)
     server = method.init_server(turn(method, 0, 4))
     method.start_visit(visit(0, 4, method.send(server, turn(method, 0, 4)).common))
     assert method.objective.target_encoder.backbone.applied == 1
-
-
-def vit_tiny_bytes(method, layers_up, *, later_tokens=True):
-    """End to end / layer by layer: the bytes of 12 rounds, heads left out, of which each is checked.
-
-    layers_up: the layers in each round's replies. later_tokens: whether those after the first hold the embedding.
-    """
-    block, tokens, norm = 12 * 192**2 + 13 * 192, (3 * 4**2 + 1) * 192 + 192 + 65 * 192, 2 * 192
-    head, server, both = 192 * 512 + 4 * 512 + 512 * 256 + 256, method.init_server(turn(method, 0, 12)), 0
-    for round in range(12):
-        received = visit(round, 12, method.send(server, turn(method, round, 12)).common)
-        assert trees.nbytes(received.message["weights"]) == 4 * ((round + 1) * block + tokens + norm + head)
-        method.start_visit(received)
-        sent, _ = method.reply(received)
-        with_tokens = tokens if later_tokens or round == 0 else 0
-        assert trees.nbytes(sent["weights"]) == 4 * (layers_up[round] * block + with_tokens + norm + head)
-        both += round + 1 + layers_up[round]
-    return 12 * 2 * 12 / both
-
-
-def test_bytes_of_vit_tiny_are_the_papers_ratio():
-    """12 layers, 12 stages: 2 * 12 / (6.5 + 6.5) = 1.8 times fewer bytes than end to end, heads left out."""
-    method = ProgFedSSL(SimCLR(networks.vit_tiny()))
-    assert vit_tiny_bytes(method, range(1, 13)) == pytest.approx(24 / 13)

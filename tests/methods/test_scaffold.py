@@ -21,13 +21,8 @@ class TestScaffold(MethodContract):
     }
 
     def bill(self, run):
-        control = 4 * (ENCODER + PROJECTOR)
-        return {
-            ("fit", "down", "weights"): WEIGHTS,
-            ("fit", "down", "c"): control,
-            ("fit", "up", "delta_w"): WEIGHTS,
-            ("fit", "up", "delta_c"): control,
-        }
+        controls = {("fit", way, entry): 4 * (ENCODER + PROJECTOR) for way, entry in (("down", "c"), ("up", "delta_c"))}
+        return {("fit", "down", "weights"): WEIGHTS, ("fit", "up", "delta_w"): WEIGHTS, **controls}
 
     def test_the_server_control_is_the_mean_of_all_clients(self, tmp_path):
         loop = build_run(tmp_path, "scaffold").loop

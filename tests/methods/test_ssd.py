@@ -48,20 +48,8 @@ class TestSSD(MethodContract):
     }
 
     def bill(self, run):
-        return {
-            ("assign", "down", "scale"): 4 * 8,
-            ("assign", "down", "basis"): 4 * 8 * 8,
-            ("fit", "down", "weights"): WEIGHTS,
-            ("fit", "up", "weights"): WEIGHTS,
-        }
-
-    @pytest.mark.parametrize(
-        ("method", "overrides"),
-        [("fedprox", ()), ("fedu2", ()), ("scaffold", ()), ("fedavg", ("server_optimizer.class=methods.server.Adam",))],
-    )
-    def test_no_projector_goes_with_other_methods_too(self, method, overrides):
-        words = ("objective=align_uniform", "objective.projector=[]", "federation.rounds=2", *overrides)
-        assert set(trained(method, *words).loop.server["weights"]) == {"encoder"}
+        assigned = {("assign", "down", "scale"): 4 * 8, ("assign", "down", "basis"): 4 * 8 * 8}
+        return {**assigned, ("fit", "down", "weights"): WEIGHTS, ("fit", "up", "weights"): WEIGHTS}
 
     def test_subspaces_are_disjoint_and_belong_to_clients_for_good(self, unbroken):
         loop, scales = unbroken.loop, unbroken.loop.server["scales"]
@@ -73,27 +61,21 @@ class TestSSD(MethodContract):
             assert torch.equal(loop.client_state[client]["memory"]["scale"]["d"], scales[client])
         rounds = {round for round, _, _, entry in loop.ledger.lines if entry in ("scale", "basis")}
         assert rounds == {0}  # they are sent once
-
-    def test_the_basis_is_orthonormal_and_an_axis_needs_none(self, unbroken):
-        Q = unbroken.loop.server["basis"]["Q"]
+        Q, axis = loop.server["basis"]["Q"], trained("ssd", "method.basis=axis").loop
         torch.testing.assert_close(Q @ Q.T, torch.eye(8), rtol=1e-5, atol=1e-5)
-        axis = trained("ssd", "method.basis=axis").loop
-        assert "basis" not in axis.server
+        assert "basis" not in axis.server  # an axis needs none
         assert set(axis.ledger.total("down")) == {"scale", "weights"}
 
     @pytest.mark.parametrize("basis", ["axis", "qr"])
-    def test_a_client_stretches_along_its_own_directions(self, basis, tmp_path):
-        run = train_run(tmp_path, "ssd", f"method.basis={basis}", EVERYONE)
+    def test_a_client_stretches_along_its_own_directions_or_leaves_those_of_others_untouched(self, basis, tmp_path):
+        """With hard separation the loss is the objective's on the own directions, whose gradient has no others."""
+        run = train_run(tmp_path / "soft", "ssd", f"method.basis={basis}", EVERYONE)
         for client, scale in run.loop.server["scales"].items():
             stretch = at(run, client).stretch
             stretch = stretch if basis == "qr" else torch.diag(stretch)
             torch.testing.assert_close(stretch @ basis_of(run), basis_of(run) * scale, rtol=1e-4, atol=1e-5)
-
-    @pytest.mark.parametrize("basis", ["axis", "qr"])
-    def test_hard_separation_leaves_the_other_clients_dimensions_untouched(self, basis, tmp_path):
-        """Loss and gradient ignore other clients' dimensions; on a client's own ones the loss is the objective's."""
         words = ("method.separation=hard", "method.pd_weight=0", f"method.basis={basis}", EVERYONE)
-        run = train_run(tmp_path, "ssd", *words)
+        run = train_run(tmp_path / "hard", "ssd", *words)
         Q, generator = basis_of(run), torch.Generator().manual_seed(0)
         for client, mine in run.loop.server["scales"].items():
             assert sorted(mine.tolist()) == [0.0] * 6 + [1.0] * 2

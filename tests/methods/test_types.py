@@ -1,8 +1,5 @@
 """Phases run as declared: mail, observations, seats on the server, entries; on toy methods outside the package."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -10,22 +7,7 @@ import torch
 from datamodules.partition import PartitionError
 from datamodules.views import plain
 from methods import trees
-from methods.base import (
-    Batch,
-    Cat,
-    Client,
-    Each,
-    Mail,
-    Mean,
-    Message,
-    MethodError,
-    Phase,
-    Replies,
-    Sum,
-    Tree,
-    Turn,
-    Visit,
-)
+from methods.base import Cat, Client, Each, Mail, Mean, MethodError, Phase, Sum
 from tests import run_helpers
 from tests.methods.toys import EVERYONE, FIT, Toy, prepared, train_run
 
@@ -37,27 +19,27 @@ class Distil(Toy):
     phases = (FIT, Phase("distil", where="server", data="public", views=("plain", "augment"), epochs=2, batch_size=6,
                          uplink={"weights": Mean("clients")}))  # fmt: skip
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
+    def seats(self, server):
         return (Client(self.SEAT, 20, "student"),)
 
-    def send_distil(self, server: Tree, turn: Turn) -> Mail:
+    def send_distil(self, server, turn):
         self.log.append(("sent", trees.clone(server["weights"]), turn.members))
         return Mail({"weights": server["weights"]}, {self.SEAT: {"hint": {"x": torch.tensor(3.0)}}})
 
-    def training_step_distil(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
+    def training_step_distil(self, batch, batch_idx=0):
         self.log.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
         return super().training_step(batch, batch_idx)
 
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+    def reply(self, visit):
         self.log.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
         return super().reply(visit)[0], {"phase": {visit.phase.name: torch.ones(1)}}
 
-    def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_distil(self, server, turn, replies):
         self.log.append(("updated", replies.clients))
         return super().update(server, turn, replies)
 
 
-def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path: Path) -> None:
+def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path):
     run = prepared(tmp_path, Distil, "federation.rounds=1")
     public = run.data.public = np.array([70, 3, 9, 55, 21, 4, 33, 12, 60, 2, 41])
     server = run.loop.fit()
@@ -77,43 +59,26 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
     assert ("updated", (-1,)) in run.loop.method.log
 
 
-def test_a_public_phase_without_public_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PartitionError, match="public images"):
-        train_run(tmp_path, Distil)
-
-
-class Impostor(Distil):
-    SEAT = 0
-
-
-def test_a_seat_is_no_client(tmp_path: Path) -> None:
-    """A seat on the server with a client's id could read and overwrite that client's memory, so it is refused."""
-    run = prepared(tmp_path, Impostor, EVERYONE)
-    run.data.public = np.arange(11)
-    with pytest.raises(MethodError, match="seat"):
-        run.loop.fit()
-
-
 class Look(Toy):
     phases = (Phase("look", work="observe", views=("plain",), epochs=2, gather={"count": Sum(), "last": Cat(last=7)},
                     uplink={"count": Each(), "last": Cat(), "total": Sum()}),)  # fmt: skip
 
-    def observe(self, batch: Batch) -> Message:
+    def observe(self, batch):
         assert not self.training
         assert not torch.is_grad_enabled()
         return {"count": {"n": torch.tensor([len(batch.index)])}, "last": {"index": batch.index}}
 
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+    def reply(self, visit):
         seen = visit.observed
         named = {"index": seen["last"]["index"], "id": torch.full((len(seen["last"]["index"]),), visit.client.id)}
         return {"count": seen["count"], "last": named, "total": seen["count"]}, visit.memory
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server, turn, replies):
         self.log.append((turn, replies))
         return server
 
 
-def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> None:
+def test_observations_are_gathered_and_combined_as_declared(tmp_path):
     run = train_run(tmp_path, Look, "federation.rounds=2")
     sizes = [len(indices) for indices in run.data.parts]
     for turn, replies in run.loop.method.log:
@@ -126,41 +91,31 @@ def test_observations_are_gathered_and_combined_as_declared(tmp_path: Path) -> N
         assert replies["last"]["index"].tolist() == [i for k in ids for i in range(sizes[k] - 7, sizes[k])]
 
 
-class Mumble(Look):
-    def observe(self, batch: Batch) -> Message:
-        return {"count": {"n": torch.ones(1)}}
-
-
-def test_observations_that_are_not_gathered_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match=r"observe gave \['count'\], the phase gathers \['count', 'last'\]"):
-        train_run(tmp_path, Mumble)
-
-
 class Post(Toy):
     phases = (Phase("first", work="none"), Phase("second", work="none"), Phase("third", work="none", cohort="all"))
 
-    def send_first(self, server: Tree, turn: Turn) -> Mail:
+    def send_first(self, server, turn):
         private = {k.id: {"own": {"x": k.id}, "both": {"x": 100 + k.id}} for k in turn.clients}
         return Mail(_tensors({"round": {"x": turn.round}, "both": {"x": -1}}), _tensors(private))
 
-    def send_second(self, server: Tree, turn: Turn) -> Mail:
+    def send_second(self, server, turn):
         return Mail(private=_tensors({k.id: {"later": {"x": 10 + k.id}} for k in turn.members}))
 
-    def send_third(self, server: Tree, turn: Turn) -> Mail:
+    def send_third(self, server, turn):
         return Mail(_tensors({"both": {"x": 7}}))
 
-    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+    def reply(self, visit):
         received = {entry: int(tree["x"]) for entry, tree in visit.message.items()}
         assert received == {entry: int(tree["x"]) for entry, tree in self.context.items()}
         self.log.append((visit.round, visit.phase.name, visit.client.id, received))
         return {}, {}
 
 
-def _tensors(tree: Any) -> Any:
+def _tensors(tree):
     return {key: _tensors(value) if isinstance(value, dict) else torch.tensor(value) for key, value in tree.items()}
 
 
-def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path: Path) -> None:
+def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_path):
     run = train_run(tmp_path, Post)
     expected = []
     cohorts = [run.loop.streams.cohort(round, 4, 0.5) for round in range(3)]
@@ -174,11 +129,31 @@ def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_pat
     assert sorted(run.loop.method.log, key=str) == sorted(expected, key=str)
 
 
+class Impostor(Distil):
+    SEAT = 0  # with a client's id it could read and overwrite that client's memory
+
+
+class Mumble(Look):
+    def observe(self, batch):
+        return {"count": {"n": torch.ones(1)}}
+
+
 class Blabbing(Toy):
-    def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
+    def reply_fit(self, visit):
         return {**super().reply(visit)[0], "secret": {"x": torch.ones(1)}}, visit.memory
 
 
-def test_an_undeclared_entry_is_an_error_that_names_client_and_phase(tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match=r"client \d replied with secret, which phase 'fit' does not declare"):
-        train_run(tmp_path, Blabbing)
+@pytest.mark.parametrize(
+    ("method", "public", "line"),
+    [
+        (Distil, None, "public images"),
+        (Impostor, np.arange(11), "seat"),
+        (Mumble, None, r"observe gave \['count'\], the phase gathers \['count', 'last'\]"),
+        (Blabbing, None, r"client \d replied with secret, which phase 'fit' does not declare"),
+    ],
+)
+def test_what_was_not_declared_is_an_error(tmp_path, method, public, line):
+    run = prepared(tmp_path, method, EVERYONE)
+    run.data.public = public
+    with pytest.raises((MethodError, PartitionError), match=line):
+        run.loop.fit()

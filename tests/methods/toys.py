@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 
 from benchmark.experiment.run import Run
 from methods import trees
-from methods.base import Batch, Client, FederatedMethod, Mean, Message, Objective, Outputs, Phase, Visit
+from methods.base import Batch, Client, FederatedMethod, Mean, Message, Objective, Outputs, Phase, Tree, Visit
 from methods.maths import nt_xent
 from methods.networks import Encoder, convnet, mlp
 from methods.objectives.simclr import SimCLR
@@ -30,12 +31,11 @@ def prepared(
     folder: Path, method: type, *overrides: str, objective: Any = "simclr", addons: Sequence[type] = ()
 ) -> Run:
     """A run of the tiny scenario with any method class, built from a config file as a user's own method is."""
+    folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(objective, str):
         file = folder / f"{objective.__name__.lower()}.yaml"
-        folder.mkdir(parents=True, exist_ok=True)
         file.write_text(f"objective:\n  class: {objective.__module__}.{objective.__name__}\n")
         objective = str(file)
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{method.__name__.lower()}.yaml"
     listed = ", ".join(f"{{class: {addon.__module__}.{addon.__name__}}}" for addon in addons)
     text = f"objective: {objective}\nmethod:\n  class: {method.__module__}.{method.__name__}\n  addons: [{listed}]\n"
@@ -49,14 +49,50 @@ def train_run(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run
     return run
 
 
+def fit_pooled(method: FederatedMethod, data: LightningDataModule, folder: Path, epochs: int = 1) -> Trainer:
+    """Trains a method on all images together by Lightning's own Trainer."""
+    quiet = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger")
+    trainer = Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=folder, **dict.fromkeys(quiet, False))
+    trainer.fit(method, data)
+    return trainer
+
+
 def replies(run: Run, phase: str | None = None) -> list[tuple[Visit, Message]]:
     """A list that fills during the run with each visit and a copy of its message, of one phase or of all."""
     return run_helpers.collect_visits(run, lambda done: (done.visit, trees.clone(done.message)), phase)
 
 
+def first_round(folder: Path, *words: str, phase: str | None = None) -> tuple[Run, Tree, list[tuple[Visit, Message]]]:
+    """A run after its first round, the server's weights before it, and what `replies` has seen."""
+    run = run_helpers.build_run(folder, *words)
+    sent = replies(run, phase)
+    run.loop.restore()
+    before = trees.clone(run.loop.server["weights"])
+    run.loop.run_round(0)
+    return run, before, sent
+
+
 def tiny(**kwargs: Any) -> FederatedMethod:
     torch.manual_seed(0)
     return FederatedMethod(SimCLR(convnet(widths=(4, 6), strides=(2, 2)), projector=(5, 4)), **kwargs)
+
+
+def shift(module: torch.nn.Module, by: float) -> None:
+    """Adds a number to every parameter."""
+    for parameter in module.parameters():
+        parameter.data += by
+
+
+def shown(run: Run, *views: str, client: int | None = None) -> Batch:
+    """A batch of all public images, or of all of a client's."""
+    (batch,) = run.data.batches(client, views, 1000, order=None, views=torch.Generator(), device="cpu")
+    return batch
+
+
+@torch.no_grad()
+def embedded(method: FederatedMethod, images: Tensor) -> Tensor:
+    """The embeddings of images by a method's current weights, in eval mode."""
+    return method.eval().objective.embed(images)[1]
 
 
 def visit_of(phase: Phase, message: Message | None = None) -> Visit:

@@ -13,6 +13,7 @@ from datamodules.federated import Batch
 from methods.base import MethodError, Objective, Outputs
 from methods.networks import Encoder, convnet
 from tests.methods.test_maths import numeric_gradient
+from tests.methods.toys import shift
 
 
 def encoder() -> Encoder:
@@ -94,14 +95,18 @@ class ObjectiveContract:
         travelling = {p for name in self.travels for p in getattr(objective, name).parameters()}
         assert travelling == {p for p in objective.parameters() if p.requires_grad}
 
-    def test_loss_is_the_papers(self) -> None:
+    def test_loss_is_the_papers_and_a_pure_function_of_its_outputs(self) -> None:
         objective, given = self.build(), self.batch()
         out = objective(*given.views)
+        before = [buffer.clone() for buffer in objective.buffers()]
         ours, papers = objective.loss(out, given), self.expected(out)
         torch.testing.assert_close(ours, papers)
         encoder = tuple(objective.encoder.parameters())
         gradients = (torch.autograd.grad(loss, encoder, retain_graph=True) for loss in (ours, papers))
         torch.testing.assert_close(*gradients)
+        shift(objective, 1)  # the loss must not encode the views again
+        assert torch.equal(objective.loss(out, given), ours)
+        assert all(map(torch.equal, before, objective.buffers()))
 
     def test_all_views_pass_through_the_networks_together(self) -> None:
         """BatchNorm sees all views in one batch, also the extra view of an add-on, which the loss ignores."""
@@ -111,8 +116,7 @@ class ObjectiveContract:
         h, z = reference.embed(torch.cat([*given.views, more]))
         assert torch.equal(torch.cat([*out.representations, out.extra[0][0]]), h)
         assert torch.equal(torch.cat([*out.embeddings, out.extra[0][1]]), z)
-        assert len(out.representations) == len(out.embeddings) == 2
-        assert len(out.extra) == 1
+        assert (len(out.representations), len(out.embeddings), len(out.extra)) == (2, 2, 1)
         assert objective.loss(out, given).isfinite()
         assert int(objective.encoder.backbone[1].num_batches_tracked) == 1
 
@@ -138,25 +142,13 @@ class ObjectiveContract:
         assert all(row.requires_grad for rows in (out.representations, out.embeddings, out.predictions) for row in rows)
         objective.loss(out, given).backward()
         for name, parameter in objective.named_parameters():
-            reached = parameter.grad is not None and bool(parameter.grad.abs().max() > 0)
-            assert reached == parameter.requires_grad, name
             assert (parameter.grad is not None) == parameter.requires_grad, name
+            assert parameter.grad is None or parameter.grad.any(), name
 
     def test_views_may_change_places(self) -> None:
         objective, given = self.build().eval(), self.batch()
         losses = (objective.loss(objective(*order), given) for order in (given.views, given.views[::-1]))
         torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
-
-    def test_loss_is_a_pure_function_of_its_outputs(self) -> None:
-        objective, given = self.build(), self.batch()
-        out = objective(*given.views)
-        before = [buffer.clone() for buffer in objective.buffers()]
-        first = objective.loss(out, given)
-        with torch.no_grad():
-            for parameter in objective.parameters():
-                parameter.add_(1)  # the loss must not encode the views again
-        assert torch.equal(objective.loss(out, given), first)
-        assert all(map(torch.equal, before, objective.buffers()))
 
     def test_settings_that_cannot_work_are_refused(self) -> None:
         for name, value, reason in self.refused:

@@ -8,18 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from datamodules.federated import Batch
-from methods.base import Objective, Outputs
-from methods.maths import (
-    alignment,
-    barlow_twins,
-    clip_rows,
-    correlation,
-    negative_cosine,
-    nt_xent,
-    spectral_contrastive,
-    uniformity,
-    vicreg,
-)
+from methods import maths
+from methods.base import Outputs
 from methods.objectives.align_uniform import AlignUniform
 from methods.objectives.barlow_twins import BarlowTwins
 from methods.objectives.dino import DINO
@@ -36,19 +26,16 @@ WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight"
 LABELS = torch.tensor([0, 3, 1, 1, 2])
 
 
-@pytest.mark.parametrize(
-    ("objective", "defaults"),
-    [
+def test_the_defaults_are_the_papers():
+    for objective, defaults in (
         (AlignUniform, {"uniform_weight": 1}),
         (BarlowTwins, {"redundancy_weight": 5e-3}),
         (DINO, {"momentum": 0.996, "centre_momentum": 0.9, "temperature": 0.1, "target_temperature": 0.04}),
         (SimCLR, {"temperature": 0.5}),
         (VICReg, dict(zip(WEIGHTS, (25, 25, 1), strict=True)) | {"gamma": 1, "epsilon": 1e-4, "variant": "code"}),
-    ],
-)
-def test_the_defaults_are_the_papers(objective: type[Objective], defaults: dict[str, Any]) -> None:
-    built = objective(encoder())
-    assert {name: getattr(built, name) for name in defaults} == defaults
+    ):
+        built = objective(encoder())
+        assert {name: getattr(built, name) for name in defaults} == defaults
 
 
 class TestAlignUniform(ObjectiveContract):
@@ -56,7 +43,7 @@ class TestAlignUniform(ObjectiveContract):
 
     def expected(self, out: Outputs) -> Tensor:
         a, b = out.embeddings
-        return alignment(a, b) + 0.3 * (uniformity(a) + uniformity(b)) / 2
+        return maths.alignment(a, b) + 0.3 * (maths.uniformity(a) + maths.uniformity(b)) / 2
 
 
 class TestBarlowTwins(ObjectiveContract):
@@ -64,18 +51,14 @@ class TestBarlowTwins(ObjectiveContract):
     refused = (("redundancy_weight", -1, "give a number of at least 0"),)
 
     def expected(self, out: Outputs) -> Tensor:
-        return barlow_twins(*out.embeddings, 0.3)
+        return maths.barlow_twins(*out.embeddings, 0.3)
 
 
 class TestSimCLR(ObjectiveContract):
     objective, settings, contrastive = SimCLR, {"temperature": 0.2}, True
 
     def expected(self, out: Outputs) -> Tensor:
-        return nt_xent(*out.embeddings, 0.2)
-
-    def test_a_head_without_norm(self) -> None:
-        plain_head = self.build(head_norm=False).projector
-        assert [*plain_head.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+        return maths.nt_xent(*out.embeddings, 0.2)
 
 
 class TestSimSiam(ObjectiveContract):
@@ -85,19 +68,15 @@ class TestSimSiam(ObjectiveContract):
 
     def expected(self, out: Outputs) -> Tensor:
         (p1, p2), (z1, z2) = out.predictions, (z.detach() for z in out.embeddings)
-        return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
+        return (maths.negative_cosine(p1, z2) + maths.negative_cosine(p2, z1)) / 2
 
-    def test_targets_are_the_embeddings_and_predictions_those_of_the_predictor(self) -> None:
+    def test_targets_are_the_embeddings_and_predictions_those_of_the_predictor(self):
         objective = self.build().eval()
         out = objective(*batch().views)
         for z, p, t in zip(out.embeddings, out.predictions, out.targets, strict=True):
             assert torch.equal(t, z)
             torch.testing.assert_close(p, objective.predictor(z))
-
-    def test_the_projector_ends_in_a_plain_batch_norm(self) -> None:
-        last = self.build().projector[-1]
-        assert isinstance(last, torch.nn.BatchNorm1d)
-        assert not last.affine
+        assert [*objective.projector[-1].named_parameters()] == []  # it ends in a plain BatchNorm
 
 
 class TestSpectral(ObjectiveContract):
@@ -105,15 +84,15 @@ class TestSpectral(ObjectiveContract):
     refused = (("negatives", "all", "choose pairs or correlation"),)
 
     def expected(self, out: Outputs) -> Tensor:
-        return spectral_contrastive(*out.embeddings) / 0.4
+        return maths.spectral_contrastive(*out.embeddings) / 0.4
 
-    def test_embeddings_are_the_projectors_clipped_rows(self) -> None:
+    def test_embeddings_are_the_projectors_clipped_rows(self):
         objective = self.build().eval()
         raw = objective.projector(torch.cat(objective(*batch().views).representations))
         bound = raw.norm(dim=1).median().item()  # some are clipped, some are not
         objective.mu = bound**2
         z = torch.cat(objective(*batch().views).embeddings)
-        torch.testing.assert_close(z, clip_rows(raw, bound**2))
+        torch.testing.assert_close(z, maths.clip_rows(raw, bound**2))
         assert not torch.allclose(z, raw)
         assert z.norm(dim=1).max().item() == pytest.approx(bound)
 
@@ -125,7 +104,7 @@ class TestCorrelationForm(TestSpectral):
 
     def expected(self, out: Outputs) -> Tensor:
         a, b = out.embeddings
-        return -2 * (a * b).sum() / len(a) + correlation(torch.cat([a, b])).square().sum()
+        return -2 * (a * b).sum() / len(a) + maths.correlation(torch.cat([a, b])).square().sum()
 
 
 class TestSupervised(ObjectiveContract):
@@ -141,12 +120,9 @@ class TestSupervised(ObjectiveContract):
         rows = [(z[i].double(), int(LABELS[i])) for z in out.embeddings for i in range(5)]
         return torch.stack([row.exp().sum().log() - row[label] for row, label in rows]).mean().float()
 
-    def test_it_asks_for_labels_and_has_one_output_a_class(self) -> None:
+    def test_it_asks_for_labels_and_has_one_output_a_class(self):
         assert Supervised.labels
-        for classes in (2, 10):
-            objective = self.build(classes)
-            assert objective.classifier.weight.shape == (classes, 6)
-            assert objective(*batch().views).embeddings[1].shape == (5, classes)
+        assert self.build(10)(*batch().views).embeddings[1].shape == (5, 10)
 
 
 class TestVICReg(ObjectiveContract):
@@ -158,32 +134,27 @@ class TestVICReg(ObjectiveContract):
     )
 
     def expected(self, out: Outputs) -> Tensor:
-        return vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "code")
+        return maths.vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "code")
 
-    def test_the_papers_form(self) -> None:
+    def test_the_papers_form(self):
         out = self.build()(*batch().views)
-        expected = vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
+        expected = maths.vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
         torch.testing.assert_close(self.build(variant="paper").loss(out, batch()), expected)
 
 
-class TestRotation:
-    """One view, and logits of four turns."""
-
-    given = Batch(views(1), torch.arange(5), torch.tensor([0, 1, 2, 3, 0]))
-
-    def test_the_loss_is_the_cross_entropy_of_the_heads_logits(self) -> None:
-        objective = Rotation(encoder(), projector=(5, 4))
-        assert objective.views == ("rotate",)
-        assert {p for part in objective.travels for p in getattr(objective, part).parameters()} == {
-            *objective.parameters()
-        }
-        out = objective(*self.given.views)
-        assert [p.shape for p in out.predictions] == [(5, 4)]
-        expected = cross_entropy(objective.head(out.embeddings[0]), self.given.turns)
-        torch.testing.assert_close(objective.loss(out, self.given), expected)
-
-    def test_it_learns(self, tmp_path) -> None:
-        run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
-        losses = [row["loss"] for row in run.loop.history]
-        assert losses[-1] < losses[0]
-        assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}
+def test_rotation_predicts_the_turns_of_one_view_and_learns(tmp_path):
+    given, objective = (
+        Batch(views(1), torch.arange(5), torch.tensor([0, 1, 2, 3, 0])),
+        Rotation(encoder(), projector=(5, 4)),
+    )
+    assert objective.views == ("rotate",)
+    travelling = {p for part in objective.travels for p in getattr(objective, part).parameters()}
+    assert travelling == {*objective.parameters()}
+    out = objective(*given.views)
+    assert [p.shape for p in out.predictions] == [(5, 4)]
+    torch.testing.assert_close(
+        objective.loss(out, given), cross_entropy(objective.head(out.embeddings[0]), given.turns)
+    )
+    run = run_helpers.train_run(tmp_path, "fedavg", "objective=rotation", "federation.rounds=6", "optimizer.lr=0.1")
+    assert run.loop.history[-1]["loss"] < run.loop.history[0]["loss"]
+    assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}

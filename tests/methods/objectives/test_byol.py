@@ -11,6 +11,7 @@ from methods.maths import byol_regression
 from methods.objectives.byol import BYOL
 from tests import run_helpers
 from tests.methods.objectives import ObjectiveContract, batch, encoder, step
+from tests.methods.toys import shift
 
 
 def visit(first: bool, **received: trees.Tree) -> Visit:
@@ -28,18 +29,16 @@ class TestBYOL(ObjectiveContract):
     def expected(self, out: Outputs) -> Tensor:
         return byol_regression(out.predictions[0], out.targets[1]) + byol_regression(out.predictions[1], out.targets[0])
 
-    def test_targets_are_those_of_the_target_networks(self) -> None:
+    def test_targets_are_those_of_the_target_networks(self):
         objective = self.build().eval()
-        with torch.no_grad():
-            for parameter in objective.target_encoder.parameters():
-                parameter.add_(0.1)
+        shift(objective.target_encoder, 0.1)
         out = objective(*batch().views)
         for view, z, p, t in zip(batch().views, out.embeddings, out.predictions, out.targets, strict=True):
             torch.testing.assert_close(t, objective.target_projector(objective.target_encoder(view)))
             torch.testing.assert_close(p, objective.predictor(z))
             assert not torch.allclose(t, z)
 
-    def test_the_target_starts_at_the_received_networks(self) -> None:
+    def test_the_target_starts_at_the_received_networks(self):
         """At the start of a visit the received networks replace the target's parameters and BatchNorm statistics."""
         method = FederatedMethod(self.build())
         step(method.objective, batch())
@@ -52,7 +51,7 @@ class TestBYOL(ObjectiveContract):
             assert all(torch.equal(tensors[name], received[source][name]) for name in tensors)
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
-    def test_the_target_follows_after_the_step(self, momentum: float) -> None:
+    def test_the_target_follows_after_the_step(self, momentum: float):
         objective = self.build(momentum=momentum)
         start = parameters(objective.encoder) + parameters(objective.projector)
         for _ in range(2):
@@ -62,16 +61,13 @@ class TestBYOL(ObjectiveContract):
             start = [momentum * then + (1 - momentum) * now for then, now in zip(start, online, strict=True)]
             torch.testing.assert_close(target, start)
         assert not torch.equal(online[0], parameters(self.build().encoder)[0])
-
-    def test_buffers_are_not_averaged(self) -> None:
-        objective = self.build(momentum=0.0)
         objective.encoder.backbone[1].running_mean.fill_(7.0)
         before = deepcopy([*objective.target_encoder.buffers()])
         objective.after_step({})
-        assert all(map(torch.equal, before, objective.target_encoder.buffers()))
+        assert all(map(torch.equal, before, objective.target_encoder.buffers()))  # buffers are not averaged
 
 
-def test_one_direction_regresses_the_second_views_target() -> None:
+def test_one_direction_regresses_the_second_views_target():
     objective = BYOL(encoder(), projector=(5, 4), predictor=3, symmetric=False)
     out = objective(*batch().views)
     with torch.no_grad():
@@ -90,7 +86,12 @@ class TestAFirstTargetThatIsTheOnlineNetwork:
         objective.receive(visit(first))
         return objective
 
-    def test_it_follows_without_lag_with_its_statistics(self) -> None:
+    def test_it_follows_without_lag_with_its_statistics(self):
+        for first, passes in ((True, 4), (False, 2)):
+            objective = self.build(first)
+            objective(*batch().views)
+            counts = [int(each) for name, each in objective.encoder.named_buffers() if name.endswith("batches_tracked")]
+            assert set(counts) == {passes}
         objective = self.build(first=True)
         for _ in range(2):
             step(objective, batch())
@@ -98,14 +99,7 @@ class TestAFirstTargetThatIsTheOnlineNetwork:
                 ours, theirs = (getattr(objective, part).state_dict().values() for part in (target, source))
                 assert all(map(torch.equal, ours, theirs))
 
-    @pytest.mark.parametrize(("first", "passes"), [(True, 4), (False, 2)])
-    def test_its_passes_move_the_online_statistics(self, first: bool, passes: int) -> None:
-        objective = self.build(first)
-        objective(*batch().views)
-        counts = [int(each) for name, each in objective.encoder.named_buffers() if name.endswith("batches_tracked")]
-        assert set(counts) == {passes}
-
-    def test_later_visits_are_like_those_of_a_copy(self) -> None:
+    def test_later_visits_are_like_those_of_a_copy(self):
         later, copy = self.build(first=False), BYOL(encoder(), projector=(5, 4), predictor=3)
         copy.separate_views = True
         copy.load_state_dict(later.state_dict())
@@ -114,7 +108,7 @@ class TestAFirstTargetThatIsTheOnlineNetwork:
         assert all(torch.equal(a, b) for a, b in zip(later.parameters(), copy.parameters(), strict=True))
 
 
-def test_a_stateful_target_stays_with_its_client(tmp_path: Path) -> None:
+def test_a_stateful_target_stays_with_its_client(tmp_path: Path):
     everyone = ("objective=byol", "federation.participation=1", "federation.rounds=2")
     run = run_helpers.train_run(tmp_path / "a", "fedavg", *everyone, "objective.stateful=true")
     plain = run_helpers.train_run(tmp_path / "b", "fedavg", *everyone)
@@ -125,7 +119,7 @@ def test_a_stateful_target_stays_with_its_client(tmp_path: Path) -> None:
     assert run.loop.ledger.total("up") == plain.loop.ledger.total("up")
 
 
-def test_a_first_target_needs_one_that_stays(tmp_path: Path) -> None:
+def test_a_first_target_needs_one_that_stays(tmp_path: Path):
     """Under FedAvg every visit would be a first one; FedU keeps the target."""
     with pytest.raises(MethodError, match=r"objective\.stateful=true"):
         run_helpers.build_run(tmp_path, "fedavg", "objective=byol", "objective.first_target=online")

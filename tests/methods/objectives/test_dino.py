@@ -33,22 +33,11 @@ def retold(scores, targets, centre, temperature, target_temperature):
     return sum(found) / len(found)
 
 
-class TestLoss:
-    @pytest.mark.parametrize("count", [2, 4])
-    def test_values_and_gradients_are_the_retellings(self, count):
-        rng = np.random.default_rng(0)
-        scores, targets, centre = (rng.standard_normal(shape) for shape in ((count, 3, 5), (2, 3, 5), 5))
-        check_retold(dino, retold, scores, targets, centre, 0.5, 0.2)
-
-    def test_centring_makes_a_collapsed_teacher_uniform_and_sharpening_alone_one_dimension(self):
-        """Section 5.3: without the centre the entropy of the target goes to 0, with it alone to log K."""
-        constant = torch.tensor([0.9, 0.1, -0.3, 0.2], dtype=torch.float64).expand(2, 6, 4)
-        flat = torch.zeros(2, 6, 4, dtype=torch.float64)  # its cross-entropy with any target is log K
-        assert dino(flat, constant, constant[0, 0]).item() == pytest.approx(math.log(4))
-        student = 10 * constant  # the student agrees with the largest output
-        assert dino(student, constant, torch.zeros(4), target_temperature=0.01).item() == pytest.approx(0, abs=1e-6)
-        centred = dino(student, constant, constant[0, 0], target_temperature=0.01)
-        assert centred.item() > 10  # a collapsed student no longer agrees
+@pytest.mark.parametrize("count", [2, 4])
+def test_values_and_gradients_are_the_retellings(count):
+    rng = np.random.default_rng(0)
+    scores, targets, centre = (rng.standard_normal(shape) for shape in ((count, 3, 5), (2, 3, 5), 5))
+    check_retold(dino, retold, scores, targets, centre, 0.5, 0.2)
 
 
 CENTRE = torch.tensor([0.3, -0.2, 0.1, 0.0])
@@ -71,7 +60,7 @@ class TestDINO(ObjectiveContract):
     def expected(self, out: Outputs) -> Tensor:
         return dino(torch.stack(out.predictions), torch.stack(out.targets), CENTRE, 0.3, 0.2)
 
-    def test_the_target_is_a_teacher_of_all_three_networks(self) -> None:
+    def test_the_target_is_a_teacher_of_all_three_networks(self):
         objective = self.build().eval()
         with torch.no_grad():
             for part in ("target_encoder", "target_projector", "target_prototypes"):
@@ -81,7 +70,7 @@ class TestDINO(ObjectiveContract):
             z = objective.target_projector(objective.target_encoder(view))
             torch.testing.assert_close(target, cosines(z, objective.target_prototypes.weight))
 
-    def test_every_network_of_the_target_follows_the_students(self) -> None:
+    def test_every_network_of_the_target_follows_the_students(self):
         objective, parts = self.build(momentum=0.7), ("encoder", "projector", "prototypes")
         targets, sources = (
             [parameter for part in parts for parameter in getattr(objective, prefix + part).parameters()]
@@ -93,21 +82,21 @@ class TestDINO(ObjectiveContract):
             assert not torch.equal(source, then)
             torch.testing.assert_close(target, 0.7 * then + 0.3 * source.detach())
 
-    def test_the_centre_follows_the_teachers_mean_output(self) -> None:
+    def test_the_centre_follows_the_teachers_mean_output(self):
         objective = self.build()
         out = objective(*batch().views)
         before, mean = objective.centre.value.clone(), torch.cat(out.targets).mean(0)
         objective.after_step(out.push)
         torch.testing.assert_close(objective.centre.value, 0.9 * before + 0.1 * mean)
 
-    def test_the_length_of_a_prototype_has_no_effect(self) -> None:
+    def test_the_length_of_a_prototype_has_no_effect(self):
         objective, given = self.build().eval(), batch()
         first = objective.loss(objective(*given.views), given)
         with torch.no_grad():
             objective.prototypes.weight.mul_(torch.tensor([[2.0], [0.5], [3.0], [1.0]]))
         torch.testing.assert_close(objective.loss(objective(*given.views), given), first)
 
-    def test_local_views_are_the_students_alone(self) -> None:
+    def test_local_views_are_the_students_alone(self):
         objective = self.build(local_views=2).eval()
         assert objective.views == ("augment", "augment", "local", "local")
         given = Batch(views(4), torch.arange(5))
@@ -119,6 +108,6 @@ class TestDINO(ObjectiveContract):
 @pytest.mark.parametrize("local_views", [0, 2])
 def test_a_run_moves_the_centre_with_the_weights(tmp_path, local_views):
     words = ("objective=dino", "objective.outputs=16", f"objective.local_views={local_views}")
-    run = run_helpers.train_run(tmp_path, "fedavg", *words)
-    assert all(math.isfinite(row["loss"]) for row in run.loop.history)
-    assert run.loop.server["weights"]["centre"]["value"].abs().max() > 0
+    loop = run_helpers.train_run(tmp_path, "fedavg", *words, "federation.rounds=1").loop
+    assert math.isfinite(loop.history[0]["loss"])
+    assert loop.server["weights"]["centre"]["value"].any()

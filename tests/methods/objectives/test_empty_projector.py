@@ -20,7 +20,10 @@ def with_projector():
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [*(("fedavg", [f"objective={name}"]) for name in with_projector()), ("fedmkd", []), ("orchestra", [])],
+    [
+        *(("fedavg", [f"objective={name}"]) for name in with_projector()),
+        *((method, []) for method in ("fedmkd", "fedprox", "fedu2", "orchestra", "scaffold")),
+    ],
 )
 def test_it_trains(method, words, tmp_path):
     run = run_helpers.train_run(tmp_path, method, *words, EMPTY)

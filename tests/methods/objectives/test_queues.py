@@ -1,11 +1,9 @@
 """Objectives with a queue of earlier rows or with prototypes: MoCo, ProtoCL and SwAV."""
 
-import math
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -17,6 +15,7 @@ from methods.objectives.protocl import ProtoCL
 from methods.objectives.swav import SwAV
 from tests import run_helpers
 from tests.methods.objectives import ObjectiveContract, batch, normal, step, views
+from tests.methods.toys import fit_pooled
 
 EVERY = torch.ones(7, dtype=torch.bool)
 
@@ -52,22 +51,19 @@ class TestMoCo(ObjectiveContract):
         pairs = ((out.embeddings[0], out.targets[1]), (out.embeddings[1], out.targets[0]))
         return sum(info_nce(q, k, self.build().queue[:7], EVERY, 0.3) for q, k in pairs)
 
-    def test_keys_start_as_the_queries_and_are_of_unit_length(self) -> None:
-        out = self.build().eval()(*batch().views)
-        for z, t in zip(out.embeddings, out.targets, strict=True):
-            torch.testing.assert_close(t, normalize(z, dim=1))
-
     @pytest.mark.parametrize(("momentum", "follows"), [(1.0, False), (0.0, True)])
-    def test_the_limits_of_the_momentum(self, momentum: float, follows: bool) -> None:
+    def test_keys_start_as_the_queries_and_follow_with_their_momentum(self, momentum: float, follows: bool):
         objective = self.build(momentum=momentum)
         before = [parameter.clone() for parameter in objective.key_encoder.parameters()]
-        step(objective, batch())
+        out = objective.eval()(*batch().views)
+        torch.testing.assert_close(torch.stack(out.targets), normalize(torch.stack(out.embeddings), dim=2))
+        step(objective.train(), batch())
         queries, keys = objective.encoder.parameters(), objective.key_encoder.parameters()
         for start, query, key in zip(before, queries, keys, strict=True):
             assert torch.equal(key, query if follows else start)
             assert not torch.equal(start, query)
 
-    def test_the_queue_is_first_in_first_out_and_of_unit_rows(self) -> None:
+    def test_the_queue_is_first_in_first_out_and_of_unit_rows(self):
         objective = self.build()
         first, seen = objective.queue[:7].clone(), []
         for seed in range(3):
@@ -77,9 +73,7 @@ class TestMoCo(ObjectiveContract):
             assert int(objective.queue_filled) == min(30, 7 + 10 * (seed + 1))
         torch.testing.assert_close(objective.queue, torch.cat([*seen[::-1], first])[:30])
         torch.testing.assert_close(objective.queue.norm(dim=1), torch.ones(30))
-
-    def test_one_direction(self) -> None:
-        objective = self.build(symmetric=False)
+        objective = self.build(symmetric=False)  # one direction
         out = objective(*batch().views)
         expected = info_nce(out.embeddings[0], out.targets[1], objective.queue[:7], EVERY, 0.3)
         torch.testing.assert_close(objective.loss(out, batch()), expected)
@@ -116,22 +110,23 @@ class TestProtoCL(ObjectiveContract):
                 total = total + prototype_nce(z, prototypes, phi, objective.clusters_of[m][index]) / 2
         return total
 
-    def test_prototypes_are_of_unit_length_and_concentrations_are_tau_in_the_mean(self) -> None:
+    def test_prototypes_are_of_unit_length_and_concentrations_are_tau_in_the_mean(self):
         objective = self.build()
         torch.testing.assert_close(objective.prototypes.norm(dim=1), torch.ones(8))
-        for widths in objective.concentration.split([3, 5]):
-            assert float(widths.mean()) == pytest.approx(0.3, rel=1e-5)
+        assert [float(each.mean()) for each in objective.concentration.split([3, 5])] == pytest.approx(
+            [0.3] * 2, rel=1e-5
+        )
         assert objective.clusters_of.shape == (2, 32)  # 24 images, rounded up so that few sizes occur
         assert [int(row.max()) < k for row, k in zip(objective.clusters_of, (3, 5), strict=True)] == [True, True]
 
     @pytest.mark.parametrize("settings", [{"warmup": 2}, {"clusters": (1,)}])
-    def test_within_the_warm_up_and_with_one_cluster_it_is_moco(self, settings: dict[str, Any]) -> None:
+    def test_within_the_warm_up_and_with_one_cluster_it_is_moco(self, settings: dict[str, Any]):
         objective = self.build(**settings)
         out = objective(*batch().views)
         torch.testing.assert_close(objective.loss(out, batch()), MoCo.loss(objective, out, batch()))
         assert bool(objective.prototypes.any()) == ("clusters" in settings)
 
-    def test_a_small_client_has_fewer_clusters(self) -> None:
+    def test_a_small_client_has_fewer_clusters(self):
         objective = self.build(examples=9, clusters=(3, 50))
         assert objective.concentration.isfinite().tolist() == [True] * 3 + [True] * 4 + [False] * 46
         loss = objective.loss(objective(*batch().views), batch())
@@ -139,41 +134,30 @@ class TestProtoCL(ObjectiveContract):
         assert loss.isfinite()
         assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
 
-    def test_the_e_step_comes_before_each_epoch_and_sees_every_image(self, tmp_path, monkeypatch) -> None:
-        seen = []
+    def test_the_e_step_comes_before_each_epoch_and_sees_every_image(self, tmp_path, monkeypatch):
+        run = run_helpers.build_run(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
+        method, seen = factory.method(run.config, run.data.source), []
+        for epochs, expected in ((1, False), (2, True)):  # under Trainer an epoch stands for a round
+            fit_pooled(method, run.data, tmp_path, epochs)
+            assert bool(method.objective.prototypes.any()) == expected
 
         def start_epoch(self, look, stream):
             seen.append((self.training, torch.is_grad_enabled(), sum(len(shown.index) for shown in look())))
 
         monkeypatch.setattr(ProtoCL, "start_epoch", start_epoch)
         overrides = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")
-        run = run_helpers.train_run(tmp_path, "fedavg", *overrides)
+        run_helpers.train_run(tmp_path, "fedavg", *overrides)
         assert sorted(seen) == sorted((False, False, client.examples) for client in run.loop.clients for _ in range(2))
 
-    def test_under_trainer_an_epoch_stands_for_a_round(self, tmp_path) -> None:
-        run = run_helpers.build_run(tmp_path, "fedavg", "objective=protocl", "objective.clusters=[3,5]")
-        method = factory.method(run.config, run.data.source)
-        silent = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger"), False)
-        for epochs, expected in ((1, False), (2, True)):
-            Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=tmp_path, **silent).fit(method, run.data)
-            assert bool(method.objective.prototypes.any()) == expected
 
-    def test_prototypes_change_training_after_the_warm_up(self, tmp_path) -> None:
-        words = ("objective=protocl", "federation.rounds=2", "objective.clusters=[3,5]")
-        first = run_helpers.train_run(tmp_path / "a", "fedavg", *words)
-        second = run_helpers.train_run(tmp_path / "b", "fedavg", *words, "objective.warmup=9")
-        assert run_helpers.difference(first.loop.server, second.loop.server) > 1e-6
-        assert all(math.isfinite(row["loss"]) for row in first.loop.history)
+SWAV_REFUSED = {"temperature": 0.0, "epsilon": 0.0, "iterations": 0, "prototypes": 1, "queue_size": -1}
 
 
 class TestSwAV(ObjectiveContract):
     objective, contrastive, predicts = SwAV, True, True
     settings: ClassVar[dict[str, Any]] = {"prototypes": 4, "temperature": 0.3}
     travels = ("encoder", "projector", "prototypes")
-    refused = (
-        *(("temperature", 0.0, ""), ("epsilon", 0.0, ""), ("iterations", 0, "")),
-        *(("prototypes", 1, ""), ("queue_size", -1, "")),
-    )
+    refused = tuple((name, value, "") for name, value in SWAV_REFUSED.items())
     earlier = torch.zeros(0, 4)
     """Rows that take part in the assignment beside the batch's own."""
 
@@ -183,13 +167,7 @@ class TestSwAV(ObjectiveContract):
         codes = [sinkhorn(torch.cat([own.detach(), more]), 0.05, 3, weighted=True)[: len(own)] for own in scores]
         return swav(torch.stack(scores), torch.stack(codes), 0.3)
 
-    def test_codes_are_assignments_that_use_all_prototypes_equally(self) -> None:
-        objective = self.build(iterations=500, prototypes=3, queue_size=0)
-        for code in objective(*batch(16).views).targets:
-            torch.testing.assert_close(code.sum(dim=1), torch.ones(16))
-            torch.testing.assert_close(code.sum(dim=0), torch.full((3,), 16 / 3), rtol=1e-3, atol=0)
-
-    def test_prototypes_count_by_their_direction_alone(self) -> None:
+    def test_prototypes_count_by_their_direction_alone(self):
         """So the gradient is orthogonal to them, and a mean of clients' prototypes needs no unit length."""
         objective, given = self.build(), self.batch()
         weight = objective.prototypes.weight
@@ -202,7 +180,7 @@ class TestSwAV(ObjectiveContract):
             weight.mul_(torch.tensor([[0.1], [1.0], [3.0], [20.0]]))
         torch.testing.assert_close(objective.loss(objective(*given.views), given), before)
 
-    def test_further_views_predict_the_codes_of_the_first_two(self) -> None:
+    def test_further_views_predict_the_codes_of_the_first_two(self):
         """As the crops of multi-crop would; the queues, too, are of the first two."""
         objective, given = self.build().eval(), self.batch()
         out, two = objective(*given.views, *views(2, seed=7)), objective(*given.views)
@@ -224,7 +202,7 @@ class TestWithAQueue(TestSwAV):
         objective.after_step(dict.fromkeys(objective.queues, self.earlier))
         return objective
 
-    def test_a_queue_for_each_view_is_first_in_first_out_and_of_unit_rows(self) -> None:
+    def test_a_queue_for_each_view_is_first_in_first_out_and_of_unit_rows(self):
         objective, given = self.build(queue_size=11), batch()
         for seed in range(2):
             given = given._replace(views=tuple(view + seed for view in given.views))
@@ -241,7 +219,7 @@ class TestWithAQueue(TestSwAV):
             scores = objective.scores(torch.cat([z, getattr(objective, name)]))  # of its own view's queue
             torch.testing.assert_close(code, sinkhorn(scores, 0.05, 3, weighted=True)[:5])
 
-    def test_an_empty_queue_is_none(self) -> None:
+    def test_an_empty_queue_is_none(self):
         with_queue, without = super().build(), super().build(queue_size=0)
         without.load_state_dict(with_queue.state_dict(), strict=False)
         torch.testing.assert_close(with_queue(*batch().views).targets, without(*batch().views).targets)
