@@ -23,20 +23,18 @@ def test_an_archive_and_a_folder_of_files_are_the_same_data(tmp_path):
     assert one.train.clients.tolist() == other.train.clients.tolist() == list("aabbccdd")
 
 
-@pytest.mark.parametrize("images", [IMAGES, FIRST, IMAGES[..., 0], IMAGES[..., :1]])
-def test_layouts_of_images(tmp_path, images):
-    np.savez(tmp_path / "mine.npz", train_images=images)
-    mine = load(tmp_path)
-    assert mine.train.images.shape[1:] in ((3, 6, 6), (1, 6, 6))
-    assert not mine.labelled
-    assert mine.notes == (sources.HELD_OUT,)
-
-
-def test_labels_may_be_names(tmp_path):
+def test_layouts_of_images_and_names_of_labels(tmp_path):
+    for images, channels in ((IMAGES, 3), (FIRST, 3), (IMAGES[..., 0], 1), (IMAGES[..., :1], 1)):
+        np.savez(tmp_path / "mine.npz", train_images=images)
+        mine = load(tmp_path)
+        assert (mine.train.images.shape[1:], mine.labelled, mine.notes) == (
+            (channels, 6, 6),
+            False,
+            (sources.HELD_OUT,),
+        )
     np.savez(tmp_path / "mine.npz", train_images=IMAGES, train_labels=np.array(["dog", "cat"] * 6)[:, None])
     mine = load(tmp_path)
-    assert mine.classes == ("cat", "dog")
-    assert len(mine.test.labels) == 2
+    assert (mine.classes, len(mine.test.labels)) == (("cat", "dog"), 2)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +47,16 @@ def test_labels_may_be_names(tmp_path):
         ({"train_images": IMAGES, "train_labels": LABELS[:5]}, "give 12 whole numbers or texts"),
         ({"train_images": IMAGES, "train_labels": LABELS / 2}, "give 12 whole numbers or texts"),
         ({"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES}, "test has none"),
-        (
-            {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES, "test_labels": LABELS + 1},
-            "label 3 of test is none of train's classes",
-        ),
+        ({"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES, "test_labels": LABELS + 1},
+         "label 3 of test is none of train's classes"),
         ({"train_images": np.array([None])}, "cannot be read as arrays without objects"),
+        (b"PK\x03\x04 no archive", "cannot be read as arrays"),
     ],
-)
+)  # fmt: skip
 def test_other_arrays_are_one_line(tmp_path, content, line):
-    np.savez(tmp_path / "mine.npz", **content)
+    if isinstance(content, bytes):
+        (tmp_path / "mine.npz").write_bytes(content)
+    else:
+        np.savez(tmp_path / "mine.npz", **content)
     with refused(line):
-        load(tmp_path)
-
-
-def test_a_file_that_is_no_archive(tmp_path):
-    (tmp_path / "mine.npz").write_bytes(b"PK\x03\x04 no archive")
-    with refused("cannot be read as arrays"):
         load(tmp_path)

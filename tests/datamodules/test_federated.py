@@ -43,6 +43,11 @@ def batches(
     return list((data or module()).batches(client, names, size, order=shuffle, views=seeded(views), **kwargs))
 
 
+def shown(rows: np.ndarray, images: np.ndarray = IMAGES) -> Tensor:
+    """The plain views of these images."""
+    return plain(torch.from_numpy(images[rows]), RECIPE)
+
+
 def same(first: list[Batch], second: list[Batch]) -> bool:
     pairs = list(zip(first, second, strict=True))
     return all(torch.equal(a.index, b.index) and all(map(torch.equal, a.views, b.views)) for a, b in pairs)
@@ -72,31 +77,24 @@ def test_an_epoch_has_every_image_once_but_for_a_short_last_batch(
         assert set(epoch_indices) <= set(range(examples))
 
 
-def test_epochs_differ_in_their_order_and_in_the_image_they_leave_out() -> None:
+def test_images_are_the_clients_own_and_epochs_differ_in_their_order_and_in_the_image_they_leave_out() -> None:
+    for client in range(4):
+        for batch in batches(client, epochs=2):
+            expected = shown(PARTS[client][batch.index])
+            torch.testing.assert_close(batch.views[1], expected)
+            assert (batch.views[0].shape, batch.views[0].dtype) == (expected.shape, torch.float32)
+            assert not torch.equal(*batch.views)
     sequence = batches(2, epochs=3)
     epochs = [indices(sequence[start : start + 4]) for start in (0, 4, 8)]
     assert epochs[0] != epochs[1]
     assert len({frozenset(range(33)) - set(positions) for positions in epochs}) > 1
 
 
-def test_images_are_the_clients_own() -> None:
-    for client in range(4):
-        for batch in batches(client, epochs=2):
-            expected = plain(torch.from_numpy(IMAGES[PARTS[client][batch.index]]), RECIPE)
-            torch.testing.assert_close(batch.views[1], expected)
-            assert batch.views[0].shape == expected.shape
-            assert batch.views[0].dtype == torch.float32
-            assert not torch.equal(*batch.views)
-
-
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_steps_instead_of_epochs(steps: int) -> None:
     sequence = batches(steps=steps, epochs=99)
     assert len(sequence) == steps
-    for start in range(0, steps, 3):  # passes of 3 batches
-        positions = indices(sequence[start : start + 3])
-        assert len(set(positions)) == len(positions)
-    passes = steps // 3
+    passes = steps // 3  # of 3 batches
     assert same(sequence[: 3 * passes], batches(epochs=passes))  # whole passes are those of epochs
     assert indices(sequence) == indices(batches(epochs=3)[:steps])
 
@@ -107,22 +105,16 @@ def test_batches_without_an_order_have_every_image_in_the_order_of_the_data() ->
     assert indices(sequence) == list(range(33)) * 2
 
 
-def test_the_same_generators_give_the_same_bits() -> None:
-    first = batches(epochs=2)
-    assert same(first, batches(epochs=2))
-    other_views = batches(epochs=2, views=3)
-    assert indices(other_views) == indices(first)
-    assert not any(torch.equal(a.views[0], b.views[0]) for a, b in zip(first, other_views, strict=True))
-    assert all(torch.equal(a.views[1], b.views[1]) for a, b in zip(first, other_views, strict=True))
-    assert indices(batches(epochs=2, order=5)) != indices(first)
-
-
 def test_batches_depend_on_nothing_but_the_generators() -> None:
-    first = batches(epochs=2)
+    first, other_views = batches(epochs=2), batches(epochs=2, views=3)
+    assert same(first, batches(epochs=2))
+    assert indices(other_views) == indices(first) != indices(batches(epochs=2, order=5))
+    for a, b in zip(first, other_views, strict=True):
+        assert not torch.equal(a.views[0], b.views[0])
+        assert torch.equal(a.views[1], b.views[1])
     torch.manual_seed(123)
     np.random.seed(123)  # noqa: NPY002 - global generators must not matter
-    state = torch.random.get_rng_state()
-    data = module(seed=9)
+    state, data = torch.random.get_rng_state(), module(seed=9)
     batches(2, data=data)
     assert same(first, batches(epochs=2, data=data))
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -160,41 +152,39 @@ def test_a_client_too_large_for_the_device_is_read_chunk_by_chunk(monkeypatch: p
 
 
 def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
-    data = module(public=np.array([9, 4, 4, 60]))
-    for client in (0, None):
-        assert all(batch.labels is None for batch in batches(client, data=data))
-    assert all(batch.labels is None for batch in batches(None, data=data, labels=True))
+    public = np.array([80, 1, 44, 7, 12])
+    data = module(public=public)
+    unasked = [batch for client in (0, None) for batch in batches(client, data=data)]
+    assert all(batch.labels is None for batch in [*unasked, *batches(None, data=data, labels=True)])
     for batch in batches(0, data=data, labels=True):
-        assert batch.labels is not None
         assert batch.labels.tolist() == LABELS[data.held_by(0)][batch.index].tolist()
-
-
-def test_public_images_of_another_dataset() -> None:
-    other = 255 - IMAGES[:7]
-    data = module(public=np.array([4, 2]), public_images=other)
-    (batch,) = data.batches(None, ("plain",), 8, order=None, views=torch.Generator())
-    assert torch.equal(batch.views[0], plain(torch.from_numpy(other[[4, 2]]), RECIPE))
+    assert indices(batches(None, size=2, order=None, data=data)) == [0, 1, 2, 3, 4]
+    for batch in batches(None, size=2, data=data):
+        torch.testing.assert_close(batch.views[1], shown(public[batch.index]))
+    with refused("public images", PartitionError):
+        batches(None)
+    (batch,) = batches(
+        None, order=None, names=("plain",), data=module(public=np.array([4, 2]), public_images=255 - IMAGES)
+    )
+    assert torch.equal(batch.views[0], shown(np.array([4, 2]), 255 - IMAGES))  # those of another data set
 
 
 def test_quarter_turns_come_with_the_rotated_view() -> None:
     assert batches()[0].turns is None
-    for batch in batches(names=("plain", "rotate"), data=FederatedDataModule(SOURCE, PARTS, Recipe(8, None, flip=0))):
-        assert batch.turns is not None
-        assert batch.turns.shape == batch.index.shape
-    drawn = torch.cat([batch.turns for batch in batches(2, names=("rotate",), epochs=5)])
-    assert set(drawn.tolist()) == {0, 1, 2, 3}
+    sequence = batches(2, names=("plain", "rotate"), epochs=5)
+    assert all(batch.turns.shape == batch.index.shape for batch in sequence)
+    assert set(torch.cat([batch.turns for batch in sequence]).tolist()) == {0, 1, 2, 3}
 
 
 def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:
     recipe = Recipe(8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
-    data = FederatedDataModule(SOURCE, PARTS, recipe)
+    data, images = FederatedDataModule(SOURCE, PARTS, recipe), shown(PARTS[0])
     sequence = batches(0, epochs=2, names=("plain", "other"), data=data)
-    images = plain(torch.from_numpy(IMAGES[PARTS[0]]), recipe)
-    for start in (0, 3):
-        others = torch.cat([batch.views[1] for batch in sequence[start : start + 3]])
+    for epoch in (sequence[:3], sequence[3:]):
+        others = torch.cat([batch.views[1] for batch in epoch])
         positions = [next(i for i in range(20) if torch.equal(images[i], image)) for image in others]
         assert sorted(positions) == list(range(20))
-        assert positions != indices(sequence[start : start + 3])
+        assert positions != indices(epoch)
     assert all(len(batch.views[1]) == len(batch.index) for batch in sequence)
     # the first epoch has the same order with and without the second view
     assert indices(batches(0, epochs=1, names=("plain",), data=data)) == indices(sequence[:3])
@@ -202,17 +192,12 @@ def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:
 
 def test_look_yields_every_image_unaugmented_in_order() -> None:
     data = module(channels_last=True)
-    batches_of_client = list(data.look("cpu", held=data.held_by(0), batch_size=6))
-    assert indices(batches_of_client) == list(range(20))
-    assert torch.equal(
-        torch.cat([batch.views[0] for batch in batches_of_client]), plain(torch.from_numpy(IMAGES[PARTS[0]]), RECIPE)
-    )
-    pooled = list(data.look("cpu"))
-    assert data.examples == sum(map(len, PARTS)) == len(indices(pooled))
-    every_index = np.sort(np.concatenate(PARTS))
-    assert torch.equal(
-        torch.cat([batch.views[0] for batch in pooled]), plain(torch.from_numpy(IMAGES[every_index]), RECIPE)
-    )
+    assert data.examples == 58
+    every = np.sort(np.concatenate(PARTS))
+    for rows, given_ in ((PARTS[0], {"held": data.held_by(0), "batch_size": 6}), (every, {})):
+        sequence = list(data.look("cpu", **given_))
+        assert indices(sequence) == list(range(len(rows)))
+        assert torch.equal(torch.cat([batch.views[0] for batch in sequence]), shown(rows))
 
 
 @pytest.mark.parametrize(("last", "layout"), [(True, torch.channels_last), (False, torch.contiguous_format)])
@@ -241,16 +226,6 @@ def test_compiled_views_are_the_same_views(monkeypatch: pytest.MonkeyPatch) -> N
     assert sizes == [20, 20, *[20, 20, 20, 20, 18, 18]]
 
 
-def test_the_public_set() -> None:
-    public = np.array([80, 1, 44, 7, 12])
-    data = module(public=public)
-    assert indices(batches(None, size=2, order=None, data=data)) == [0, 1, 2, 3, 4]
-    for batch in batches(None, size=2, data=data):
-        torch.testing.assert_close(batch.views[1], plain(torch.from_numpy(IMAGES[public[batch.index]]), RECIPE))
-    with refused("public images", PartitionError):
-        batches(None)
-
-
 @pytest.mark.parametrize("images", [[], [5]])
 def test_a_client_with_fewer_than_two_images_is_an_error(images: list[int]) -> None:
     with refused(f"client 1 holds {len(images)} image.*training needs two", PartitionError):
@@ -267,17 +242,17 @@ def epoch(data: FederatedDataModule) -> list[Batch]:
 @pytest.mark.parametrize(("size", "sizes"), [(20, [20, 20, 18]), (19, [19, 19, 19]), (64, [58])])
 def test_trainer_gets_the_pooled_images_of_all_clients(size: int, sizes: list[int]) -> None:
     """58 images in all; a last batch of a single image is left out here too."""
-    data = module(batch_size=size, view_names=("augment", "plain"))
-    pooled = np.sort(np.concatenate(PARTS))
+    given_ = {"batch_size": size, "view_names": ("augment", "plain")}
+    data, pooled = module(**given_), np.sort(np.concatenate(PARTS))
     sequence = epoch(data)
     assert [len(batch.index) for batch in sequence] == sizes
     assert len(set(indices(sequence))) == sum(sizes)
     for batch in sequence:
-        torch.testing.assert_close(batch.views[1], plain(torch.from_numpy(IMAGES[pooled[batch.index]]), RECIPE))
+        torch.testing.assert_close(batch.views[1], shown(pooled[batch.index]))
     if len(sizes) > 1:
         assert indices(epoch(data)) != indices(sequence)  # a new order each epoch
-        assert same(epoch(module(batch_size=size, view_names=("augment", "plain"))), sequence)
-        assert indices(epoch(module(batch_size=size, seed=1))) != indices(sequence)
+        assert same(epoch(module(**given_)), sequence)
+        assert indices(epoch(module(**given_, seed=1))) != indices(sequence)
 
 
 def test_trainers_batches_have_the_loops_structure() -> None:

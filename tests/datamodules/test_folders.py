@@ -24,20 +24,21 @@ class TestLayouts:
         assert mine.train.paths[0] == "anna/cat/0.png"
         assert mine.notes == ()
 
-    def test_test_images_may_have_classes_and_no_clients(self, tmp_path):
+    def test_test_images_may_have_no_clients_and_clients_no_labels(self, tmp_path):
         make(tmp_path / "mine", "train", "anna bert", "cat dog")
         make(tmp_path / "mine", "test", "cat dog")
         mine = load(tmp_path, client_folders=True)
         assert mine.test.clients is None
         assert mine.test.labels.tolist() == [0] * 5 + [1] * 5
-
-    def test_clients_without_labels(self, tmp_path):
-        make(tmp_path / "mine", "train", "anna bert")
-        mine = load(tmp_path, client_folders=True)
-        assert not mine.labelled
-        assert counts(mine.train.clients) == {"anna": 4, "bert": 4}
-        assert counts(mine.test.clients) == {"anna": 1, "bert": 1}
-        assert mine.notes == (sources.HELD_OUT,)
+        make(tmp_path / "plain", "train", "anna bert")
+        before = load(tmp_path, "plain", client_folders=True)
+        assert (before.labelled, before.notes) == (False, (HELD_OUT,))
+        assert counts(before.train.clients) == {"anna": 4, "bert": 4}
+        assert counts(before.test.clients) == {"anna": 1, "bert": 1}
+        (tmp_path / "plain" / "train" / "bert").rename(tmp_path / "plain" / "train" / "carl")
+        after = load(tmp_path, "plain", client_folders=True)
+        assert before.sha256 == after.sha256  # of the same images; another client is another cache
+        assert counts(after.train.clients) == {"anna": 4, "carl": 4}
 
     def test_without_train_and_test_a_fifth_is_held_out(self, tmp_path):
         make(tmp_path / "mine", images=10)
@@ -54,48 +55,41 @@ class TestLayouts:
     def test_folders_need_not_be_classes(self, tmp_path):
         make(tmp_path / "mine", "train test", "monday tuesday")
         mine = load(tmp_path, labels=False)
-        assert not mine.labelled
-        assert len(mine.train.labels) == 10
+        assert (mine.labelled, len(mine.train.labels)) == (False, 10)
         assert mine.sha256 != load(tmp_path).sha256
 
     def test_labelled_images_beside_them_are_for_the_protocols(self, tmp_path):
         make(tmp_path / "mine", "train", "anna bert")
         make(tmp_path / "whole", "anna bert")
-        alone = load(tmp_path, "whole", client_folders=True)
-        for name in ("mine", "whole"):
+        make(tmp_path / "classes", "cat dog")
+        alone, labelled = load(tmp_path, "whole", client_folders=True), load(tmp_path, "classes")
+        for name in ("mine", "whole", "classes"):
             make(tmp_path / name, "probe", "train test", "cat dog")
         mine = load(tmp_path, client_folders=True)
-        assert not mine.labelled
-        assert mine.probe.classes == ("cat", "dog")
+        assert (mine.labelled, mine.probe.classes) == (False, ("cat", "dog"))
         assert len(mine.train.labels) + len(mine.test.labels) == 10
         whole = load(tmp_path, "whole", client_folders=True)
         assert counts(whole.train.clients) == {"anna": 5, "bert": 5}  # none is held out, as none would be scored
         assert whole.test.images.shape == (0, *whole.train.images.shape[1:])
-        assert (len(whole.test.labels), whole.notes) == (0, ())
-        assert whole.probe.labelled
+        assert (len(whole.test.labels), whole.notes, whole.probe.labelled) == (0, (), True)
         asked = load(tmp_path, "whole", client_folders=True, hold_out=True)
         assert counts(asked.train.clients) == {"anna": 4, "bert": 4}
         assert (asked.notes, asked.sha256) == ((HELD_OUT,), alone.sha256)
+        beside = load(tmp_path, "classes")  # images with labels keep their held-out fifth
+        assert (len(beside.test.labels), beside.sha256) == (2, labelled.sha256)
 
-    def test_images_with_labels_keep_their_held_out_fifth_beside_them(self, tmp_path):
-        make(tmp_path / "whole", "cat dog")
-        alone = load(tmp_path, "whole")
-        make(tmp_path / "whole", "probe", "train test", "cat dog")
-        beside = load(tmp_path, "whole")
-        assert (len(beside.test.labels), beside.sha256) == (2, alone.sha256)
-
-    def test_classes_that_test_lacks_are_named(self, tmp_path):
+    def test_classes_that_test_lacks_are_named_and_names_and_links_that_cannot_be_are_refused(self, tmp_path):
         make(tmp_path / "mine", "train", "a b c d e f g h")
         make(tmp_path / "mine", "test", "a b")
         assert load(tmp_path).notes == ("test has no image of 6 of 8 classes: c, d, e, f, g, ...",)
-
-    def test_the_same_images_elsewhere_have_the_same_hash_and_another_client_another_cache(self, tmp_path):
-        make(tmp_path / "mine", "train", "anna bert")
-        before = load(tmp_path, client_folders=True)
-        (tmp_path / "mine" / "train" / "bert").rename(tmp_path / "mine" / "train" / "carl")
-        after = load(tmp_path, client_folders=True)
-        assert before.sha256 == after.sha256
-        assert counts(after.train.clients) == {"anna": 4, "carl": 4}
+        long = tmp_path / "mine" / "train" / ("x" * 201)
+        long.mkdir()
+        with refused("more than 200"):
+            load(tmp_path)
+        long.rmdir()
+        (tmp_path / "mine" / "train" / "a" / "up").symlink_to(tmp_path / "mine" / "train")
+        with refused("a link to a folder that it lies in"):
+            load(tmp_path)
 
     @pytest.mark.parametrize(
         ("folders", "line"),
@@ -118,37 +112,22 @@ class TestLayouts:
         with refused(line):
             load(tmp_path)
 
-    def test_names_and_links_that_cannot_be(self, tmp_path):
-        make(tmp_path / "mine", "train", "cat dog")
-        (tmp_path / "mine" / "train" / ("x" * 201)).mkdir()
-        with refused("more than 200"):
-            load(tmp_path)
-        (tmp_path / "mine" / "train" / ("x" * 201)).rmdir()
-        (tmp_path / "mine" / "train" / "cat" / "up").symlink_to(tmp_path / "mine" / "train")
-        with refused("a link to a folder that it lies in"):
-            load(tmp_path)
-
 
 class TestTable:
     def write(self, tmp_path: Path, text: str | bytes) -> None:
         (tmp_path / "mine.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-        for index in range(6):
-            if not (tmp_path / f"{index}.png").exists():
-                save(tmp_path / f"{index}.png")
+        make(tmp_path, images=6)
 
     def test_paths_labels_clients_and_splits(self, tmp_path):
         rows = [f"{k}.png,{'cat' if k % 2 else 'dog'},c{k % 3},{'test' if k > 3 else 'train'}" for k in range(6)]
-        self.write(tmp_path, "\n".join(["path,label,client,split", *rows]))
+        text = "\n".join(["path,label,client,split", *rows])
+        self.write(tmp_path, text)
         mine = load(tmp_path)
-        assert mine.classes == ("cat", "dog")
+        assert (mine.classes, mine.test.labels.tolist()) == (("cat", "dog"), [1, 0])
         assert mine.train.clients.tolist() == ["c0", "c1", "c2", "c0"]
-        assert mine.test.labels.tolist() == [1, 0]
-        before = mine.sha256
-        (tmp_path / "mine.csv").write_text((tmp_path / "mine.csv").read_text().replace("0.png,dog", "0.png,cat"))
-        assert load(tmp_path).sha256 != before
-
-    def test_paths_alone_are_images_without_labels(self, tmp_path):
-        self.write(tmp_path, "path\n" + "\n".join(f"{k}.png" for k in range(6)))
+        (tmp_path / "mine.csv").write_text(text.replace("0.png,dog", "0.png,cat"))
+        assert load(tmp_path).sha256 != mine.sha256
+        (tmp_path / "mine.csv").write_text("path\n" + "\n".join(f"{k}.png" for k in range(6)))
         assert not load(tmp_path).labelled
 
     @pytest.mark.parametrize(
@@ -179,24 +158,20 @@ class TestTable:
             load(tmp_path)
 
 
-class TestLimit:
-    def test_it_is_drawn_by_class_from_train_and_test(self, tmp_path):
-        make(tmp_path / "mine", "train test", "cat dog", images=20)
-        mine = load(tmp_path)
-        for limit in (0.5, 20):
-            part = sources.limited(mine, limit)
-            assert np.bincount(part.train.labels).tolist() == np.bincount(part.test.labels).tolist() == [10, 10]
-            assert part.sha256 == mine.sha256
-            assert np.array_equal(part.train.images, mine.train.images[part.rows])
-            assert part.train.paths.tolist() == mine.train.paths[part.rows].tolist()
-        (line,) = part.notes
-        assert line.startswith("only 20 of 40 training and 20 of 40 test images (data.limit=20); natural clients")
-
-    @pytest.mark.parametrize("limit", [0, -1, 41, 2.5])
-    def test_what_is_no_share_or_number(self, tmp_path, limit):
-        make(tmp_path / "mine", "train test", "cat dog", images=20)
+def test_a_limit_is_drawn_by_class_from_train_and_test(tmp_path):
+    make(tmp_path / "mine", "train test", "cat dog", images=20)
+    mine = load(tmp_path)
+    for limit in (0.5, 20):
+        part = sources.limited(mine, limit)
+        assert np.bincount(part.train.labels).tolist() == np.bincount(part.test.labels).tolist() == [10, 10]
+        assert part.sha256 == mine.sha256
+        assert np.array_equal(part.train.images, mine.train.images[part.rows])
+        assert part.train.paths.tolist() == mine.train.paths[part.rows].tolist()
+    (line,) = part.notes
+    assert line.startswith("only 20 of 40 training and 20 of 40 test images (data.limit=20); natural clients")
+    for limit in (0, -1, 41, 2.5):
         with refused("give a share in"):
-            sources.limited(load(tmp_path), limit)
+            sources.limited(mine, limit)
 
 
 def test_images_of_several_sizes_ask_for_one(tmp_path):
@@ -206,8 +181,8 @@ def test_images_of_several_sizes_ask_for_one(tmp_path):
         load(tmp_path)
     with refused(r"set data\.resize"):
         load(tmp_path, image_size=4)
-    assert load(tmp_path, image_size=4, resize="pad").train.images.shape[1:] == (3, 4, 4)
-    assert load(tmp_path, image_size=4, resize="pad", channels=1).train.images.shape[1:] == (1, 4, 4)
+    for given_, channels in (({}, 3), ({"channels": 1}, 1)):
+        assert load(tmp_path, image_size=4, resize="pad", **given_).train.images.shape[1:] == (channels, 4, 4)
 
 
 def test_a_truncated_image_is_one_line(tmp_path):

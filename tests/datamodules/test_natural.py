@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules import natural
-from datamodules.errors import PartitionError
+from datamodules.errors import DataError, PartitionError
 from tests.datamodules.own_data import refused
 
 PATHS = np.array([f"{label}/{k}.png" for label in "ab" for k in range(4)])
@@ -59,15 +59,6 @@ class TestFile:
             (CSV.replace("path,client", "path,client,client", 1), "two columns 'client'"),
             ("path,client\n", "8 of 8 training images have no client"),
             (CSV.replace("ann", "a\x1bn"), "cannot be printed"),
-        ],
-    )
-    def test_hostile_tables_are_one_line(self, tmp_path, text, line):
-        with refused(line):
-            by_file(tmp_path, text)
-
-    @pytest.mark.parametrize(
-        ("content", "line"),
-        [
             ("[", "is no JSON file"),
             ("[1, 2]", "give {client: "),
             ('{"ann": 3}', "give {client: "),
@@ -81,9 +72,10 @@ class TestFile:
             ("[" * 100_000, "is no JSON file"),
         ],
     )
-    def test_hostile_json_is_one_line(self, tmp_path, content, line):
-        with refused(line, PartitionError):
-            by_file(tmp_path, content, "split.json")
+    def test_hostile_tables_and_json_are_one_line(self, tmp_path, text, line):
+        name, kind = ("split.json", PartitionError) if text[0] in "[{" else ("clients.csv", DataError)
+        with refused(line, kind):
+            by_file(tmp_path, text, name)
 
     def test_a_file_that_is_not_there_and_data_without_files(self, tmp_path):
         with refused("there is no such file", PartitionError):
@@ -92,34 +84,29 @@ class TestFile:
         with refused("the data have no files: give indices, 0 to 7", PartitionError):
             natural.by_file(tmp_path / "clients.csv", None, 8)
 
-
-class TestHeldOut:
-    """A file may name images that were held out as test, by their paths; positions would not be the file's."""
-
-    def test_their_paths_are_passed_over_and_indices_are_refused(self, tmp_path):
-        text = CSV + "\nb/9.png,zoe"
+    def test_paths_of_held_out_images_are_passed_over_and_indices_are_refused(self, tmp_path):
+        """Positions would not be the file's."""
+        text, held_out = CSV + "\nb/9.png,zoe", np.array(["b/9.png"])
         with refused(r"no training image b/9\.png", PartitionError):
             by_file(tmp_path, text)
-        assert as_dict(by_file(tmp_path, text, held_out=np.array(["b/9.png"]))) == EXPECTED
+        assert as_dict(by_file(tmp_path, text, held_out=held_out)) == EXPECTED
         with refused("0 is an index, and a fifth of the images was held out", PartitionError):
-            by_file(tmp_path, "index,client\n0,ann", held_out=np.array(["b/9.png"]))
+            by_file(tmp_path, "index,client\n0,ann", held_out=held_out)
 
 
 class TestFolders:
     def test_clients_are_in_the_order_of_their_names(self):
         clients = np.array(["zoe", "ann", "zoe", "bob"])
         assert as_dict(natural.by_folder(clients, "mine")) == {"ann": [1], "bob": [3], "zoe": [0, 2]}
-
-    def test_data_that_name_none(self):
         with refused("data set mine names no clients", PartitionError):
             natural.by_folder(None, "mine")
 
     def test_some_of_them_may_be_drawn(self):
         whole = natural.by_folder(np.array(list("abcdefgh")), "mine")
-        drawn = natural.drawn(whole, 3, seed=1)
-        assert len(drawn.parts) == 3
-        assert as_dict(drawn).items() < as_dict(whole).items()
-        assert as_dict(natural.drawn(whole, 3, seed=1)) == as_dict(drawn) != as_dict(natural.drawn(whole, 3, seed=2))
+        first, again, other = (natural.drawn(whole, 3, seed=seed) for seed in (1, 1, 2))
+        assert len(first.parts) == 3
+        assert as_dict(first).items() < as_dict(whole).items()
+        assert as_dict(again) == as_dict(first) != as_dict(other)
         assert natural.drawn(whole, None, seed=1) is whole
         with refused(r"partition\.clients=9: there are 8 clients: give", PartitionError):
             natural.drawn(whole, 9, seed=1)
@@ -129,19 +116,25 @@ LABELS = np.array([0, 1, 0, 1, 2, 2])
 
 
 class TestFunction:
-    def test_it_is_offered_what_it_takes(self):
+    def test_it_is_offered_what_it_takes_and_cannot_change_the_labels_of_the_run(self):
         def split(labels, seed, wanted, num_clients=4, paths=()):
             assert (seed, wanted, num_clients, paths) == (3, "x", 4, ())
-            return [np.flatnonzero(labels == label)[::-1] for label in range(3)]
+            rows = [np.flatnonzero(labels == label)[::-1] for label in range(3)]
+            labels[:] = 0
+            return rows
 
-        offered = {"seed": 3, "num_clients": None, "paths": None, "clients": None}
-        made = natural.by_function(split, {"wanted": "x"}, LABELS, offered)
+        offered, labels = {"seed": 3, "num_clients": None, "paths": None, "clients": None}, LABELS.copy()
+        made = natural.by_function(split, {"wanted": "x"}, labels, offered)
         assert [part.tolist() for part in made.parts] == [[0, 2], [1, 3], [4, 5]]
         assert made.names == ()
+        assert labels.tolist() == LABELS.tolist()
 
-    def test_it_may_name_its_clients(self):
+    def test_it_may_name_its_clients_and_be_a_partial_function_or_a_generator(self):
         made = natural.by_function(lambda labels: {"zoe": [5, 1], "ann": [0]}, {}, LABELS, {})
         assert as_dict(made) == {"ann": [0], "zoe": [1, 5]}
+        function = partial(lambda labels, size: (range(k, k + size) for k in (0, 3)), size=3)
+        made = natural.by_function(function, {}, LABELS, {})
+        assert [part.tolist() for part in made.parts] == [[0, 1, 2], [3, 4, 5]]
 
     @pytest.mark.parametrize(
         ("made", "line"),
@@ -159,25 +152,9 @@ class TestFunction:
         with refused(line, PartitionError):
             natural.by_function(lambda labels: made, {}, LABELS, {})
 
-    def test_it_cannot_change_the_labels_of_the_run(self):
-        def split(labels):
-            labels[:] = 0
-            return [[0, 1]]
-
-        labels = LABELS.copy()
-        natural.by_function(split, {}, labels, {})
-        assert labels.tolist() == LABELS.tolist()
-
-    def test_generators_and_partial_functions_are_functions_too(self):
-        function = partial(lambda labels, size: (range(k, k + size) for k in (0, 3)), size=3)
-        made = natural.by_function(function, {}, LABELS, {})
-        assert [part.tolist() for part in made.parts] == [[0, 1, 2], [3, 4, 5]]
-
-    def test_what_it_needs_and_there_is_not_is_named(self):
+    def test_what_it_needs_and_there_is_not_is_named_and_its_errors_are_one_line(self):
         with refused(r"needs num_clients: set partition\.clients=N", PartitionError):
             natural.by_function(lambda labels, num_clients: [], {}, LABELS, {"num_clients": None})
-
-    def test_its_errors_are_one_line(self):
         with refused(r"TypeError: .*unexpected keyword argument 'alpha'", PartitionError):
             natural.by_function(lambda labels: [], {"alpha": 1}, LABELS, {})
 
@@ -200,16 +177,12 @@ class TestMinSize:
         line = f"{len(sizes) - len(kept)} of {len(sizes)} clients, with {images} of {sum(sizes)} images, are left out"
         assert [note.partition(":")[0] for note in made.notes] == ([line] if len(kept) < len(sizes) else [])
 
-    def test_public_images_do_not_count(self):
+    def test_public_images_do_not_count_and_a_function_may_leave_clients_empty(self):
         whole = natural.NamedPartition([np.arange(3), np.arange(3, 8)], ("a", "b"))
         assert natural.large_enough(whole, 2, public=np.array([0, 1])).names == ("b",)
         assert natural.large_enough(whole, 2, public=np.array([3, 4])).names == ("a", "b")
-
-    def test_a_function_may_leave_clients_empty(self):
-        def split(labels):
-            return {"a": [0, 1], "b": [], "c": []}
-
+        given_ = (lambda labels: {"a": [0, 1], "b": [], "c": []}, {}, np.zeros(3, dtype=int), {})
         with refused(r"2 of 3 clients \(the first: b, c\) have no image", PartitionError):
-            natural.by_function(split, {}, np.zeros(3, dtype=int), {})
-        made = natural.by_function(split, {}, np.zeros(3, dtype=int), {}, allow_empty=True)
-        assert natural.large_enough(made, 1).notes[0].startswith("2 of 3 clients, with 0 of 2 images, are left out")
+            natural.by_function(*given_)
+        made = natural.large_enough(natural.by_function(*given_, allow_empty=True), 1)
+        assert made.notes[0].startswith("2 of 3 clients, with 0 of 2 images, are left out")

@@ -1,7 +1,5 @@
 """Partition rules against slow reference implementations, hand-made cases and the laws of their distributions."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,19 +12,18 @@ from tests.datamodules.own_data import refused
 
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 300))
 RULES: dict[str, dict[str, float]] = {
-    "iid": {},
-    "dirichlet": {"alpha": 0.3},
-    "dirichlet_min": {"alpha": 0.5},
-    "dirichlet_balanced": {"alpha": 0.3},
-    "classes": {"classes_per_client": 2},
-    "blocks": {},
-}
+    "iid": {}, "dirichlet": {"alpha": 0.3}, "dirichlet_min": {"alpha": 0.5}, "dirichlet_balanced": {"alpha": 0.3},
+    "classes": {"classes_per_client": 2}, "blocks": {},
+}  # fmt: skip
 DIRICHLET = [name for name in RULES if name.startswith("dirichlet")]
 
 
 def split(name: str, labels: np.ndarray = LABELS, num_clients: int = 10, seed: int = 0, **params) -> list[np.ndarray]:
-    rule: Callable = getattr(partition, name)
-    return rule(labels, num_clients, seed=seed, **(RULES[name] | params))
+    return getattr(partition, name)(labels, num_clients, seed=seed, **(RULES[name] | params))
+
+
+def as_lists(parts) -> list[list[int]]:
+    return [part.tolist() for part in parts]
 
 
 def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
@@ -35,22 +32,15 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 @settings(max_examples=120)
 @given(
-    name=st.sampled_from(sorted(RULES)),
-    sizes=st.lists(st.integers(20, 60), min_size=1, max_size=6),
-    num_clients=st.integers(1, 20),
-    alpha=st.floats(0.01, 100),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_index_has_at_most_one_client_and_the_arguments_decide(
-    name: str, sizes: list[int], num_clients: int, alpha: float, seed: int
-) -> None:
+    name=st.sampled_from(sorted(RULES)), sizes=st.lists(st.integers(20, 60), min_size=1, max_size=6),
+    num_clients=st.integers(1, 20), alpha=st.floats(0.01, 100), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_every_index_has_at_most_one_client_and_the_arguments_decide(name, sizes, num_clients, alpha, seed) -> None:
     """For any rule, class sizes, number of clients, concentration and seed."""
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     params: dict[str, float] = {"alpha": alpha} if "alpha" in RULES[name] else {}
-    if name == "dirichlet_min":
-        params["min_size"] = 0
-    if name == "classes":
-        params["classes_per_client"] = min(2, len(sizes))
+    params |= {"min_size": 0} if name == "dirichlet_min" else {}
+    params |= {"classes_per_client": min(2, len(sizes))} if name == "classes" else {}
     if name == "blocks":
         num_clients = len(sizes) * (1 + num_clients // 5)
     partition = split(name, labels, num_clients, seed, **params)
@@ -72,7 +62,7 @@ def test_another_seed_gives_another_partition(name: str) -> None:
     assert not same(split(name, num_clients=20), split(name, num_clients=20, seed=1))
 
 
-def test_dirichlet_shares_have_the_dirichlets_mean_and_variance() -> None:
+def test_dirichlet_shares_have_the_dirichlets_mean_and_variance_and_are_cut_at_random_places() -> None:
     """1,000 classes of 1,000: K shares have mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1)."""
     labels, K = np.repeat(np.arange(1000), 1000), 4
     for alpha in (0.05, 1.0, 20.0):
@@ -82,14 +72,9 @@ def test_dirichlet_shares_have_the_dirichlets_mean_and_variance() -> None:
         assert abs(shares[:, 0].mean() - 1 / K) < 5 * np.sqrt(variance / 1000)
         squares = (shares - 1 / K) ** 2
         assert abs(squares.mean() - variance) < 5 * squares.mean(axis=1).std() / np.sqrt(1000)
-
-
-def test_dirichlet_cuts_classes_at_random_places() -> None:
-    """A client's examples of a class are not consecutive in the file."""
-    labels = np.zeros(1000, dtype=int)
-    indices = partition.dirichlet(labels, 2, alpha=1e5, seed=0)[0]
+    indices = partition.dirichlet(np.zeros(1000, dtype=int), 2, alpha=1e5, seed=0)[0]
     assert 400 < len(indices) < 600
-    assert (np.diff(indices) > 1).sum() > 200
+    assert (np.diff(indices) > 1).sum() > 200  # a client's examples are not consecutive in the file
 
 
 @settings(max_examples=10)
@@ -111,11 +96,6 @@ def test_redraws_only_for_a_min_size(name: str) -> None:
     least = min(map(len, first))
     assert least < 150 <= min(map(len, redrawn))
     assert same(split(name, alpha=0.1, min_size=least), first)
-
-
-def test_dirichlet_min_without_a_fitting_draw_is_an_error() -> None:
-    with refused(r"no draw of 1000 gave every one of 20 clients min_size=100 .* larger alpha", PartitionError):
-        split("dirichlet_min", num_clients=20, alpha=0.001, min_size=100)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 5.0])
@@ -143,16 +123,13 @@ def test_balanced_is_the_released_samplers_matrix(alpha: float) -> None:
         np.testing.assert_array_equal(indices, sorted(reference))
 
 
-def test_balanced_clients_are_equally_large_also_when_classes_are_not() -> None:
+def test_balanced_clients_are_equally_large_also_when_classes_are_not_and_exact_counts_are_kept() -> None:
     labels = np.repeat(np.arange(5), [100, 200, 400, 800, 1500])
     sizes = np.array([len(indices) for indices in partition.dirichlet_balanced(labels, 10, alpha=1.0, seed=0)])
     # each of 5 counts loses less than one example to the floor
     assert (sizes > 300 - 5).all()
     assert (sizes <= 300).all()
-
-
-def test_balanced_does_not_round_down_exact_counts() -> None:
-    """Ten equal parts of 100 examples are 10 each, though their logarithms have rounding errors."""
+    # ten equal parts of 100 examples are 10 each, though their logarithms have rounding errors
     examples = partition.balanced_counts(np.log(np.full((7, 10), 0.1)), np.full(7, 100))
     np.testing.assert_array_equal(examples, np.full((7, 10), 10))
 
@@ -182,22 +159,12 @@ def test_classes_per_client(num_clients: int, per_client: int, seed: int) -> Non
     assert set(examples[examples > 0].tolist()) <= {300 // cuts, 300 // cuts + 1}
 
 
-def test_classes_are_drawn() -> None:
-    sets = {tuple(np.flatnonzero(counts(LABELS, split("classes", seed=seed))[0])) for seed in range(20)}
-    assert len(sets) > 10
-
-
 def test_blocks_by_hand() -> None:
     labels = np.array([3, 0, 1, 2, 0, 3, 2, 1])
-    parts = partition.blocks(labels, 2, seed=0)
-    assert [indices.tolist() for indices in parts] == [[1, 2, 4, 7], [0, 3, 5, 6]]
+    assert as_lists(partition.blocks(labels, 2, seed=0)) == [[1, 2, 4, 7], [0, 3, 5, 6]]
     shared = partition.blocks(labels, 8, seed=0)
     assert [labels[indices].tolist() for indices in shared] == [[0], [0], [1], [1], [2], [2], [3], [3]]
-
-
-def test_classes_are_the_distinct_labels() -> None:
-    labels = np.array([10, 30, 10, 30])
-    assert [indices.tolist() for indices in partition.blocks(labels, 2, seed=0)] == [[0, 2], [1, 3]]
+    assert as_lists(partition.blocks(np.array([10, 30, 10, 30]), 2, seed=0)) == [[0, 2], [1, 3]]  # of distinct labels
 
 
 @pytest.mark.parametrize(
@@ -206,40 +173,35 @@ def test_classes_are_the_distinct_labels() -> None:
         ("iid", {"num_clients": 0}, r"0 clients for 3000 examples: give 1 to 3000 clients"),
         ("iid", {"num_clients": 3001}, r"3001 clients for 3000 examples"),
         ("blocks", {"num_clients": 4}, r"4 clients cannot share 10 classes .* use 1, 2, 5, 10 or a multiple of 10"),
-        (
-            "blocks",
-            {"num_clients": 8, "labels": np.array([0] * 9 + [1] * 3)},
-            r"4 clients share each .* smallest has 3",
-        ),
+        ("blocks", {"num_clients": 8, "labels": np.repeat([0, 1], [9, 3])}, r"4 clients share each .* smallest has 3"),
         ("classes", {"classes_per_client": 11}, r"classes_per_client=11 and there are 10 classes: give 1 to 10"),
         ("classes", {"classes_per_client": 0}, r"classes_per_client=0"),
         ("classes", {"num_clients": 3000}, r"cut every class in 600 parts, and the smallest class has 300"),
         ("dirichlet_min", {"min_size": 301}, r"needs 3010 examples and there are 3000: min_size can be at most 300"),
+        ("dirichlet_min", {"num_clients": 301}, "min_size=10 for 301 clients"),  # 10 where it is not given
+        ("dirichlet_min", {"num_clients": 20, "alpha": 0.001, "min_size": 100},
+         r"no draw of 1000 gave every one of 20 clients min_size=100 .* larger alpha"),
         *[(name, {"alpha": alpha}, rf"alpha={alpha}: ") for name in DIRICHLET for alpha in (0.0, -1.0, np.inf, np.nan)],
         ("iid", {"labels": np.zeros((4, 2), dtype=int)}, r"labels are int64 of shape \(4, 2\)"),
         ("iid", {"labels": np.zeros(40)}, r"labels are float64 of shape \(40,\)"),
     ],
-)
+)  # fmt: skip
 def test_impossible_partitions_are_errors_of_one_line(name: str, arguments: dict, message: str) -> None:
     with refused(message, PartitionError):
         split(name, **arguments)
 
 
-def test_values_that_are_not_given() -> None:
-    """Two classes a client, and ten images."""
-    assert same(partition.classes(LABELS, 5, seed=0), split("classes", num_clients=5, classes_per_client=2))
-    assert same(partition.dirichlet(LABELS, 10, alpha=0.1, seed=0), split("dirichlet", alpha=0.1, min_size=0))
-    with refused("min_size=10 for 301 clients", PartitionError):
-        partition.dirichlet_min(LABELS, 301, alpha=1.0, seed=0)
-
-
 def test_the_draws_of_a_seed_are_pinned() -> None:
     """Committed results depend on them; a public set and a part of the images have streams of their own."""
-    labels = np.array([0, 1, 2] * 4)
-    rows = np.arange(12)
-    assert [part.tolist() for part in partition.iid(labels, 3, seed=0)] == [[2, 4, 7, 9], [0, 3, 5, 11], [1, 6, 8, 10]]
+    labels, rows = np.array([0, 1, 2] * 4), np.arange(12)
+    assert as_lists(partition.iid(labels, 3, seed=0)) == [[2, 4, 7, 9], [0, 3, 5, 11], [1, 6, 8, 10]]
     assert partition.of_every_class(labels, 0.5, seed=0).tolist() == [3, 4, 5, 6, 7, 11]
-    assert [part.tolist() for part in partition.thinned([rows[:6], rows[6:]], 0.5, seed=0)] == [[1, 3, 4], [7, 9, 11]]
+    assert as_lists(partition.thinned([rows[:6], rows[6:]], 0.5, seed=0)) == [[1, 3, 4], [7, 9, 11]]
+    drawn = {tuple(np.flatnonzero(counts(LABELS, split("classes", seed=each))[0])) for each in range(20)}
+    assert len(drawn) > 10  # sets of classes
+    # what is not given: two classes a client, and no least size
+    assert same(partition.classes(LABELS, 5, seed=0), split("classes", num_clients=5, classes_per_client=2))
+    assert same(partition.dirichlet(LABELS, 10, alpha=0.1, seed=0), split("dirichlet", alpha=0.1, min_size=0))
 
 
 def test_a_part_of_the_images_keeps_two_a_client_and_one_a_class() -> None:
@@ -262,11 +224,9 @@ def test_clients_too_small_to_train_are_named_and_counted() -> None:
 
 
 def test_parts_equal_the_arrays_they_store() -> None:
-    arrays = [np.array([4, 7]), np.array([0]), np.array([], dtype=np.int64), np.array([1, 2, 9])]
-    parts = partition.Parts(arrays)
-    assert [indices.tolist() for indices in parts] == [[4, 7], [0], [], [1, 2, 9]]
-    assert len(parts) == 4
-    assert parts[-1].tolist() == [1, 2, 9]
+    stored = [[4, 7], [0], [], [1, 2, 9]]
+    parts = partition.Parts([np.array(each, dtype=np.int64) for each in stored])
+    assert (as_lists(parts), len(parts), parts[-1].tolist()) == (stored, 4, [1, 2, 9])
     assert parts.sizes.tolist() == [2, 1, 0, 3]
     assert parts.holders.tolist() == [0, 0, 1, 3, 3, 3]
     with pytest.raises(IndexError):

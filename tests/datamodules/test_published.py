@@ -3,8 +3,9 @@
 Each is written as its archive unpacks. What cannot be read is refused in a line that names the cause or the way.
 """
 
-import csv
+import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from datamodules import sources
 from datamodules.listing import formats
 from tests.datamodules.own_data import load, picture, refused, save
-
-IMAGES = 3
-"""Of each kind."""
 
 
 class Read(NamedTuple):
@@ -31,157 +28,60 @@ class Read(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def fill(root: Path, *folders: str, name: str = "{}.png", images: int = IMAGES) -> None:
-    """Images in folders, numbered; the number goes on from folder to folder where their names are to differ."""
-    for folder in folders:
-        for number in range(images):
-            file = root / folder / name.format(number)
-            if file.suffix.lower() in (".ppm", ".jpg", ".jpeg", ".png", ".tif"):
-                save(file)
+def unpack(root: Path, *entries: str | tuple[str, str]) -> None:
+    """Writes images, with each choice in braces, and numbers 0 to 2 for `*`, 0 to 4 for `**`; and files of a text."""
+    for entry in entries:
+        pattern, text = entry if isinstance(entry, tuple) else (entry, None)
+        parts = re.split("[{}]", pattern.replace("**", "{0,1,2,3,4}").replace("*", "{0,1,2}"))
+        for words in itertools.product(*(part.split(",") if k % 2 else [part] for k, part in enumerate(parts))):
+            file = root / "".join(words)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save(file) if text is None else file.write_text(text, newline="")
 
 
-def write_csv(file: Path, header: str, rows: list[str]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows(line.split(",") for line in [header, *rows])
-
-
-def each(pattern: str, *names: str) -> list[str]:
-    return [pattern.format(name) for name in names]
+TINY = {f"val_{k}.JPEG": ("n01443537", "n01629819")[k % 2] for k in range(6)}
 
 
 def tiny_imagenet(root: Path) -> None:
-    fill(root, *each("train/{}/images", "n01443537", "n01629819"), name="n_{}.JPEG")
-    for wnid in ("n01443537", "n01629819"):
-        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("n_0.JPEG\t0\t10\t63\t58\n")
-    fill(root, "val/images", name="val_{}.JPEG", images=2 * IMAGES)
-    fill(root, "test/images", name="test_{}.JPEG")
-    wnids = ["n01443537", "n01629819"] * IMAGES
-    lines = [f"val_{k}.JPEG\t{wnid}\t0\t32\t44\t62" for k, wnid in enumerate(wnids)]
-    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
-    (root / "wnids.txt").write_text("n01443537\nn01629819\n")
-
-
-def imagenet(root: Path) -> None:
-    fill(root, *each("train/{}", "n01440764", "n01443537"), *each("val/{}", "n01440764", "n01443537"), name="{}.JPEG")
-
-
-def fruits_360(root: Path) -> None:
-    fill(root, *each("Training/{}", "Apple Braeburn 1", "Banana 1"), *each("Test/{}", "Apple Braeburn 1", "Banana 1"))
-    fill(root, "test-multiple_fruits", name="apple_{}.jpg")
-    (root / "readme.md").write_text("Fruits-360")
-
-
-def gtsrb(root: Path) -> None:
-    fill(root, *each("Train/{}", "0", "1"), "Test", "Meta")
-    write_csv(root / "Test.csv", "Width,Height,ClassId,Path", ["53,54,1,Test/0.png"])
-
-
-def brain_tumour(root: Path) -> None:
-    kinds = ("glioma", "meningioma", "notumor", "pituitary")
-    fill(root, *each("Training/{}", *kinds), *each("Testing/{}", *kinds), name="Te-gl_{}.jpg")
-
-
-def omniglot(root: Path) -> None:
-    fill(root, *(f"{alphabet}/character0{k}" for alphabet in ("Greek", "Latin") for k in (1, 2)))
+    boxes = [(f"train/{wnid}/{wnid}_boxes.txt", "n_0.JPEG\t0\t10\t63\t58\n") for wnid in ("n01443537", "n01629819")]
+    lines = "".join(f"{name}\t{wnid}\t0\t32\t44\t62\n" for name, wnid in TINY.items())
+    unpack(root, "train/{n01443537,n01629819}/images/n_*.JPEG", *(f"val/images/{name}" for name in TINY), *boxes)
+    unpack(root, "test/images/test_*.JPEG", ("val/val_annotations.txt", lines), ("wnids.txt", "n01443537\nn01629819\n"))
 
 
 def medmnist(root: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for split in ("train", "val", "test"):
-        arrays[f"{split}_images"] = rng.integers(0, 256, (2 * IMAGES, 28, 28, 3), dtype=np.uint8)
-        arrays[f"{split}_labels"] = (np.arange(2 * IMAGES) % 2)[:, None].astype(np.uint8)
-    np.savez(root.with_suffix(".npz"), **arrays)
+    images, labels = np.zeros((6, 28, 28, 3), dtype=np.uint8), (np.arange(6) % 2)[:, None].astype(np.uint8)
+    splits = ("train", "val", "test")
+    arrays = {f"{split}_images": images + k for k, split in enumerate(splits)}
+    np.savez(root.with_suffix(".npz"), **arrays, **{f"{split}_labels": labels for split in splits})
 
 
 def keras_mnist(root: Path) -> None:
-    x, y = np.zeros((2 * IMAGES, 28, 28), dtype=np.uint8), np.arange(2 * IMAGES, dtype=np.uint8) % 2
+    x, y = np.zeros((6, 28, 28), dtype=np.uint8), np.arange(6, dtype=np.uint8) % 2
     np.savez(root.with_suffix(".npz"), x_train=x, y_train=y, x_test=x, y_test=y)
 
 
 def leaf(root: Path, x: Callable[[int], Any]) -> None:
-    for split in ("train", "test"):
-        data = {
-            user: {"x": [x(k) for k in range(IMAGES)], "y": [(k + first) % 2 for k in range(IMAGES)]}
-            for first, user in enumerate(("f1", "f2"))
-        }
-        content = {"users": list(data), "num_samples": [IMAGES] * 2, "user_data": data}
-        (root / split).mkdir(parents=True)
-        (root / split / f"all_data_0_niid_0_keep_0_{split}_9.json").write_text(json.dumps(content))
+    users = ("f1", "f2")
+    data = {
+        user: {"x": [*map(x, range(3))], "y": [(k + first) % 2 for k in range(3)]} for first, user in enumerate(users)
+    }
+    content = json.dumps({"users": users, "num_samples": [3] * 2, "user_data": data})
+    unpack(root, *((f"{split}/all_data_0_niid_0_keep_0_{split}_9.json", content) for split in ("train", "test")))
 
 
 def femnist(root: Path) -> None:
-    leaf(root, lambda k: [k / IMAGES] * 784)
+    leaf(root, lambda k: [k / 3] * 784)
 
 
 def celeba(root: Path) -> None:
     leaf(root, lambda k: f"00000{k}.jpg")
 
 
-def cats_and_dogs(root: Path) -> None:
-    for kind in ("cat", "dog"):
-        fill(root, "train", name=f"{kind}.{{}}.jpg")
-    fill(root, "test1", name="{}.jpg")
-
-
-def cats_and_dogs_by_folder(root: Path) -> None:
-    fill(root, *each("train/{}", "cats", "dogs"), "test", name="{}.jpg")
-
-
-def training_set_twice(root: Path) -> None:
-    fill(root, *(f"{name}/{name}/{kind}" for name in ("training_set", "test_set") for kind in ("cats", "dogs")))
-
-
-def intel(root: Path) -> None:
-    fill(root, *(f"{name}/{name}/{kind}" for name in ("seg_train", "seg_test") for kind in ("sea", "street")))
-    fill(root, "seg_pred/seg_pred")
-
-
-def chest_xray(root: Path) -> None:
-    kinds = ("NORMAL", "PNEUMONIA")
-    fill(root, *(f"{split}/{kind}" for split in ("train", "val", "test") for kind in kinds), name="IM-{}.jpeg")
-
-
-def chest_xray_in_a_folder(root: Path) -> None:
-    chest_xray(root / "chest_xray")
-
-
-def eurosat(root: Path) -> None:
-    fill(root, *each("{}", "AnnualCrop", "Forest", "River"), name="Forest_{}.jpg", images=5)
-
-
-def pacs(root: Path) -> None:
-    fill(root, *(f"{domain}/{kind}" for domain in ("art_painting", "photo", "sketch") for kind in ("dog", "house")))
-
-
-def domainnet(root: Path) -> None:
-    fill(root, *(f"{domain}/{kind}" for domain in ("clipart", "real") for kind in ("train", "zebra")))
-    (root / "clipart_train.txt").write_text("clipart/zebra/0.png 1\n")
-
-
-def office_31(root: Path) -> None:
-    fill(root, *(f"{domain}/images/{kind}" for domain in ("amazon", "dslr") for kind in ("bike", "mug")))
-
-
-def cub(root: Path) -> None:
-    fill(root, *each("images/{}", "001.Black_footed_Albatross", "002.Laysan_Albatross"), name="{}.jpg", images=5)
-    (root / "attributes").mkdir()
-    (root / "attributes" / "image_attribute_labels.txt").write_text("1 1 0 3 27.7\n")
-    (root / "images.txt").write_text("1 001.Black_footed_Albatross/0.jpg\n")
-
-
-def pets(root: Path) -> None:
-    fill(root, "images", name="Abyssinian_{}.jpg")
-    fill(root, "annotations/trimaps", name="Abyssinian_{}.png")
-
-
-def ham10000(root: Path, images: str = "") -> None:
-    names = [f"ISIC_002{k}" for k in range(10)]
-    for name in names:
-        save(root.parent / images / f"{name}.jpg")
-    rows = [f"HAM_{k},{name},{'nv' if k % 2 else 'mel'},histo,80.0,male,scalp" for k, name in enumerate(names)]
-    write_csv(root.with_suffix(".csv"), "lesion_id,image_id,dx,dx_type,age,sex,localization", rows)
+def ham10000(root: Path, images: str = ".") -> None:
+    rows = [f"HAM_{k},ISIC_002{k},{'nv' if k % 2 else 'mel'},histo,80.0,male,scalp" for k in range(10)]
+    text = "\r\n".join(["lesion_id,image_id,dx,dx_type,age,sex,localization", *rows])
+    unpack(root.parent, images + "/ISIC_002{0,1,2,3,4,5,6,7,8,9}.jpg", ("mine.csv", text))
 
 
 def ham10000_in_a_folder(root: Path) -> None:
@@ -189,139 +89,122 @@ def ham10000_in_a_folder(root: Path) -> None:
 
 
 def isic_2019(root: Path) -> None:
-    save(root.parent / "ISIC_0000000.jpg")
-    write_csv(root.with_suffix(".csv"), "image,MEL,NV,BCC", ["ISIC_0000000,0.0,1.0,0.0"])
-
-
-def plant_village(root: Path) -> None:
-    fill(root, *(f"{kind}/Apple___{state}" for kind in ("color", "segmented") for state in ("rust", "healthy")))
-
-
-def cifar10_png(root: Path) -> None:
-    fill(root, *(f"{split}/{kind}" for split in ("train", "test") for kind in ("airplane", "cat")))
-    (root / "labels.txt").write_text("airplane\ncat\n")
-
-
-def coco(root: Path) -> None:
-    fill(root, "train2017", "val2017", name="00000000000{}.jpg")
-    (root / "annotations").mkdir()
-    (root / "annotations" / "instances_val2017.json").write_text("{}")
+    unpack(root.parent, "ISIC_0000000.jpg", ("mine.csv", "image,MEL,NV,BCC\nISIC_0000000,0.0,1.0,0.0"))
 
 
 def imagefolder_csv(root: Path) -> None:
-    for split in ("train", "test"):
-        fill(root, split, name="{}.png", images=4)
-        write_csv(root / split / "metadata.csv", "file_name,label,note", [f"{k}.png,{'ab'[k % 2]},x" for k in range(4)])
+    text = "file_name,label,note\n" + "\n".join(f"{k}.png,{'ab'[k % 2]},x" for k in range(4))
+    unpack(root, "{train,test}/{0,1,2,3}.png", ("{train,test}/metadata.csv", text))
 
 
 def imagefolder_jsonl(root: Path) -> None:
-    for split in ("train", "validation"):
-        fill(root, split, name="{}.png", images=4)
-        lines = [json.dumps({"file_name": f"{k}.png", "label": k % 2, "boxes": [1]}) for k in range(4)]
-        (root / split / "metadata.jsonl").write_text("\n".join(lines))
+    lines = [json.dumps({"file_name": f"{k}.png", "label": k % 2, "boxes": [1]}) for k in range(4)]
+    unpack(root, "{train,validation}/{0,1,2,3}.png", ("{train,validation}/metadata.jsonl", "\n".join(lines)))
 
 
 def imagefolder_at_its_root(root: Path) -> None:
-    fill(root, "train", "test", images=4)
     rows = [f"{split}/{k}.png,{'ab'[k % 2]}" for split in ("train", "test") for k in range(4)]
-    write_csv(root / "metadata.csv", "file_name,label", rows)
+    unpack(root, "{train,test}/{0,1,2,3}.png", ("metadata.csv", "\n".join(["file_name,label", *rows])))
 
 
-def imagefolder_captions(root: Path) -> None:
-    fill(root, "train", "test")
-    write_csv(root / "train" / "metadata.csv", "file_name,text", ["0.png,a dog"])
-
-
-def hub_parquet(root: Path) -> None:
-    (root / "data").mkdir(parents=True)
-    (root / "data" / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
-
-
-def photos_of_a_phone(root: Path) -> None:
-    fill(root, *each("{}", "cat", "dog"), images=5)
-    (root / "cat" / "IMG_1.HEIC").write_bytes(b"no image")
-
-
-LAYOUTS: list[tuple[Callable[[Path], None], dict[str, Any], Read | str]] = [
-    (tiny_imagenet, {}, Read(2, 6, 6, notes=("val/ is the test set", "test/ (3 images), which has no labels, is left",
-                                            "the labels of val/ are those of val_annotations.txt", ": 2 .txt"))),
-    (imagenet, {}, Read(2, 6, 6, notes=("val/ is the test set",))),
-    (fruits_360, {}, Read(2, 6, 6, notes=("Training/ is the training set", "test-multiple_fruits/ (3 images)"))),
-    (gtsrb, {}, "train has labels, Test/ has none: .* data.options.splits.test=null"),
-    (gtsrb, {"splits": {"test": None}},
+GTSRB = ("Train/{0,1}/*.png", "{Test,Meta}/*.png", ("Test.csv", "Width,Height,ClassId,Path\n53,54,1,Test/0.png\n"))
+CATS_BY_FOLDER = ("train/{cats,dogs}/*.jpg", "test/*.jpg")
+OMNIGLOT = ("{Greek,Latin}/character0{1,2}/*.png",)
+CHEST_XRAY = "{train,val,test}/{NORMAL,PNEUMONIA}/IM-*.jpeg"
+LAYOUTS: list[tuple[str, Callable[[Path], None] | tuple, dict[str, Any], Read | str]] = [
+    ("tiny-imagenet", tiny_imagenet, {},
+     Read(2, 6, 6, notes=("val/ is the test set", "test/ (3 images), which has no labels, is left",
+                          "the labels of val/ are those of val_annotations.txt", ": 2 .txt"))),
+    ("imagenet", ("{train,val}/{n01440764,n01443537}/*.JPEG",), {}, Read(2, 6, 6, notes=("val/ is the test set",))),
+    ("fruits-360", ("{Training,Test}/{Apple Braeburn 1,Banana 1}/*.png", "test-multiple_fruits/apple_*.jpg",
+                    ("readme.md", "Fruits-360")), {},
+     Read(2, 6, 6, notes=("Training/ is the training set", "test-multiple_fruits/ (3 images)"))),
+    ("gtsrb", GTSRB, {}, "train has labels, Test/ has none: .* data.options.splits.test=null"),
+    ("gtsrb", GTSRB, {"splits": {"test": None}},
      Read(2, 4, 2, notes=("Meta/ (3 images) is left out", "Test/ (3 images), which has no"))),
-    (brain_tumour, {}, Read(4, 12, 12, notes=("Training/ is the training set", "Testing/ is the test set"))),
-    (omniglot, {}, Read(2, 10, 2, 2, ("first folders (Greek, Latin) are read as clients, which partition.name=iid does",
-                                      "their 4 folders as 2 classes", "data.options.classes=path"))),
-    (omniglot, {"classes": "path"}, Read(4, 8, 4)),
-    (medmnist, {}, Read(2, 6, 6, notes=("val (6 images) is left out",))),
-    (medmnist, {"splits": {"test": "val"}},
+    ("brain-tumour", ("{Training,Testing}/{glioma,meningioma,notumor,pituitary}/Te-gl_*.jpg",), {},
+     Read(4, 12, 12, notes=("Training/ is the training set", "Testing/ is the test set"))),
+    ("omniglot", OMNIGLOT, {},
+     Read(2, 10, 2, 2, ("first folders (Greek, Latin) are read as clients, which partition.name=iid does",
+                        "their 4 folders as 2 classes", "data.options.classes=path"))),
+    ("omniglot", OMNIGLOT, {"classes": "path"}, Read(4, 8, 4)),
+    ("medmnist", medmnist, {}, Read(2, 6, 6, notes=("val (6 images) is left out",))),
+    ("medmnist", medmnist, {"splits": {"test": "val"}},
      Read(2, 6, 6, notes=("val is the test set", "test (6 images) is left out"))),
-    (keras_mnist, {}, Read(2, 6, 6)),
-    (femnist, {}, Read(2, 6, 6, 2)),
-    (celeba, {}, "x is '000000.jpg', no pixels: .* LEAF's CelebA, give a table"),
-    (cats_and_dogs, {}, Read(0, 6, 3, notes=("test1/ is the test set",))),
-    (cats_and_dogs_by_folder, {},
+    ("keras-mnist", keras_mnist, {}, Read(2, 6, 6)),
+    ("femnist", femnist, {}, Read(2, 6, 6, 2)),
+    ("celeba", celeba, {}, "x is '000000.jpg', no pixels: .* LEAF's CelebA, give a table"),
+    ("cats-and-dogs", ("train/{cat,dog}.*.jpg", "test1/*.jpg"), {}, Read(0, 6, 3, notes=("test1/ is the test set",))),
+    ("cats-and-dogs-by-folder", CATS_BY_FOLDER, {},
      "train has labels, test/ has none: give both, or neither; data.options.splits.test=null"),
-    (cats_and_dogs_by_folder, {"splits": {"test": None}},
+    ("cats-and-dogs-by-folder", CATS_BY_FOLDER, {"splits": {"test": None}},
      Read(2, 4, 2, notes=("test/ (3 images), which has no labels, is left",))),
-    (training_set_twice, {}, Read(2, 6, 6, notes=("training_set/ is the training set", "test_set/ is the test set"))),
-    (intel, {}, Read(2, 6, 6, notes=("seg_pred/ (3 images) is left out",))),
-    (chest_xray, {}, Read(2, 6, 6, notes=("val/ (6 images) is left out",))),
-    (chest_xray, {"splits": {"test": "val"}}, Read(2, 6, 6, notes=("test/ (6 images) is left out",))),
-    (chest_xray_in_a_folder, {}, "the folders test, train, val in chest_xray/ look like splits: .*=chest_xray"),
-    (eurosat, {}, Read(3, 12, 3)),
-    (pacs, {}, Read(2, 14, 4, 3, ("first folders (art_painting, photo, sketch) are read as clients",))),
-    (domainnet, {}, Read(2, 10, 2, 2, ("first folders (clipart, real) are read as clients", "1 .txt"))),
-    (office_31, {}, Read(2, 10, 2, 2)),
-    (cub, {}, Read(2, 8, 2, notes=("2 .txt",))),
-    (pets, {}, "lie at several depths, annotations/trimaps/Abyssinian_0.png and images/Abyssinian_0.jpg"),
-    (ham10000, {}, "has a column 'lesion_id': .* data.options.label=COLUMN"),
-    (ham10000, {"label": "dx"}, Read(2, 8, 2, notes=("left out: lesion_id, dx_type, age, sex, localization",))),
-    (ham10000_in_a_folder, {"label": "dx"}, "data.options.folder=NAME"),
-    (ham10000_in_a_folder, {"label": "dx", "folder": "HAM10000_images"}, Read(2, 8, 2)),
-    (isic_2019, {}, "has a column 'MEL'"),
-    (plant_village, {}, Read(2, 10, 2, 2, ("first folders (color, segmented) are read as clients",))),
-    (cifar10_png, {}, Read(2, 6, 6)),
-    (coco, {}, Read(0, 3, 3, notes=("train2017/ is the training set", "val2017/ is the test set"))),
-    (imagefolder_csv, {}, Read(2, 4, 4, notes=("the labels of train/ are those of metadata.csv",))),
-    (imagefolder_jsonl, {}, Read(2, 4, 4, notes=("validation/ is the test set", "metadata.jsonl"))),
-    (imagefolder_at_its_root, {}, Read(2, 4, 4, notes=("the labels of test/ are those of",))),
-    (imagefolder_captions, {}, Read(0, 3, 3, notes=("train/metadata.csv is not read: it has no column of labels",))),
-    (hub_parquet, {}, "no image in .*: .*1 .parquet .*load_dataset.*save_to_disk"),
-    (photos_of_a_phone, {}, Read(2, 8, 2, notes=("1 .heic", "'.[heif]'"))),
+    ("training-set-twice", ("training_set/training_set/{cats,dogs}/*.png", "test_set/test_set/{cats,dogs}/*.png"), {},
+     Read(2, 6, 6, notes=("training_set/ is the training set", "test_set/ is the test set"))),
+    ("intel", ("seg_train/seg_train/{sea,street}/*.png", "seg_test/seg_test/{sea,street}/*.png",
+               "seg_pred/seg_pred/*.png"), {}, Read(2, 6, 6, notes=("seg_pred/ (3 images) is left out",))),
+    ("chest-xray", (CHEST_XRAY,), {}, Read(2, 6, 6, notes=("val/ (6 images) is left out",))),
+    ("chest-xray", (CHEST_XRAY,), {"splits": {"test": "val"}}, Read(2, 6, 6, notes=("test/ (6 images) is left out",))),
+    ("chest-xray-in-a-folder", (f"chest_xray/{CHEST_XRAY}",), {},
+     "the folders test, train, val in chest_xray/ look like splits: .*=chest_xray"),
+    ("eurosat", ("{AnnualCrop,Forest,River}/Forest_**.jpg",), {}, Read(3, 12, 3)),
+    ("pacs", ("{art_painting,photo,sketch}/{dog,house}/*.png",), {},
+     Read(2, 14, 4, 3, ("first folders (art_painting, photo, sketch) are read as clients",))),
+    ("domainnet", ("{clipart,real}/{train,zebra}/*.png", ("clipart_train.txt", "clipart/zebra/0.png 1\n")), {},
+     Read(2, 10, 2, 2, ("first folders (clipart, real) are read as clients", "1 .txt"))),
+    ("office-31", ("{amazon,dslr}/images/{bike,mug}/*.png",), {}, Read(2, 10, 2, 2)),
+    ("cub", ("images/{001.Black_footed_Albatross,002.Laysan_Albatross}/**.jpg",
+             ("attributes/image_attribute_labels.txt", "1 1 0 3 27.7\n"),
+             ("images.txt", "1 001.Black_footed_Albatross/0.jpg\n")), {}, Read(2, 8, 2, notes=("2 .txt",))),
+    ("pets", ("images/Abyssinian_*.jpg", "annotations/trimaps/Abyssinian_*.png"), {},
+     "lie at several depths, annotations/trimaps/Abyssinian_0.png and images/Abyssinian_0.jpg"),
+    ("ham10000", ham10000, {}, "has a column 'lesion_id': .* data.options.label=COLUMN"),
+    ("ham10000", ham10000, {"label": "dx"},
+     Read(2, 8, 2, notes=("left out: lesion_id, dx_type, age, sex, localization",))),
+    ("ham10000-in-a-folder", ham10000_in_a_folder, {"label": "dx"}, "data.options.folder=NAME"),
+    ("ham10000-in-a-folder", ham10000_in_a_folder, {"label": "dx", "folder": "HAM10000_images"}, Read(2, 8, 2)),
+    ("isic-2019", isic_2019, {}, "has a column 'MEL'"),
+    ("plant-village", ("{color,segmented}/Apple___{rust,healthy}/*.png",), {},
+     Read(2, 10, 2, 2, ("first folders (color, segmented) are read as clients",))),
+    ("cifar10-png", ("{train,test}/{airplane,cat}/*.png", ("labels.txt", "airplane\ncat\n")), {}, Read(2, 6, 6)),
+    ("coco", ("{train,val}2017/00000000000*.jpg", ("annotations/instances_val2017.json", "{}")), {},
+     Read(0, 3, 3, notes=("train2017/ is the training set", "val2017/ is the test set"))),
+    ("imagefolder-csv", imagefolder_csv, {},
+     Read(2, 4, 4, notes=("the labels of train/ are those of metadata.csv",))),
+    ("imagefolder-jsonl", imagefolder_jsonl, {},
+     Read(2, 4, 4, notes=("validation/ is the test set", "metadata.jsonl"))),
+    ("imagefolder-at-its-root", imagefolder_at_its_root, {}, Read(2, 4, 4, notes=("labels of test/ are those of",))),
+    ("captions", ("{train,test}/*.png", ("train/metadata.csv", "file_name,text\n0.png,a dog\n")), {},
+     Read(0, 3, 3, notes=("train/metadata.csv is not read: it has no column of labels",))),
+    ("parquet", (("data/train-00000-of-00001.parquet", "PAR1"),), {},
+     "no image in .*: .*1 .parquet .*load_dataset.*save_to_disk"),
+    ("phone", ("{cat,dog}/**.png", ("cat/IMG_1.HEIC", "no image")), {}, Read(2, 8, 2, notes=("1 .heic", "'.[heif]'"))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("write", "options", "expected"), LAYOUTS, ids=[f"{write.__name__}-{options}" for write, options, _ in LAYOUTS]
+    ("write", "options", "expected"), [row[1:] for row in LAYOUTS], ids=[f"{row[0]}-{row[2]}" for row in LAYOUTS]
 )
 def test_a_published_layout(tmp_path, monkeypatch, write, options, expected):
-    if write is photos_of_a_phone:  # also where pillow-heif is installed
-        readable = formats() - {".heic"}
-        monkeypatch.setattr("datamodules.listing.formats", lambda: readable)
-    root = tmp_path / "data" / "published"
-    root.parent.mkdir()
-    write(root)
-    given = {"root": root.parent, "cache": tmp_path / "cache", "options": options, "unused_by": "partition.name=iid"}
+    readable = formats() - {".heic"}  # also where pillow-heif is installed
+    monkeypatch.setattr("datamodules.listing.formats", lambda: readable)
+    unpack(tmp_path / "mine", *write) if isinstance(write, tuple) else write(tmp_path / "mine")
     if isinstance(expected, str):
         with refused(expected):
-            sources.load("published", **given)
+            load(tmp_path, options=options, unused_by="partition.name=iid")
         return
-    read = sources.load("published", **given)
-    assert len(read.classes) == expected.classes
-    assert (len(read.train.labels), len(read.test.labels)) == (expected.train, expected.test)
-    clients = read.train.clients
-    assert (0 if clients is None else len(set(clients.tolist()))) == expected.clients
-    notes = " | ".join(read.notes)
+    read = load(tmp_path, options=options, unused_by="partition.name=iid")
+    clients = set() if read.train.clients is None else set(read.train.clients.tolist())
+    notes, sizes = " | ".join(read.notes), (len(read.train.labels), len(read.test.labels))
+    assert (len(read.classes), *sizes, len(clients)) == expected[:4]
     assert [words for words in expected.notes if words not in notes] == [], notes
     if expected.classes:  # every class has as many images as every other
         assert len(set(Counter(np.concatenate([read.train.labels, read.test.labels]).tolist()).values())) == 1
 
 
 def test_femnist_has_its_pixels_and_its_writers(tmp_path):
-    femnist(tmp_path / "femnist")
-    read = load(tmp_path, "femnist")
+    femnist(tmp_path / "mine")
+    read = load(tmp_path)
     assert read.train.images.shape == (6, 1, 28, 28)
     assert read.train.images[:, 0, 0, 0].tolist() == [0, 85, 170] * 2
     assert read.train.clients.tolist() == ["f1"] * 3 + ["f2"] * 3
@@ -329,13 +212,13 @@ def test_femnist_has_its_pixels_and_its_writers(tmp_path):
 
 
 def test_tiny_imagenet_has_the_classes_of_its_annotations(tmp_path):
-    tiny_imagenet(tmp_path / "tiny")
-    image = picture()
-    save(tmp_path / "tiny" / "val" / "images" / "val_1.png", image)
-    annotations = tmp_path / "tiny" / "val" / "val_annotations.txt"
-    annotations.write_text(annotations.read_text().replace("val_1.JPEG", "val_1.png"))
-    (tmp_path / "tiny" / "val" / "images" / "val_1.JPEG").unlink()
-    read = load(tmp_path, "tiny")
+    tiny_imagenet(tmp_path / "mine")
+    image, folder = picture(), tmp_path / "mine" / "val"
+    save(folder / "images" / "val_1.png", image)
+    annotations = (folder / "val_annotations.txt").read_text()
+    (folder / "val_annotations.txt").write_text(annotations.replace("val_1.JPEG", "val_1.png"))
+    (folder / "images" / "val_1.JPEG").unlink()
+    read = load(tmp_path)
     position = read.test.paths.tolist().index("images/val_1.png")
     assert np.array_equal(read.test.images[position], image.transpose(2, 0, 1))
     assert read.classes[read.test.labels[position]] == "n01629819"

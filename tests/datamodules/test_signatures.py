@@ -3,7 +3,6 @@
 import inspect
 from contextlib import suppress
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -19,12 +18,6 @@ def source(kinds, keywords):
     each = [inspect.Parameter(name, kind, default=0) for name, kind in zip(NAMES, kinds, strict=False)]
     rest = [inspect.Parameter("rest", inspect.Parameter.VAR_KEYWORD)] if keywords else []
     return str(inspect.Signature([*each, *rest])).strip("()")
-
-
-def function(kinds, keywords):
-    made = {}
-    exec(f"def made({source(kinds, keywords)}): pass", made)
-    return made["made"]
 
 
 def network(kinds, keywords, base=nn.Module):
@@ -51,8 +44,8 @@ kinds = st.lists(st.sampled_from(KINDS), max_size=3).map(lambda each: sorted(eac
 @settings(derandomize=True)
 @given(kinds, st.booleans())
 def test_a_function_takes_what_python_binds(kinds, keywords):
-    target = function(kinds, keywords)
-    made = signature_of(target)
+    exec(f"def target({source(kinds, keywords)}): pass", space := {})
+    made = signature_of(target := space["target"])
     positional_only = set(NAMES[: kinds.count(inspect.Parameter.POSITIONAL_ONLY)])
     assert set(made.named) == accepted(target, NAMES[: len(kinds)]) - positional_only
     assert made.passes_on == keywords
@@ -68,22 +61,15 @@ def test_a_class_takes_what_its_constructor_and_those_it_passes_on_to_bind(own, 
     assert not signature_of(target).passes_on
 
 
-@pytest.mark.parametrize("target", [dict, type("Empty", (nn.Module,), {})])
-def test_without_a_constructor_of_its_own(target):
-    assert not signature_of(target).named
-
-
-def test_what_the_caller_gives_by_position_is_left_out_and_unreadable_annotations_are_anything():
-    def made(encoder, width: "Nowhere" = 3, *, depth=2):  # noqa: F821
+def test_what_is_given_by_position_is_left_out_and_a_class_that_hands_keywords_to_something_else_takes_any():
+    def made(encoder, width: "Nowhere" = 3, *, depth=2):  # noqa: F821 - an unreadable annotation is anything
         pass
 
-    assert list(signature_of(made, filled=1).named) == ["width", "depth"]
-
-
-def test_a_class_that_hands_keywords_to_something_else_takes_any():
     class Wrapper(nn.Module):
         def __init__(self, name="x", **options):
             super().__init__()
 
-    assert signature_of(Wrapper).passes_on
-    assert list(signature_of(Wrapper).named) == ["name"]
+    assert list(signature_of(made, filled=1).named) == ["width", "depth"]
+    assert (list(signature_of(Wrapper).named), signature_of(Wrapper).passes_on) == (["name"], True)
+    for target in (dict, type("Empty", (nn.Module,), {})):  # without a constructor of its own
+        assert not signature_of(target).named

@@ -66,24 +66,22 @@ def test_the_probe_is_that_of_the_linear_probe_split_by_client(sizes, seed):
     assert weighted == pytest.approx(scores["linear/v1", "accuracy"], abs=1e-4)
 
 
-def test_the_first_version_draws_numbers_of_its_own():
+def test_the_first_version_draws_numbers_of_its_own_and_features_that_name_no_clients_are_refused():
     asked = []
     given = subject([0] * 20 + [1] * 20, ("north", "south"))
     evaluate(given, ["clients/v1", "clients/v2", "linear/v1"], lambda name: asked.append(name) or stream())
     assert asked == ["clients/v1", "linear/v1", "linear/v1"]
+    with pytest.raises(EvalError, match="clients/v1 requires more than features: it scores clients or domains apart"):
+        evaluate(subject([-1] * 20, ()), ["clients/v1"])
 
 
-def test_of_many_clients_there_are_the_mean_and_the_worst_tenth():
+def test_of_many_clients_there_are_the_mean_and_the_worst_tenth_rounded_up():
     scores = by_client(subject(list(range(40)), tuple(map(str, range(40)))), PROBE, stream())
     assert set(scores) == {"accuracy", "accuracy_worst_tenth", "spread", "clients"}
     assert scores["accuracy_worst_tenth"] == 75  # of four clients of one image, one of which has the wrong label
-
-
-@pytest.mark.parametrize(("clients", "worst"), [(1, 0.0), (10, 0.0), (11, 0.5), (20, 0.5), (21, 1.0)])
-def test_the_worst_tenth_of_the_clients_is_rounded_up(clients, worst):
-    scores = summary({str(k): float(k) for k in range(clients)})
-    assert scores["accuracy_worst_tenth"] == worst
-    assert ("accuracy of 0" in scores) == (clients <= 20)
+    for clients, worst in ((1, 0.0), (10, 0.0), (11, 0.5), (20, 0.5), (21, 1.0)):
+        scores = summary({str(k): float(k) for k in range(clients)})
+        assert (scores["accuracy_worst_tenth"], "accuracy of 0" in scores) == (worst, clients <= 20)
 
 
 def test_each_client_is_scored_by_its_own_encoder():
@@ -104,8 +102,3 @@ def test_each_client_is_scored_by_its_own_encoder():
     assert others.pop("accuracy of north") < 70  # all of one class
     assert others.items() >= {name: scores[name] for name in ("accuracy of south", "accuracy of west")}.items()
     assert by_client(replace(common, own_features={}), PROBE, stream()) == {}
-
-
-def test_features_that_name_no_clients_are_refused():
-    with pytest.raises(EvalError, match="clients/v1 requires more than features: it scores clients or domains apart"):
-        evaluate(subject([-1] * 20, ()), ["clients/v1"])

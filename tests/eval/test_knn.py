@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eval.features import EvalError, Features
@@ -16,38 +16,38 @@ from eval.protocol import evaluate
 from tests import run_helpers
 
 
-def draw(n, m, d=8, classes=5, seed=0):
+def draw(n, m, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(classes, d, generator=generator)
-    y = torch.randint(classes, (n + m,), generator=generator)
-    x = centres[y] + torch.randn(n + m, d, generator=generator)
-    return x[:n], y[:n], x[n:], y[n:]
+    centres = torch.randn(5, 8, generator=generator)
+    y = torch.randint(5, (n + m,), generator=generator)
+    x = centres[y] + torch.randn(n + m, 8, generator=generator)
+    return Features(train_x=x[:n], train_y=y[:n], test_x=x[n:], test_y=y[n:], num_classes=5)
 
 
-def drawn(n, m):
-    return Features(**dict(zip(("train_x", "train_y", "test_x", "test_y"), draw(n, m), strict=True)), num_classes=5)
-
-
-def brute_force(train_x, train_y, test_x, num_classes, k, temperature):
-    train_x, test_x = train_x.double().numpy(), test_x.double().numpy()
+def brute_force(given, k, temperature):
+    train_x, test_x = given.train_x.double().numpy(), given.test_x.double().numpy()
     predicted = []
     for query in test_x:
         cosine = [query @ row / (np.linalg.norm(query) * np.linalg.norm(row)) for row in train_x]
-        votes = np.zeros(num_classes)
+        votes = np.zeros(5)
         for i in sorted(range(len(cosine)), key=lambda i: -cosine[i])[:k]:
-            votes[train_y[i]] += math.exp(cosine[i] / temperature)
+            votes[given.train_y[i]] += math.exp(cosine[i] / temperature)
         predicted.append(int(votes.argmax()))
     return predicted
 
 
-@given(rows=st.integers(1, 200), k=st.integers(1, 200), temperature=st.floats(0.05, 2), seed=st.integers(0, 99))
-@example(rows=100, k=1, temperature=0.1, seed=0)
-@example(rows=9, k=9, temperature=1e6, seed=0)
-def test_equals_brute_force_for_every_bank_k_and_temperature(rows, k, temperature, seed):
-    k = min(k, rows)
-    train_x, train_y, test_x, _ = draw(rows, 10, seed=seed)
-    predicted = knn_predict(train_x, train_y, test_x, 5, k, temperature)
-    assert predicted.tolist() == brute_force(train_x, train_y, test_x, 5, k, temperature)
+def predict(given, k, temperature, scale=1.0, **chunk):
+    return knn_predict(given.train_x * scale, given.train_y, given.test_x * 8, 5, k, temperature, **chunk)
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.floats(0.05, 2), st.integers(0, 99), st.integers(1, 12))
+@example(rows=100, k=1, temperature=0.1, seed=0, chunk=3)
+@example(rows=9, k=9, temperature=1e6, seed=0, chunk=12)
+def test_equals_brute_force_for_every_bank_k_temperature_scale_and_chunk(rows, k, temperature, seed, chunk):
+    features = draw(rows, 10, seed=seed)
+    scale = 2.0 ** torch.randint(-3, 4, (rows, 1), generator=torch.Generator().manual_seed(1))
+    predicted = predict(features, min(k, rows), temperature, scale, chunk=chunk)
+    assert predicted.tolist() == brute_force(features, min(k, rows), temperature)
 
 
 @given(rows=st.integers(1, 2500))
@@ -56,24 +56,14 @@ def test_equals_brute_force_for_every_bank_k_and_temperature(rows, k, temperatur
 def test_more_neighbours_than_a_tenth_of_the_images_are_noted(rows):
     """Whatever its size, a bank of fewer than ten images a neighbour is named, and no other."""
     lines = []
-    evaluate(Subject(features=drawn(rows, 3), on_note=lines.append), ["knn/v1"])
+    evaluate(Subject(features=draw(rows, 3), on_note=lines.append), ["knn/v1"])
     assert lines == ([crowded(200, rows)] if rows < 2000 else [])
     assert all(f" {min(200, rows)} neighbours of {rows:,} training images" in line for line in lines)
 
 
 def test_a_cold_vote_does_not_overflow():
-    x, y, queries, _ = draw(100, 30)
-    assert torch.equal(knn_predict(x, y, queries, 5, 50, 1e-4), knn_predict(x, y, queries, 5, 1, 0.1))
-
-
-@settings(max_examples=10)
-@given(st.integers(1, 70))
-def test_scale_and_chunk_change_nothing(chunk):
-    x, y, queries, _ = draw(200, 61)
-    expected = knn_predict(x, y, queries, 5, 20, 0.1)
-    scale = 2.0 ** torch.randint(-3, 4, (200, 1), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(knn_predict(x * scale, y, queries * 8, 5, 20, 0.1), expected)
-    assert torch.equal(knn_predict(x, y, queries, 5, 20, 0.1, chunk=chunk), expected)
+    features = draw(100, 30)
+    assert torch.equal(predict(features, 50, 1e-4), predict(features, 1, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +77,10 @@ def test_k_outside_the_bank_and_a_temperature_of_zero_are_errors(k, temperature,
 
 
 def test_scores_are_percent_at_each_k_of_several_and_at_a_smaller_k():
-    x, y, queries, truth = draw(250, 40)
-    features, ks = drawn(250, 40), (1, 3, 7, 200, 250)
+    features = draw(250, 40)
     expected = {
-        k: pytest.approx(100 * np.mean(np.array(brute_force(x, y, queries, 5, k, 0.1)) == truth.numpy())) for k in ks
+        k: pytest.approx(100 * np.mean(np.array(brute_force(features, k, 0.1)) == features.test_y.numpy()))
+        for k in (1, 3, 7, 200, 250)
     }
     assert knn(features) == {"accuracy": expected[200]}
     assert knn(features, k=300) == {"accuracy": expected[250], "k": 250.0}

@@ -77,7 +77,6 @@ def reference(x, y, classes, probe, seed):
 
 ADAM = Probe("adam", lr=3e-3, epochs=6, batch_size=40)
 SGD = Probe("sgd", lr=0.1, epochs=6, batch_size=40, momentum=0.9)
-RATES = (1e-7, 1e-6, 3e-2)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,7 @@ RATES = (1e-7, 1e-6, 3e-2)
 )
 def test_equals_torch_optim_from_the_same_seed(probe):
     """Features of inference mode are accepted; the fraction of epochs done is reported."""
-    x, y = draw()
-    done = []
+    (x, y), done = draw(), []
     with torch.inference_mode():
         inside = x * 1
     found = fit_linear(inside, y, 4, probe, seeded(7), on_progress=done.append)
@@ -114,37 +112,27 @@ def test_several_rates_at_once_equal_each_rate_alone(optimizer):
         torch.testing.assert_close(tuple(found), alone, rtol=1e-4, atol=1e-5)
 
 
-def test_the_rate_is_chosen_on_held_out_training_rows_and_not_on_test(digits):
-    probe = replace(ADAM, lr=1e-3, epochs=20, batch_size=128)
-    scores = swept_probe(digits, probe, seeded(), RATES)
+def test_the_rate_is_the_smallest_of_the_best_on_held_out_training_rows_and_not_on_test(digits):
+    probe, rates = replace(ADAM, lr=1e-3, epochs=20, batch_size=128), (1e-7, 1e-6, 3e-2)
+    scores = swept_probe(digits, probe, seeded(), rates)
     assert scores["rate"] == 3e-2
     assert scores["accuracy"] > 90
     mislabelled = replace(digits, test_y=torch.zeros_like(digits.test_y))
-    assert swept_probe(mislabelled, probe, seeded(), RATES)["rate"] == 3e-2
+    assert swept_probe(mislabelled, probe, seeded(), rates)["rate"] == 3e-2
     noise = torch.randint(10, (1200,), generator=seeded())
-    assert swept_probe(replace(digits, train_y=noise), probe, seeded(), RATES)["accuracy"] < 30
-
-
-def test_of_equally_accurate_rates_the_smallest_is_chosen():
-    x = torch.eye(2).repeat(20, 1)
-    features = Features(train_x=x, train_y=torch.arange(40) % 2, test_x=x, test_y=torch.arange(40) % 2, num_classes=2)
-    assert swept_probe(features, replace(ADAM, epochs=50), seeded(), (0.3, 0.1, 0.2)) == {"accuracy": 100, "rate": 0.1}
+    assert swept_probe(replace(digits, train_y=noise), probe, seeded(), rates)["accuracy"] < 30
+    x, y = torch.eye(2).repeat(20, 1), torch.arange(40) % 2
+    equal = Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=2)
+    assert swept_probe(equal, replace(ADAM, epochs=50), seeded(), (0.3, 0.1, 0.2)) == {"accuracy": 100, "rate": 0.1}
 
 
 def test_an_identity_augmentation_equals_the_cached_probe(digits):
     """Every batch is embedded anew from the images of its rows."""
     encoder = nn.Flatten()
     encoder.register_parameter("anywhere", nn.Parameter(torch.zeros(())))
-    images = digits.train_x.to(torch.uint8).view(-1, 1, 8, 8).numpy()
-    crops = []
-
-    def augment(x, crop, generator):
-        crops.append(crop)
-        return x.float()
-
-    inputs = EncoderInputs(
-        encoder=encoder.eval(), train=images, test=images, prepare=lambda x: x.float(), augment=augment
-    )
+    images, crops = digits.train_x.to(torch.uint8).view(-1, 1, 8, 8).numpy(), []
+    given = {"encoder": encoder.eval(), "train": images, "test": images, "prepare": torch.Tensor.float}
+    inputs = EncoderInputs(**given, augment=lambda x, crop, generator: crops.append(crop) or x.float())
     probe, crop = replace(ADAM, epochs=3, batch_size=128), Crop((0.5, 1.0))
     assert augmented_probe(digits, inputs, probe, crop, seeded()) == linear_probe(digits, probe, seeded())
     assert crops == [crop] * 3 * 10
@@ -174,21 +162,17 @@ def test_lbfgs_probe_scores_as_scikit_learn_on_standardised_features(digits):
     assert abs(scores["accuracy"] - 100 * model.score(test_x.numpy(), digits.test_y.numpy())) <= 0.2
 
 
-def test_lbfgs_probe_is_independent_of_scale_and_test_labels(digits):
+def test_lbfgs_probe_is_independent_of_scale_and_test_labels_and_prefers_the_largest_strength(digits):
     small = replace(digits, train_x=digits.train_x[:300], train_y=digits.train_y[:300], train_clients=torch.empty(0))
     scores = lbfgs_probe(small, seeded())
     small.train_x, small.test_x = small.train_x * 1024 + 3, small.test_x * 1024 + 3
     assert lbfgs_probe(small, seeded()) == pytest.approx(scores, abs=1e-9)
     small.test_y = (small.test_y + 1) % 10
     assert lbfgs_probe(small, seeded())["strength"] == scores["strength"]
-
-
-def test_lbfgs_probe_prefers_the_largest_of_equal_strengths():
     y = torch.arange(60) % 3
     x = F.one_hot(y, 3).float() + 0.01 * torch.randn(60, 3, generator=seeded())
     separable = Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=3)
-    scores = lbfgs_probe(separable, seeded(), strengths=(1e-3, 1e-2, 1e-1))
-    assert scores == {"accuracy": 100.0, "strength": 1e-1}
+    assert lbfgs_probe(separable, seeded(), strengths=(1e-3, 1e-2, 1e-1)) == {"accuracy": 100.0, "strength": 1e-1}
 
 
 @pytest.mark.parametrize(
@@ -206,28 +190,24 @@ def test_impossible_probes_are_errors(settings, message):
         replace(SGD, **settings)
 
 
-@pytest.fixture
-def two_threads(one_thread):
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize(
     ("shared_step", "rates", "embeds", "threads"),
     [(3073, (), 0, 1), (3072, (), 0, 2), (6145, (1, 2), 0, 1), (6144, (1, 2), 0, 2), (1e12, (), 1, 2)],
 )
 def test_a_small_step_is_computed_on_one_thread_and_a_large_one_on_all(
-    monkeypatch, two_threads, shared_step, rates, embeds, threads
+    monkeypatch, one_thread, shared_step, rates, embeds, threads
 ):
     """4 operations for each of 4 classes, 6 features, 32 rows, and rates; a probe that encodes keeps all threads."""
     used, (x, y) = set(), draw()
     monkeypatch.setattr("eval.linear.SHARED_STEP", shared_step)
     monkeypatch.setattr("eval.linear.gradient_of", lambda *_: used.add(torch.get_num_threads()))
     probe = replace(SGD, epochs=1, batch_size=32)
-    fit_linear(x, y, 4, probe, seeded(), rates=rates, embed=x.__getitem__ if embeds else None)
-    assert used == {threads}
-    assert torch.get_num_threads() == 2
+    torch.set_num_threads(2)
+    try:
+        fit_linear(x, y, 4, probe, seeded(), rates=rates, embed=x.__getitem__ if embeds else None)
+        assert (used, torch.get_num_threads()) == ({threads}, 2)
+    finally:
+        torch.set_num_threads(1)
 
 
 def correlated(n=900, d=40, classes=5):
@@ -259,18 +239,15 @@ def test_gradients_are_those_of_autograd(n):
     x, y = draw(n, dtype=torch.float64)
     buffer = torch.randn(4 * 7, generator=seeded()).double().requires_grad_()
     weight, bias = split(buffer, 4)
-    assert weight.shape == (4, 6)
     loss = F.cross_entropy(F.linear(x, weight, bias), y)
     loss.backward()
     out = torch.full_like(buffer, torch.nan)
     gradient_of(x, y, weight.detach(), bias.detach(), out)
     torch.testing.assert_close(out, buffer.grad)
     out.fill_(7.0)
-    blockwise = logistic_regression._blockwise_gradient(
-        logistic_regression._blocks(x, y), weight.detach(), bias.detach(), out
-    )
-    torch.testing.assert_close(out, buffer.grad)
-    torch.testing.assert_close(blockwise, loss.detach())
+    blocks = logistic_regression._blocks(x, y)
+    blockwise = logistic_regression._blockwise_gradient(blocks, weight.detach(), bias.detach(), out)
+    torch.testing.assert_close((out, blockwise), (buffer.grad, loss.detach()))
 
 
 @pytest.mark.parametrize("strength", [1e-1, 1e-3])
@@ -305,25 +282,17 @@ def test_the_gram_changes_the_time_and_not_the_solution():
         # a wrong gram takes hundreds of iterations, on some CPUs more than the default's 500
         parameters = fit_lbfgs(x, y, 4, 1e-2, tolerance=1e-9, max_iter=5000, gram=gram)
         torch.testing.assert_close(parameters[:-4], expected[:-4], rtol=0, atol=1e-6)
-
-
-def test_a_gram_made_indefinite_by_rounding_is_accepted():
     x, y = correlated()
     gram = x.T @ x / len(x)
-    rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))
+    rounded = gram - 2e-6 * gram.trace() * torch.eye(len(gram))  # it may be made indefinite by rounding
     assert torch.linalg.eigvalsh(rounded.double())[0] / 5 < -1.2e-5  # below minus the strength
     assert_close(x, *(fit_lbfgs(x, y, 5, 1e-5, gram=matrix) for matrix in (rounded, gram)), 1e-2)
 
 
-def test_the_solver_stops_where_the_precision_ends(passes):
+def test_the_solver_stops_where_the_precision_ends_and_accepts_features_of_inference_mode(passes):
     x, y = correlated()
-    parameters = fit_lbfgs(x, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
-    assert len(passes) < 200
-    assert_close(x, parameters, fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000), 1e-3)
-
-
-def test_features_of_inference_mode_are_accepted():
-    x, y = draw(60, dtype=torch.float64)
     with torch.inference_mode():
         inside = x * 1
-    assert torch.equal(fit_lbfgs(inside, y, 4, 1e-2), fit_lbfgs(x, y, 4, 1e-2))
+    parameters = fit_lbfgs(inside, y, 5, 1e-4, tolerance=0.0, max_iter=5000)
+    assert len(passes) < 200
+    assert_close(x, parameters, fit_lbfgs(x.double(), y, 5, 1e-4, tolerance=1e-9, max_iter=5000), 1e-3)

@@ -52,34 +52,28 @@ def test_metrics_equal_their_functions_in_any_order_and_batches(order, batch_siz
 def test_a_small_bank_is_used_whole():
     metric = KNNAccuracy(3, k=200)
     metric.update(X, Y, bank=True)
+    with pytest.raises(EvalError, match="bank=False"):
+        metric.compute()
     metric.update(X, Y)
     predicted = knn_predict(X, Y, X, 3, k=60, temperature=0.1)
     assert float(metric.compute()) == pytest.approx(100 * float((predicted == Y).double().mean()))
 
 
-@pytest.mark.parametrize(("bank", "missing"), [(True, "bank=False"), (False, "bank=True")])
-def test_knn_without_a_bank_or_queries_is_an_error(bank, missing):
-    metric = KNNAccuracy(3)
-    metric.update(X, Y, bank=bank)
-    with pytest.raises(EvalError, match=missing):
-        metric.compute()
-
-
-@pytest.mark.parametrize("wrong", [X[:, :, None], X[0], torch.full((3, 5), torch.nan)])
-def test_rows_of_another_shape_or_not_finite_are_errors(wrong):
-    for metric in (EffectiveRank(), Uniformity()):
-        with pytest.raises(EvalError, match="finite numbers"):
-            metric.update(wrong)
-    with pytest.raises(EvalError, match="finite numbers"):
-        KNNAccuracy(3).update(wrong, Y[: len(wrong)])
-
-
-def test_labels_and_views_that_do_not_fit_are_errors():
+def test_what_does_not_fit_is_an_error():
+    """Rows of another shape or not finite, labels, views, and queries without a bank."""
+    for wrong in (X[:, :, None], X[0], torch.full((3, 5), torch.nan)):
+        for update in (EffectiveRank().update, Uniformity().update, lambda x: KNNAccuracy(3).update(x, Y[: len(x)])):
+            with pytest.raises(EvalError, match="finite numbers"):
+                update(wrong)
     for labels in (Y + 3, Y[:5], -Y - 1):
         with pytest.raises(EvalError, match=r"give one in 0\.\.2 each"):
             KNNAccuracy(3).update(X, labels)
     with pytest.raises(EvalError, match="two of the same images"):
         Alignment().update(X, X[:1])
+    queries = KNNAccuracy(3)
+    queries.update(X, Y)
+    with pytest.raises(EvalError, match="bank=True"):
+        queries.compute()
 
 
 def test_a_reset_metric_starts_again_and_a_batch_has_a_value_of_its_own():

@@ -47,24 +47,20 @@ def test_every_data_set_has_a_protocol_that_extracts_its_features_on_demand():
 def test_the_second_version_adds_uniformity_and_the_projectors_outputs():
     target, projector = random_features(1, 5), nn.Linear(6, 4).eval()
     subject = Subject(features=random_features(0, 3), targets={"svhn": lambda: target}, projector=projector)
-    first, second = (
-        {score.metric: score for score in evaluate(subject, [f"transfer-svhn/v{version}"])} for version in (1, 2)
-    )
+
+    def scores(subject, version):
+        return {score.metric: score for score in evaluate(subject, [f"transfer-svhn/v{version}"])}
+
+    first, second = (scores(subject, version) for version in (1, 2))
     assert {name: second[name].value for name in first} == {name: score.value for name, score in first.items()}
-    everything = torch.zeros(30, dtype=torch.int64)
-    uniformity = uniformity_parts(target.test_x, everything)["total"]
+    uniformity = uniformity_parts(target.test_x, torch.zeros(30, dtype=torch.int64))["total"]
     assert second["uniformity"].value == pytest.approx(uniformity, rel=1e-6)
     assert second["uniformity"].unit == second["uniformity_projected"].unit == "nats"
     with torch.no_grad():
         z = projector(target.test_x)
     assert second["effective_rank_projected"].value == pytest.approx(effective_rank(z), rel=1e-6)
-    alone = replace(subject, projector=None)
-    assert {score.metric for score in evaluate(alone, ["transfer-svhn/v2"])} == {*first, "uniformity"}
-
-
-def test_outputs_of_a_projector_that_changes_nothing_score_as_the_features():
-    features = random_features(1, 5)
-    (accuracy, *_), (linear,) = (
-        evaluate(Subject(features=features, projector=nn.Identity()), [name]) for name in ("projected/v1", "linear/v1")
-    )
+    assert set(scores(replace(subject, projector=None), 2)) == {*first, "uniformity"}
+    # outputs of a projector that changes nothing score as the features
+    same = Subject(features=target, projector=nn.Identity())
+    (accuracy, *_), (linear,) = (evaluate(same, [name]) for name in ("projected/v1", "linear/v1"))
     assert (accuracy.metric, accuracy.value) == ("accuracy", linear.value)
